@@ -75,12 +75,12 @@ class Reading(NamedTuple):
         Raises:
             ConfigError: ranks or steps are none.
         """
-        from dsprof.trace.selection import Selection, ranks_in, steps_in
+        from dsprof.trace.selection import Selection, hosts_in, ranks_in, steps_in
 
         try:
             selection = Selection(
                 ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
-                hosts=frozenset(filter(None, arguments.hosts.split(","))),
+                hosts=hosts_in(arguments.hosts) if arguments.hosts else frozenset(),
                 steps=steps_in(arguments.steps) if arguments.steps else None,
             )
         except ValueError as error:

@@ -55,6 +55,18 @@ def ranks_in(text: str) -> tuple[range, ...]:
     return found
 
 
+def hosts_in(text: str) -> frozenset[str]:
+    """Read `node1,node2`.
+
+    Raises:
+        ValueError: no name is in it.
+    """
+    found = frozenset(filter(None, text.split(",")))
+    if not found:
+        raise ValueError(f"invalid hosts '{text}': write node1,node2")
+    return found
+
+
 def steps_in(text: str) -> range:
     """Read `1000:1200`: steps 1000 to 1199.
 

@@ -11,7 +11,7 @@ from dsprof.trace import reader
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
-from dsprof.trace.selection import Selection, ranks_in, steps_in
+from dsprof.trace.selection import Selection, hosts_in, ranks_in, steps_in
 from dsprof.trace.step_cutting import needed_lines
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
@@ -109,6 +109,11 @@ def test_nothing_selected_is_an_error_that_says_so(tmp_path):
 def test_ranks_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="0-63"):
         ranks_in(text)
+
+
+def test_hosts_without_a_name_are_refused():
+    with pytest.raises(ValueError, match="node1,node2"):
+        hosts_in(",")
 
 
 @pytest.mark.parametrize("text", ["", "5", "5:5", "7:3", ":", "1:2:3"])

@@ -15,7 +15,7 @@ from dsprof.rules.evidence.endings import after_step, completed_last, last_compl
 from dsprof.rules.rule import Rule, RuleMeta
 
 _MOST_SKIPPED = 5
-_DROPPED, _UNREADABLE = "events dropped", "lines unreadable"
+_DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class DataQuality:
         return self.meta.finding(
             Status.FAIL,
             "Parts of the record are lost: "
-            + ", ".join(f"{count:,} {name}" for name, count in lost.items())
+            + ", ".join(plural(count, name) for name, count in lost.items())
             + ". Sums do not include them.",
             problem="Parts of the record are lost",
             severity=Severity.MEDIUM,

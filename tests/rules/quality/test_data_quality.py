@@ -125,8 +125,8 @@ def test_a_damaged_file_is_copied_again_before_another_run_is_recorded():
 @pytest.mark.parametrize(
     ("traces", "text"),
     [
-        (with_trailer(dropped=1200), "1,200 events dropped"),
-        ((zero_rank(0, broken_lines=3), zero_rank(1)), "3 lines unreadable"),
+        (with_trailer(dropped=1200), "1,200 dropped events"),
+        ((zero_rank(0, broken_lines=1), zero_rank(1)), "1 unreadable line."),
     ],
     ids=["dropped", "broken"],
 )
