@@ -75,7 +75,7 @@ class CommunicationBoundStep:
             if by_network < thresholds.exposed_share:
                 yield self._waiting_for(_named(late, split), run, share, split)
             else:
-                yield self._bound(run, share, by_network, _named(late, split), thresholds)
+                yield self._bound(run, share, by_network, late, thresholds)
         else:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)

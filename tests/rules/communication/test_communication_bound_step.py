@@ -110,3 +110,8 @@ def test_of_many_ranks_those_that_wait_longest_are_listed():
     waits = [zero_rank(rank, 17, comm_ms=30 + rank / 4) for rank in range(17)]
     rows = said(RULE, *waits).evidence[0].rows
     assert [row[0] for row in rows] == list(range(16, 0, -1))
+
+
+def test_a_rank_that_is_hardly_late_is_not_named():
+    summary = said(RULE, *ranks(60, 52)).summary
+    assert summary.endswith("% of the step is transfer, the rest waits for later arrivals.")
