@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -42,8 +43,10 @@ def steps(bars: Iterable[StepBar]) -> Table:
 
 
 def moment(epoch_s: int) -> str:
-    """Return a time of day, UTC."""
-    return datetime.fromtimestamp(epoch_s, tz=timezone.utc).strftime("%m-%d %H:%M:%S")
+    """Return a time of day, UTC; a number that no calendar has as it is."""
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(epoch_s, tz=timezone.utc).strftime("%m-%d %H:%M:%S")
+    return str(epoch_s)
 
 
 _HISTORY: tuple[Shown[HistorySpan], ...] = (

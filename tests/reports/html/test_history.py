@@ -36,6 +36,17 @@ def test_a_single_span_is_read_in_the_table() -> None:
     assert row[:4] == ("01-01 00:00:00", 2, 5, 100 * MS)
 
 
+def test_a_time_that_no_calendar_has_is_a_number() -> None:
+    far = [span(0, 100), span(10**13, 100), span(10**17, 100)]
+    found = History(length_s=10, spans=far, steps=5)
+    assert [row[0] for row in tables.history(found).rows] == [
+        "01-01 00:00:00",
+        str(10**14),
+        str(10**18),
+    ]
+    assert history_drawing(found) is not None
+
+
 def test_kept_steps_say_why() -> None:
     kept = [KeptStep(step=7, why="slow", times=3.0, ranks=2)]
     assert tables.kept_steps(History(kept=kept)).rows == ((7, "slow", "3", 2, None),)
