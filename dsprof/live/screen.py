@@ -106,7 +106,9 @@ def _trend(trend: float | None) -> str:
 def _stuck(now: RunNow, width: int) -> Iterator[Line]:
     if now.straggler is not None:
         wait = fmt.duration(now.straggler_ns)
-        yield [(f"Rank {now.straggler} is late: the others wait {wait} a step for it.", "yellow")]
+        yield [
+            (f"Rank {now.straggler} comes last: the others wait {wait} per step for it.", "yellow")
+        ]
     if now.stuck:
         yield from ([(line, "bold bright_red")] for line in _wrapped(now.stuck, width))
 

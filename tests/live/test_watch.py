@@ -58,7 +58,7 @@ def test_once_prints_the_findings_of_a_run_that_goes_on(
 def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(run), "--once"]) == 0
     text = capsys.readouterr().out
-    assert "Rank 1 is late: the others wait 12.0 ms a step for it." in text
+    assert "Rank 1 comes last: the others wait 12.0 ms per step for it." in text
     assert "after 12 steps" in text
 
 
@@ -116,7 +116,7 @@ def test_a_terminal_shows_a_run_as_it_grows(tmp_path: Path, terminal: Callable[.
         with file.open("ab") as grown:
             grown.write(encode([*lines[2 + 3 * 6 :], TRAILER])[2:])
     screen = terminal("Step 29")
-    assert "Rank 1 is late: the others wait 12.0 ms a step for it." in screen
+    assert "Rank 1 comes last: the others wait 12.0 ms per step for it." in screen
     terminal("UTC, ended")
     terminal("finding")
     first = terminal("Rank 1 delays", "f")
