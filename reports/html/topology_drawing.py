@@ -25,7 +25,7 @@ def topology_drawing(found: Topology) -> Drawing | None:
     labels = ["host", *(_label(one.name, one.groups) for one in found.layouts), "rank"]
     shapes, words = [*_row(0, on_host, [])], [*_words(0, on_host, names)]
     for row, layout in enumerate(found.layouts, 1):
-        groups = [str(number) for number in range(layout.groups)]
+        groups = [str(number) for number in range(max(layout.group_of, default=-1) + 1)]
         shapes += _row(row, layout.group_of, groups)
         words += _words(row, layout.group_of, groups)
     below = (len(labels) - 1) * _ROW_PX + 13

@@ -138,7 +138,7 @@ def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
     for part in typical.parts:
         if part.ns is None:
             continue
-        bar = "#" * round(part.share * bar_width)
+        bar = "#" * round(min(part.share, 1) * bar_width)
         percent = fmt.share(part.share)
         lines.append(f"  {part.label:<22}{bar:<{bar_width}}{percent:>8}  {fmt.duration(part.ns)}")
     if unknown := [part.label for part in typical.parts if part.ns is None]:

@@ -265,6 +265,12 @@ def test_a_group_is_a_run_of_neighbours_and_numbers_are_shown_where_they_have_ro
     assert topology_drawing(Topology()) is None
 
 
+def test_a_group_beyond_the_number_of_groups_is_drawn() -> None:
+    found = factory.diagnosis().topology
+    found.layouts[1].groups = 0
+    assert topology_drawing(found) is not None
+
+
 def test_a_bucket_is_as_high_as_it_is_full_and_has_the_colour_of_its_cause() -> None:
     def reduced(start: int, elements: int, cause: str) -> FillMoment:
         return FillMoment(

@@ -268,3 +268,9 @@ def test_what_is_estimated_says_so() -> None:
 def test_spans_of_the_program_are_shown_by_step() -> None:
     pattern = r"^ANNOTATED SPANS  of one rank's step\n +2 +5\.00 ms  data$"
     assert re.search(pattern, text(factory.diagnosis()), re.MULTILINE)
+
+
+def test_a_part_longer_than_its_step_takes_no_memory() -> None:
+    made = factory.diagnosis()
+    made.steps.typical.parts.compute_ns = 1 << 62
+    assert len(text(made)) < 10_000
