@@ -79,6 +79,12 @@ def test_the_page_of_a_run_like_the_demo_is_short(
     assert page.evaluate("document.documentElement.scrollHeight") <= most
 
 
+def test_a_cut_address_leaves_the_page_in_order(chromium: browser.Browser, page_file: Path) -> None:
+    page = chromium.open(f"{page_file.as_uri()}#late%")
+    assert page.evaluate("typeof facts") == "function"
+    assert page.complaints() == []
+
+
 def test_a_link_to_what_is_folded_unfolds_it(chromium: browser.Browser, page_file: Path) -> None:
     page = chromium.open(page_file)
     note = "document.getElementById('allreduce-for-sharded-gradients')"

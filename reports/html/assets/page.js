@@ -28,9 +28,17 @@ let read;
 // The report as JSON.
 const facts = () => (read ??= unpacked(document.getElementById("facts").textContent));
 
+function plain(fragment) {
+  try {
+    return decodeURIComponent(fragment);
+  } catch {
+    return fragment; // somebody cut the address
+  }
+}
+
 // A link to what is folded unfolds it.
 function unfold() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = location.hash && document.getElementById(plain(location.hash.slice(1)));
   if (!target) return;
   for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   target.scrollIntoView();
