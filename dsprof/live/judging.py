@@ -18,7 +18,7 @@ from dsprof.diagnosis.model import Diagnosis, from_json
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status
 
-_REST = 25
+REST = 25
 """After a judgement, rest so many times as long as it took: 4 % of a core."""
 
 _AGAIN_S = 60.0
@@ -118,7 +118,7 @@ class Asked:
         if self._process is None or self._process.poll() is None:
             return None
         code, self._process = self._process.returncode, None
-        self._due = monotonic() + _REST * (monotonic() - self._began)
+        self._due = monotonic() + REST * (monotonic() - self._began)
         with self._files[0] as output, self._files[1] as errors:
             output.seek(0)
             errors.seek(0)
@@ -160,7 +160,8 @@ class Judge:
             self.stuck = ""
         elif self._hang.is_due:
             self._hang.ask()
-        if not self.is_done and (self._report.is_due or (is_over and not self._report.is_busy)):
+        is_new_end = is_over and not (self._is_of_whole or self._report.is_busy)
+        if not self.is_done and (self._report.is_due or is_new_end):
             self._is_of_whole = is_over
             self._report.ask()
 

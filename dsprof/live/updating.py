@@ -8,8 +8,8 @@ from threading import Event
 from time import thread_time
 
 from dsprof.errors import DsprofError
+from dsprof.live.judging import REST
 from dsprof.live.site import Site
-from dsprof.live.watching import REST
 
 _SHORTEST_REST_S = 5.0
 

@@ -15,7 +15,7 @@ from time import monotonic
 from dsprof.diagnosis.model import StepParts
 from dsprof.errors import TraceError
 from dsprof.live.following import FollowedRank
-from dsprof.live.judging import Judge
+from dsprof.live.judging import REST, Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
@@ -26,9 +26,6 @@ from dsprof.trace.schema import Group, Header
 
 _SILENT_S = 10.0
 """A living process writes at least every 5 s."""
-
-REST = 25
-"""After a look, rest so many times as long as it took: 4 % of a core."""
 
 _SHORTEST_REST_S = 1.0
 

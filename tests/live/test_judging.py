@@ -119,6 +119,15 @@ def test_a_command_that_cannot_start_now_is_due_again_later(
     assert (asked.is_busy, asked.is_due) == (False, False)
 
 
+def test_a_judgement_of_the_whole_run_that_fails_is_not_repeated_at_once(tmp_path: Path) -> None:
+    judge = Judge([tmp_path / "absent"])
+    judge.poll(is_over=True, is_stalled=False)
+    while not judge.failure:
+        judge.poll(is_over=True, is_stalled=False)
+    assert "No such file" in judge.failure
+    assert not judge.is_busy
+
+
 def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
     def answer(*arguments: str) -> bytes:
         asked = Asked(*arguments)
