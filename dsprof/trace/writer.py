@@ -333,15 +333,18 @@ class TraceWriter:
         self._drain()
         if self._given_up:
             return
+        self._write(self._last_lines() + self._counter_lines(self._step + 2))
+        self.cpu_ns = time.thread_time_ns()
+        self._write_trailer()
+
+    def _last_lines(self) -> list[Line]:
+        """Return what is still in flight, or seen to end only now, and the last look at memory."""
         lines: list[Line] = []
         for record in self._source.unfinished():
             finished = record.done_ns or record.waits
             encode = self._lines.collective if finished else self._lines.open_collective
             lines.append(encode(record))
-        lines += self._lines.record(self._source.sample_memory("writer", self._step))
-        self._write(lines + self._counter_lines(self._step + 2))
-        self.cpu_ns = time.thread_time_ns()
-        self._write_trailer()
+        return lines + self._lines.record(self._source.sample_memory("writer", self._step))
 
     def _write_trailer(self) -> None:
         args = self._source.disclose(self._trailer())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,6 @@ AXE = Path(__file__).parents[2] / "build/node_modules/axe-core/axe.min.js"
 VIOLATIONS = """axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) =>
   violations.map(({ id, nodes }) => [id, ...nodes.slice(0, 3).map((node) => node.html)]))"""
 GROUPS = [GroupWaits(group="world", name="0", ranks=(0, 1), waiting=(0,), absent=(1,))]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ FOUND = "document.querySelector('.live .found').textContent"
 PICKED = "document.querySelector('.live .picked').textContent"
 KEYS = "[...document.querySelectorAll('.live .keys li')].map((one) => one.textContent)"
 FRAMES = "document.querySelectorAll('.live .bars .outline:not(.pick)').length"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -325,12 +325,7 @@ class RollingWriter(TraceWriter):
         self._drain()
         if self._given_up:
             return
-        lines: list[Line] = []
-        for record in self._source.unfinished():
-            finished = record.done_ns or record.waits
-            encode = self._lines.collective if finished else self._lines.open_collective
-            lines.append(encode(record))
-        self._write([*lines, *self._lines.record(self._source.sample_memory("writer", self._step))])
+        self._write(self._last_lines())
         self._judge_before(self._step + 1)
         self._write_rollups(self._rollups.end())
         self._step_lines.pack()
