@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
+
+_NAMED = 6
 
 
 class CheckCommand:
@@ -25,10 +28,10 @@ Analyse a run and compare it with a budget, for a CI job:
   operations_per_step: 40
   exposed_share: 0.3          # of the step, waiting for communication
   findings: {high: 0, low: 3} # at most so many of this severity or higher
-  may_be_unknown: [late-rank, low-bus-bandwidth] # rules and figures
 
-Prints each exceeded limit in a line. An unknown figure breaks its limit, and an
-unknown verdict breaks a budget with findings, unless may_be_unknown names it.
+Prints each exceeded limit in a line. An unknown figure breaks its limit, unless
+may_be_unknown lists it. An unknown verdict breaks nothing, unless
+may_be_unknown lists rules: then all others must reach a verdict.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
@@ -48,7 +51,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def run(self, arguments: Namespace) -> int:
         """Print what is broken; the budget is read first, for judging a run takes longer."""
-        from dsprof.diagnosis.budget.judge import broken
+        from dsprof.diagnosis.budget.judge import broken, unjudged
         from dsprof.diagnosis.budget.limits import load_budget
         from dsprof.rules import all_rules
 
@@ -57,7 +60,16 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
             arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         lines = broken(budget, diagnosis)
-        holds = [] if arguments.quiet else [f"{arguments.budget}: the budget holds"]
-        said = lines or holds
+        holds = f"{arguments.budget}: the budget holds{_beside(unjudged(budget, diagnosis))}"
+        said = lines or ([] if arguments.quiet else [holds])
         print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
         return 1 if lines else 0
+
+
+def _beside(rules: Sequence[str]) -> str:
+    """Say which rules reached no verdict, by some of their names."""
+    if not rules:
+        return ""
+    names = [*rules[:_NAMED], *([f"{len(rules) - _NAMED} more"] if rules[_NAMED:] else [])]
+    verdicts = "1 verdict is" if len(rules) == 1 else f"{len(rules)} verdicts are"
+    return f"; {verdicts} unknown: {', '.join(names)}"

@@ -50,13 +50,13 @@ class ConfigFile:
         """Return the settings of a section; none where the file has no such section."""
         return self._settings(self._sections[name], known, f"key of '{name}'")
 
-    def words(self, name: str, known: Iterable[str], noun: str) -> tuple[str, ...]:
-        """Return the items of a list, each of which must be a known word."""
+    def words(self, name: str, known: Iterable[str], noun: str) -> tuple[str, ...] | None:
+        """Return the items of a list, each of which must be a known word; None without a list."""
         from yaml.nodes import ScalarNode, SequenceNode
 
         node = self._lists.get(name)
         if node is None or _is_null(node):
-            return ()
+            return None
         if not isinstance(node, SequenceNode):
             self._mistakes.append(f"{self._place(node.start_mark)}: '{name}' must be a list")
             return ()

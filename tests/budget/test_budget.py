@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dsprof.diagnosis.budget.judge import broken
+from dsprof.diagnosis.budget.judge import broken, unjudged
 from dsprof.diagnosis.budget.limits import Budget, load_budget
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import ConfigError
@@ -97,17 +97,36 @@ def test_findings_of_a_severity_or_a_graver_one_are_counted(load: Load) -> None:
     assert lines(load("findings: {high: null}"), run(findings=failing)) == []
 
 
-def test_what_could_not_be_judged_breaks_a_budget_of_findings_unless_allowed(load: Load) -> None:
+def test_an_unknown_verdict_breaks_a_budget_that_lists_what_may_be_unknown(load: Load) -> None:
     made = run(findings=[finding("late-rank", Status.UNKNOWN), finding("broke", Status.ERROR)])
     assert broken(load("findings: {high: 1}\nmay_be_unknown: [low-comm-overlap]"), made) == [
         "late-rank could not be judged (Why).",
         "broke could not be judged (Why).",
         "To allow these, write: may_be_unknown: [low-comm-overlap, late-rank, broke]",
     ]
+    assert len(broken(load("findings: {high: 1}\nmay_be_unknown: []"), made)) == 3
     allowed = load("may_be_unknown: [late-rank]\n")
     assert broken(allowed, made) == [
         "broke could not be judged (Why). To allow this, add it to may_be_unknown."
     ]
+
+
+@pytest.mark.parametrize("more", ["", "exposed_share: 1\nmay_be_unknown: [exposed_share]"])
+def test_else_an_unknown_verdict_is_named_and_breaks_nothing(load: Load, more: str) -> None:
+    made = run(findings=[finding("late-rank", Status.UNKNOWN)])
+    budget = load(f"findings: {{high: 0}}\n{more}")
+    assert broken(budget, made) == []
+    assert unjudged(budget, made) == ["late-rank"]
+    assert unjudged(load("bytes_per_step: 1"), made) == []
+
+
+def test_a_recording_without_steps_does_not_pass_for_its_few_findings(load: Load) -> None:
+    empty = factory.empty()
+    empty.quality = msgspec.structs.replace(empty.quality, is_recorded=True)
+    [line] = lines(load("findings: {high: 0}"), empty)
+    assert line.startswith("1:18: findings could not be judged: no step was measured.")
+    empty.quality = msgspec.structs.replace(empty.quality, is_recorded=False)
+    assert broken(load("findings: {high: 0}"), empty) == []
 
 
 def test_a_budget_of_figures_asks_for_no_verdict(load: Load) -> None:
@@ -118,7 +137,7 @@ def test_a_budget_of_figures_asks_for_no_verdict(load: Load) -> None:
 def test_why_a_rule_could_not_judge_is_said_once(load: Load) -> None:
     why = "Unknown: no clocks."
     late = msgspec.structs.replace(finding("late-rank", Status.UNKNOWN), summary=why)
-    [line] = broken(load("findings: {high: 1}"), run(findings=[late]))
+    [line] = broken(load("findings: {high: 1}\nmay_be_unknown: []"), run(findings=[late]))
     assert line.startswith("late-rank could not be judged (No clocks). To allow this")
 
 

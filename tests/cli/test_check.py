@@ -49,10 +49,16 @@ def test_each_broken_limit_is_one_line(folder: Path, capsys: pytest.CaptureFixtu
     ]
 
 
-def test_what_could_not_be_told_fails_by_itself(
+def test_an_unknown_verdict_fails_where_all_are_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "strict.yaml").write_text(f"{LOOSE}findings: {{critical: 0}}\n")
+    (folder / "lenient.yaml").write_text(f"{LOOSE}findings: {{critical: 0}}\n")
+    assert main(["check", "run", "--budget", "lenient.yaml"]) == 0
+    holds = "lenient.yaml: the budget holds; 21 verdicts are unknown: low-bus-bandwidth, "
+    said = capsys.readouterr().out
+    assert said.startswith(holds)
+    assert said.endswith(", 15 more\n")
+    (folder / "strict.yaml").write_text(f"{LOOSE}findings: {{critical: 0}}\nmay_be_unknown: []\n")
     assert main(["check", "run", "--budget", "strict.yaml"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert all(" could not be judged (" in line for line in said[:-1])

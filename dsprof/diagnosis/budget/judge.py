@@ -10,7 +10,6 @@ from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import reason
 
-_UNDECIDED = (Status.UNKNOWN, Status.ERROR)
 _HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
 _ENDS = "data-quality"
 
@@ -20,10 +19,28 @@ def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
     unknown = dict(_unmeasured(budget, diagnosis)) | dict(_undecided(budget, diagnosis.findings))
     return [
         *_unended(budget, diagnosis),
+        *_without_steps(budget, diagnosis),
         *_figures(budget, diagnosis),
         *_findings(budget, diagnosis.findings),
         *_allowable(budget, unknown),
     ]
+
+
+def unjudged(budget: Budget, diagnosis: Diagnosis) -> list[str]:
+    """Return the rules whose verdict is unknown, and does not matter to the budget."""
+    asked = diagnosis.findings if budget.findings else []
+    return [one.rule for one in asked if one.status is Status.UNKNOWN]
+
+
+def _without_steps(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
+    """A recording without a step has no findings to count: that nothing was measured is no pass."""
+    is_recorded, steps = diagnosis.quality.is_recorded, diagnosis.steps.measured_steps
+    if budget.findings and is_recorded and not steps:
+        origin = next(iter(budget.findings.values())).origin
+        yield (
+            f"{origin}: findings could not be judged: no step was measured. Record 3 steps or "
+            "more; in a plain loop, call dsprof.step() after each"
+        )
 
 
 def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
@@ -88,11 +105,12 @@ def _unmeasured(budget: Budget, diagnosis: Diagnosis) -> Iterator[tuple[str, str
 
 
 def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[tuple[str, str]]:
-    """Yield what could not be judged, unless the budget is of figures only."""
+    """Yield what could not be judged and has to be, unless the budget is of figures only."""
     if budget.figures and not budget.findings:
         return
+    undecided = (Status.ERROR, *([Status.UNKNOWN] if budget.needs_verdicts else []))
     for one in findings:
-        if one.status in _UNDECIDED and one.rule not in budget.may_be_unknown:
+        if one.status in undecided and one.rule not in budget.may_be_unknown:
             why = reason(one.summary).rstrip(".")
             yield one.rule, f"{one.rule} could not be judged ({why})"
 

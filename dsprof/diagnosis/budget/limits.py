@@ -47,6 +47,7 @@ class Budget:
     figures: dict[str, Setting]
     findings: dict[str, Setting]
     may_be_unknown: frozenset[str]  # figures and rules that need not be decided
+    needs_verdicts: bool  # of all other rules
 
 
 def load_budget(path: str | os.PathLike[str], rules: Iterable[str]) -> Budget:
@@ -60,11 +61,13 @@ def load_budget(path: str | os.PathLike[str], rules: Iterable[str]) -> Budget:
     figures = checked(file.options(FIGURES), Figures, mistakes)
     findings = checked(file.section(_FINDINGS, SEVERITIES), Findings, mistakes)
     known = (*FIGURES, *rules)
-    may_be_unknown = file.words(_MAY_BE_UNKNOWN, known, f"name in '{_MAY_BE_UNKNOWN}'")
-    if not mistakes and not any((figures, findings, may_be_unknown)):
+    listed = file.words(_MAY_BE_UNKNOWN, known, f"name in '{_MAY_BE_UNKNOWN}'")
+    if not mistakes and not any((figures, findings, listed)):
         mistakes.append(f"{os.fspath(path)}: no limit given; possible limits: {', '.join(FIGURES)}")
     raise_all(mistakes)
-    return Budget(_set(figures), _set(findings), frozenset(may_be_unknown))
+    # A list of figures only asks nothing of rules; an empty list asks for all verdicts.
+    needs_verdicts = listed is not None and not (listed and set(listed) <= set(FIGURES))
+    return Budget(_set(figures), _set(findings), frozenset(listed or ()), needs_verdicts)
 
 
 def _set(settings: dict[str, Setting]) -> dict[str, Setting]:
