@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 15.0
 _LOOK_S = 0.2
+_SILENT_S = 15.0
+"""A living rank writes at least every 5 s."""
 
 
 class CaptureCommand:
@@ -41,17 +44,20 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
 
     def run(self, arguments: Namespace) -> int:
         """Ask, and wait for the ranks to agree."""
-        from dsprof.trace.rolling.capture import MOST_STEPS, ask
+        from dsprof.trace.rolling.capture import MOST_STEPS, ask, withdraw
 
         folder, steps = arguments.folder, arguments.steps
         if not 1 <= steps <= MOST_STEPS:
             raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
-        _check(folder)
+        books = _books(folder)
         try:
             request = ask(folder, steps)
+            found = _wait(folder, books, request)
         except OSError as error:
             raise DsprofError(f"{folder}: cannot be written: {error.strerror}") from None
-        found = _wait(folder, request)
+        except DsprofError:
+            withdraw(folder)
+            raise
         print(
             f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. After "
             f"them, run: dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
@@ -59,31 +65,53 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
         return 0
 
 
-def _check(folder: Path) -> None:
-    """Refuse a folder of another kind of recording: its ranks would not look for requests.
+def _books(folder: Path) -> Sequence[Path]:
+    """Return the files of the ranks; those of another kind of recording look for no requests.
 
     Raises:
-        DsprofError: it is one.
+        DsprofError: it is of another kind.
     """
     from dsprof.trace.rolling.parts import is_rolling
     from dsprof.trace.run import find_run
 
-    if not any(map(is_rolling, find_run([folder]).headers)):
+    run = find_run([folder])
+    if not any(map(is_rolling, run.headers)):
         raise DsprofError(
             f"{folder}: recorded without mode: always, so its ranks ignore requests; its recorded "
             "steps already have full detail"
         )
+    return run.files
 
 
-def _wait(folder: Path, request: Request) -> range:
-    from dsprof.trace.rolling.capture import agreed
+def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:
+    from dsprof.trace.rolling.capture import agreed, asked_at_s
 
     end_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < end_s:
         if (found := agreed(folder, request)) is not None:
             return found.range
+        _check_alive(folder, books, asked_at_s(folder))
         time.sleep(_LOOK_S)
     raise DsprofError(
-        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s: the job has ended, runs as "
-        "another user, or followed another request in the last 10 s"
+        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s: the job runs as another user, or "
+        "followed another request in the last 10 s"
     )
+
+
+def _check_alive(folder: Path, books: Sequence[Path], asked_s: float) -> None:
+    """Do not wait for a job that has ended.
+
+    Raises:
+        DsprofError: it has ended, or shows no life.
+    """
+    from dsprof.trace.rolling.parts import is_closed, written_at_s
+
+    see = f"see what it kept with: dsprof report {escaped(str(folder))}"
+    if all(map(is_closed, books)):
+        raise DsprofError(f"{folder}: the job has ended; {see}")
+    silent_s = asked_s - max(map(written_at_s, books))
+    if silent_s > _SILENT_S:
+        raise DsprofError(
+            f"{folder}: no rank has written for {silent_s:,.0f} s, so the job was killed or is "
+            f"stopped; {see}"
+        )

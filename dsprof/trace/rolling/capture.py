@@ -64,6 +64,21 @@ def _forget_answers(folder: Path, before_s: float) -> None:
                 path.unlink()
 
 
+def asked_at_s(folder: Path) -> float:
+    """Return when the last request was left, by the clock of the file system.
+
+    Raises:
+        OSError: there is none.
+    """
+    return (folder / _REQUEST).stat().st_mtime
+
+
+def withdraw(folder: Path) -> None:
+    """Remove the request, so that no rank follows it later."""
+    with suppress(OSError):
+        (folder / _REQUEST).unlink()
+
+
 def asked(folder: Path) -> Request | None:
     """Return the last request of this user; None if there is none, or it is damaged."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):

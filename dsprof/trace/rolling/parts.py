@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
 from dsprof.trace.source import is_there
@@ -26,6 +27,7 @@ PARTS = (*TAILS, KEPT, STEPS, SERIES)
 ALWAYS = "always"
 """The mode of a rolling recording."""
 
+_CLOSING = b"\n]\n"
 _COPIED_BYTES = 1 << 20
 _LEVEL = 3  # 15 % larger than at 6, in a third of the time
 
@@ -53,6 +55,23 @@ def size_of_rank(book: Path) -> int:
         with suppress(OSError):
             size += path.stat().st_size
     return size
+
+
+def is_closed(book: Path) -> bool:
+    """Say whether a rank has ended its recording: only the last line closes the list."""
+    with suppress(OSError), open_input(book) as file:
+        file.seek(-len(_CLOSING), os.SEEK_END)
+        return file.read() == _CLOSING
+    return False
+
+
+def written_at_s(book: Path) -> float:
+    """Return when a rank wrote last, by the clock of the file system."""
+    times = [0.0]
+    for path in (book, *(part_of(book, ending) for ending in TAILS)):
+        with suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
 def is_part(path: Path) -> bool:
