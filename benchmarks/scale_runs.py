@@ -5,8 +5,7 @@ In `SLOW_STEPS` of the steps one rank arrives `LATE_NS` later than the others, w
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,8 @@ SLOW_STEPS = 50
 STEP_NS = 100_000_000
 LATE_NS = 40_000_000
 _CALL_NS = 2_000_000
-_ENCODE = msgspec.json.Encoder().encode
-_END = _ENCODE(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n"
+_RANKS_A_HOST = 8
+_THREAD = 140_000_000_000_000
 
 
 class Size(NamedTuple):
@@ -42,22 +41,21 @@ class Size(NamedTuple):
         return range(first, first + min(SLOW_STEPS, self.steps // 4))
 
 
-def write_run(folder: Path, size: Size, *, is_packed: bool = False) -> None:
-    """Write a trace of each rank; packed, it is gzip."""
+def write_run(folder: Path, size: Size) -> None:
+    """Write a trace of each rank."""
     folder.mkdir(parents=True, exist_ok=True)
-    pack = gzip.compress if is_packed else bytes
-    ending = ".json.gz" if is_packed else ".json"
+    encode = msgspec.json.Encoder().encode
     bodies = {
-        is_slow: pack(_lines(body(size, is_slow=is_slow)) + _END) for is_slow in (False, True)
+        is_slow: b"".join(encode(line) + b",\n" for line in body(size, is_slow=is_slow))
+        for is_slow in (False, True)
     }
     for rank in range(size.ranks):
-        with (folder / f"trace.rank{rank:05d}{ending}").open("wb") as file:
-            file.write(pack(b"[\n" + _lines(start(size, rank))))
+        with (folder / f"trace.rank{rank:05d}.json").open("wb") as file:
+            file.write(b"[\n")
+            for line in start(size, rank):
+                file.write(encode(line) + b",\n")
             file.write(bodies[rank == size.slow_rank])
-
-
-def _lines(lines: Iterable[Line]) -> bytes:
-    return b"".join(_ENCODE(line) + b",\n" for line in lines)
+            file.write(encode(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n")
 
 
 def start(size: Size, rank: int) -> Iterator[Line]:

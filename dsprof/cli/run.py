@@ -16,7 +16,6 @@ from dsprof.config import (
     COMMAND_PID,
     CONFIG_VARIABLE,
     FIELDS,
-    OBSERVER,
     PREFIX,
     SWITCH,
     Config,
@@ -26,7 +25,6 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.errors import DsprofError
-from dsprof.recording.observer import dismiss, observe
 
 _STARTUP = Path(__file__).parents[1] / "recording/startup"
 
@@ -68,7 +66,7 @@ nothing, set DSPROF=1 on each node."""
             command = command[1:]
         if not command:
             raise DsprofError("no command to start; type it after --: dsprof run -- COMMAND...")
-        variables, out = _variables(os.environ, vars(arguments))
+        variables = _variables(os.environ, vars(arguments))
         if not loads_plugins(torch := version_of("torch")):
             print(
                 f"dsprof: torch {torch} loads no plugins (2.6 and later do), so recording starts "
@@ -77,18 +75,13 @@ nothing, set DSPROF=1 on each node."""
             )
             variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
         variables[COMMAND_PID] = str(os.getpid())
-        variables[OBSERVER] = observe(Path(out))
-        try:
-            become(command, variables)
-        except DsprofError:
-            dismiss(variables[OBSERVER])
-            raise
+        become(command, variables)
 
 
 def _variables(
     environment: Mapping[str, str], arguments: Mapping[str, str | None]
-) -> tuple[dict[str, str], str]:
-    """Return the environment of the command, and the folder of its traces.
+) -> dict[str, str]:
+    """Return the environment of the command.
 
     Raises:
         ConfigError: it, or an option, holds a setting that recording would refuse.
@@ -101,8 +94,8 @@ def _variables(
     others = {name: value for name, value in ours.items() if name not in asked}
     options = {name: parsed(name, value) for name, value in given.items()} | {"config": file}
     has_file = bool(ours.get(CONFIG_VARIABLE))
-    settings = find_settings(others, options, threshold_schema() if has_file else None)
-    return {**environment, **ours, **mirrored(ours)}, settings["out"].value
+    find_settings(others, options, threshold_schema() if has_file else None)
+    return {**environment, **ours, **mirrored(ours)}
 
 
 def _with_startup(path: str) -> str:

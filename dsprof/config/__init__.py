@@ -23,8 +23,6 @@ CONFIG_VARIABLE = "DSPROF_CONFIG"
 PLUGINS_VARIABLE = "DSPROF_PLUGINS"
 COMMAND_PID = "_DSPROF_COMMAND_PID"
 """Set by `dsprof run` for the process that becomes the command; no setting, so without PREFIX."""
-OBSERVER = "_DSPROF_OBSERVER"
-"""The address of who watches that process from beside it."""
 PREFIX = "DSPROF_"
 MIRROR_PREFIX = "PYTHON_"
 """DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
@@ -59,6 +57,11 @@ class Config:
     every: int = _option(1, "record every n-th of these steps in detail", minimum=1)
     budget_mb: int = _option(
         256, "megabytes of trace per rank; beyond that only counters are written", minimum=1
+    )
+    capture_signal: Literal["none", "SIGUSR1", "SIGUSR2"] = _option(
+        "none",
+        "with mode: always, a signal that makes all ranks keep the next 20 steps in detail; your "
+        "own handler of it is called as before",
     )
     hooks: tuple[str, ...] = _option((), "hooks of plugins to enable, by name")
     hang_after: float | Literal["auto"] = _option(

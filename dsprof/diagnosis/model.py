@@ -487,7 +487,7 @@ class Bar(_Part):
     """One rectangle of a timeline."""
 
     rank: int
-    lane: str  # "activity", "phase", "communication", "copies", "stream" or "group" and its name
+    lane: str  # "activity", "phase", "communication", "copies", or "stream" and its number
     kind: str  # op or phase name
     start_ns: int  # from the start of the step
     end_ns: int
@@ -495,18 +495,12 @@ class Bar(_Part):
     group: str = ""  # of ranks; "": not recorded
     module: str = ""  # on whose behalf
 
-    @property
-    def is_communication(self) -> bool:
-        """Whether it is a collective, a send or a recv."""
-        return self.lane == "communication" or self.lane.startswith("group ")
-
 
 class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst", "median", "first", "named" (by a finding), "sample" or "chosen"; or, in
-    # place of a step, "recording" or "dump" (of a flight recorder)
+    why: str  # "worst", "median" or "first" of those measured, "sample", "recording", "chosen"
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light
@@ -710,6 +704,7 @@ class KeptStep(_Part):
     times: float | None  # its time over the usual time then
     ranks: int  # that kept it
     late_ranks: list[int] = []  # of a captured step: those that did not
+    cause: str = ""  # of a captured step: what happened, and on which rank
 
 
 class History(_Part):

@@ -1,52 +1,66 @@
 """The thread of a rolling recording by which all ranks keep the same steps.
 
-A request comes from the folder (`dsprof capture`), or from a rank in which a step was far slower
-than usual. The first rank of a node that sees it proposes steps; the first proposal counts, at the
-store of the default group or, without one, in the folder. Ranks of a node tell each other in its
-memory. No rank waits for another.
+A request comes from the folder (`dsprof capture`) or by a signal, an alarm from the writer of a
+rank. What a rank proposes first counts, at the store of the default group or, without one, in the
+folder. Ranks of a node tell each other in its memory. No rank waits for another.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from dsprof.environment import count
 from dsprof.files import notes
+from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
 from dsprof.recording.watchdog.exchange import connect, default_store, within
 from dsprof.trace.dumps.state_file import memory_folders, state_name
-from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, agree, asked, decoded
+from dsprof.trace.rolling.alarms import Alarm
+from dsprof.trace.rolling.capture import (
+    LARGEST_BYTES,
+    LEAST_PAUSE_S,
+    Captured,
+    agree,
+    announce,
+    announced,
+    asked,
+    decoded,
+)
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
 
 _TICK_S = 1.0
 _FAR_TICKS = 5
-"""So many ticks apart the first rank of a node looks at the store for what others agreed on."""
+"""So many ticks apart the first rank of a node looks for what other nodes agreed on."""
 
 _AHEAD_NS = 10_000_000_000
 _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
 _QUIET_NS = 600_000_000_000
-"""A rank announces a slow step at most so often."""
+"""Alarms of all ranks together are so far apart; others within are dropped."""
 
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
 
-_LARGEST_BYTES = 4096
+_STEPS = 20
+"""Steps kept after another alarm, or a signal."""
 
-T = TypeVar("T")
+_REMEMBERED = 64
+"""Windows: what ranks tell is replaced by what they tell next."""
 
 
 class Capture:
-    """Follows requests for one rank, from the start of its trace to the end."""
+    """Follows requests and alarms for one rank, from the start of its trace to the end."""
 
     def __init__(
         self,
@@ -55,8 +69,11 @@ class Capture:
         writer: RollingWriter,
         step: Callable[[], int],
         fail: Callable[[str, BaseException], None],
+        signal: str = NO_SIGNAL,
     ) -> None:
         self._folder, self._writer, self._step, self._fail = folder, writer, step, fail
+        self._rank = header.rank
+        self._signal = self._look_for(signal)
         self._started_s = header.started_epoch_ns / 1e9
         self._key = f"dsprof/capture/{header.run_key}"
         memory = next(memory_folders(), None)
@@ -65,12 +82,19 @@ class Capture:
         self._leads = header.local_rank <= 0 or self._near is None
         self._is_alone = count(os.environ.get("LOCAL_WORLD_SIZE", "")) == header.world_size
         self._connection: Any = None
-        self._known: set[str] = set()
+        self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
         self._quiet_until_ns = 0
         self._ticks = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsprof-capture", daemon=True)
+
+    def _look_for(self, signal: str) -> CaptureSignal | None:
+        try:
+            return None if signal == NO_SIGNAL else CaptureSignal(signal)
+        except (ValueError, RuntimeError) as error:
+            self._fail("capture_signal", error)
+            return None
 
     def start(self) -> None:
         """Begin to look for requests."""
@@ -79,6 +103,8 @@ class Capture:
     def stop(self) -> None:
         """Look no more; does not wait for the thread."""
         self._end.set()
+        if self._signal is not None:
+            self._signal.close()
         if self._leads and self._near is not None:
             with suppress(OSError):
                 self._near.unlink(missing_ok=True)
@@ -93,42 +119,59 @@ class Capture:
     def _tick(self) -> None:
         self._ticks += 1
         if self._near is not None:
-            self._follow(decoded(notes.read(self._near, _LARGEST_BYTES)))
-        if slow := self._writer.slow_step:
-            self._writer.slow_step = 0
-            self._alarm(slow)
+            self._follow(decoded(notes.read(self._near, LARGEST_BYTES)))
+        if alarm := self._writer.alarms.last:
+            self._writer.alarms.last = None
+            self._alarm(alarm)
+        if self._signal is not None and self._signal.take() and not self._is_soon():
+            cause = f"{self._signal.name} on rank {self._rank}"
+            self._tell_all(self._ahead(secrets.token_hex(8), _STEPS, cause))
         if not self._leads:
             return
         request = asked(self._folder)
         if request is not None and request.asked_s >= self._started_s:
-            self._propose(Captured(request.id, self._step() + self._ahead(), request.steps))
+            self._propose(self._ahead(request.id, request.steps, "dsprof capture"))
         if not self._is_alone and self._ticks % _FAR_TICKS == 0:
-            self._follow(decoded(within(self._told_by_nodes) or b""))
+            self._follow(decoded(within(self._announced) or b""))
 
-    def _alarm(self, step: int) -> None:
-        """Tell all of a slow step, which they still hold: there is nothing to agree on."""
+    def _alarm(self, alarm: Alarm) -> None:
+        """Tell all of what happened here, unless some rank has just done so."""
         if clock() < self._quiet_until_ns:
             return
-        self._quiet_until_ns = clock() + _QUIET_NS
-        found = Captured(f"slow-{step}", max(step - _AROUND, 0), _AROUND * 3)
-        within(lambda: self._store().set(self._key, msgspec.json.encode(found)))
-        self._tell(found)
-        self._follow(found)
+        name = f"{alarm.kind}-{self._rank}-{alarm.step}"
+        cause = f"step {alarm.step:,} of rank {self._rank}: {alarm.cause}"
+        if alarm.is_over:  # all ranks still hold it: there is no step to agree on
+            steps = (max(alarm.step - _AROUND, 0), _AROUND * 3)
+            self._tell_all(Captured(name, *steps, "alarm", cause))
+        else:
+            self._tell_all(self._ahead(name, _STEPS, cause, "alarm"))
 
-    def _ahead(self) -> int:
+    def _ahead(
+        self, name: str, steps: int, cause: str, why: Literal["capture", "alarm"] = "capture"
+    ) -> Captured:
+        """Return steps that no rank has reached when all know of them."""
         usual_ns = self._writer.interest.usual_ns
-        return max(_LEAST_AHEAD, round(_AHEAD_NS / usual_ns)) if usual_ns else _LEAST_AHEAD
+        ahead = max(_LEAST_AHEAD, round(_AHEAD_NS / usual_ns)) if usual_ns else _LEAST_AHEAD
+        return Captured(name, self._step() + ahead, steps, why, cause)
 
     def _propose(self, proposal: Captured) -> None:
         """Agree on the steps of a request that is new, unless it follows another too soon."""
-        is_soon = clock() - self._last_ns < LEAST_PAUSE_S * 1_000_000_000
-        if proposal.id in self._known or is_soon:
+        if proposal.id in self._known or self._is_soon():
             return
         found = decoded(within(lambda: self._agreed_at_store(proposal)) or b"") or proposal
         with suppress(OSError):  # a full disk: the other ranks may know from the store
             found = agree(self._folder, found)
-        self._tell(found)
         self._follow(found)
+
+    def _is_soon(self) -> bool:
+        """Whether what ranks agreed on last is too fresh for something else."""
+        return clock() - self._last_ns < LEAST_PAUSE_S * 1_000_000_000
+
+    def _tell_all(self, proposal: Captured) -> None:
+        """Tell all ranks what this one proposes; another's that came first counts instead."""
+        found = decoded(within(lambda: self._first_at_store(proposal)) or b"") or proposal
+        self._follow(found)
+        self._tell(found)
 
     def _tell(self, found: Captured) -> None:
         """Tell the ranks of this node."""
@@ -140,25 +183,43 @@ class Capture:
         """Keep the steps that ranks agreed on."""
         if found is None or found.id in self._known:
             return
-        self._known.add(found.id)
+        self._known.append(found.id)
         self._last_ns = clock()
-        self._writer.wanted.append(found.range)
+        if found.why == "alarm":
+            self._quiet_until_ns = self._last_ns + _QUIET_NS
+        self._writer.wanted.append(found)
         if self._leads:
             self._tell(found)
 
-    # -- the store, in a thread of its own --------------------------------------
+    # -- other nodes, in a thread of its own -----------------------------------------------------
 
     def _store(self) -> Any:
-        if self._connection is None:
-            self._connection = connect(default_store())
+        """Return a connection of our own to the store; None where there is none."""
+        if self._connection is None and (store := default_store()) is not None:
+            self._connection = connect(store)
         return self._connection
 
     def _agreed_at_store(self, proposal: Captured) -> bytes:
+        """Return the first proposal for a request, which ranks of several nodes may see."""
         store, data = self._store(), msgspec.json.encode(proposal)
         first = bytes(store.compare_set(f"{self._key}/{proposal.id}", "", data.decode()))
         store.set(self._key, first)
         return first
 
-    def _told_by_nodes(self) -> bytes:
+    def _first_at_store(self, proposal: Captured) -> bytes:
+        """Replace the last announcement by a proposal, unless that is news here."""
+        store, data = self._store(), msgspec.json.encode(proposal)
+        if store is None:
+            announce(self._folder, proposal)
+            return data
+        last = bytes(store.compare_set(self._key, "", data.decode()))
+        told = decoded(last)
+        if told is None or told.id in self._known:
+            return bytes(store.compare_set(self._key, last.decode(), data.decode()))
+        return last
+
+    def _announced(self) -> bytes:
         store = self._store()
+        if store is None:
+            return announced(self._folder)
         return bytes(store.get(self._key)) if store.check([self._key]) else b""

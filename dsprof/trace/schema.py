@@ -454,8 +454,9 @@ class Kept(msgspec.Struct, gc=False, omit_defaults=True):
     """A step whose details a rolling recording keeps."""
 
     step: Annotated[int, "number of the step"]
-    why: Annotated[str, "`first`, `capture`, `change`, `slow` or `sample`"]
+    why: Annotated[str, "`first`, `capture`, `change`, `alarm`, `slow` or `sample`"]
     times: Annotated[float, "its time as a multiple of the usual time; 0: not compared"] = 0.0
+    cause: Annotated[str, "of `capture` and `alarm`: what happened, and on which rank"] = ""
 
 
 class Segment(msgspec.Struct, gc=False, omit_defaults=True):

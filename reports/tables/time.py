@@ -73,7 +73,7 @@ def history(found: History) -> Table:
 
 _KEPT: tuple[Shown[KeptStep], ...] = (
     Shown("Step", lambda one: one.step, "count"),
-    Shown("Reason", lambda one: one.why),
+    Shown("Reason", lambda one: one.cause or one.why),
     Shown("Time / usual time", lambda one: one.times and f"{one.times:.3g}"),
     Shown("Ranks", lambda one: one.ranks, "count"),
     Shown("Ranks too late", lambda one: fmt.ranks(one.late_ranks) if one.late_ranks else None),

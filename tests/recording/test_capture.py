@@ -1,22 +1,24 @@
-"""Ranks follow one request with the same steps, and tell each other of a slow one."""
+"""Ranks follow one request with the same steps, and tell each other of what happens to one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
+from torch.distributed import TCPStore
 
 from dsprof.recording.capture import Capture
 from dsprof.trace.reader import read_trace
-from dsprof.trace.rolling.capture import ask
+from dsprof.trace.rolling.alarms import Alarm
+from dsprof.trace.rolling.capture import Captured, ask
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Header
 from tests.factories.month import FastMotion
 
-AT = (100, 103)
-"""The steps in which two ranks are."""
+AT = (100, 103, 103, 103)
+"""The steps in which ranks are."""
 
 
 @pytest.fixture
@@ -37,6 +39,17 @@ def _rank(folder: Path, rank: int) -> tuple[Capture, RollingWriter]:
     return Capture(header, folder, writer, lambda: AT[rank], fail), writer
 
 
+@pytest.fixture
+def store() -> Iterator[TCPStore]:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with patch("dsprof.recording.capture.default_store", lambda: server):
+        yield server
+
+
+def kept(writer: RollingWriter) -> list[range]:
+    return [one.range for one in writer.wanted]
+
+
 def test_all_ranks_keep_the_same_steps_once(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
@@ -44,7 +57,7 @@ def test_all_ranks_keep_the_same_steps_once(
     for _ in range(3):
         for capture, _ in ranks:
             capture._tick()
-    assert [[*writer.wanted] for _, writer in ranks] == [[range(105, 125)]] * 2
+    assert [kept(writer) for _, writer in ranks] == [[range(105, 125)]] * 2
 
 
 def test_a_request_so_soon_after_another_is_ignored(
@@ -54,17 +67,75 @@ def test_a_request_so_soon_after_another_is_ignored(
     for steps in (20, 30):
         ask(tmp_path, steps)
         capture._tick()
-    assert [*writer.wanted] == [range(105, 125)]
+    assert kept(writer) == [range(105, 125)]
 
 
 def test_a_slow_step_of_one_rank_is_kept_on_the_others(
     ranks: list[tuple[Capture, RollingWriter]],
 ) -> None:
     (_, quick), (capture, slow) = ranks
-    slow.slow_step = 90
+    slow.alarms.last = Alarm(90, "slow", "took 3 times the usual time")
     capture._tick()
     ranks[0][0]._tick()
-    assert [*slow.wanted] == [*quick.wanted] == [range(86, 98)]
+    assert kept(slow) == kept(quick) == [range(86, 98)]
+    assert quick.wanted[0].cause == "step 90 of rank 1: took 3 times the usual time"
+
+
+def test_what_lasts_is_kept_on_all_ranks_from_a_future_step(
+    ranks: list[tuple[Capture, RollingWriter]],
+) -> None:
+    (_, first), (capture, growing) = ranks
+    growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times its most")
+    capture._tick()
+    ranks[0][0]._tick()
+    assert kept(growing) == kept(first) == [range(108, 128)]
+
+
+def test_alarms_are_rare(ranks: list[tuple[Capture, RollingWriter]]) -> None:
+    for capture, writer in ranks * 2:
+        writer.alarms.last = Alarm(90, "slow", "")
+        capture._tick()
+    assert [kept(writer) for _, writer in ranks] == [[range(86, 98)]] * 2
+
+
+def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]]) -> None:
+    with patch.object(ranks[1][0], "_signal", Mock(take=lambda: True)):
+        ranks[1][0]._signal.name = "SIGUSR2"
+        for _ in range(2):
+            ranks[1][0]._tick()
+            ranks[0][0]._tick()
+    assert [kept(writer) for _, writer in ranks] == [[range(108, 128)]] * 2
+    assert ranks[0][1].wanted[0].cause == "SIGUSR2 on rank 1"
+
+
+def test_nodes_learn_of_an_alarm_from_the_store(
+    tmp_path: Path, store: TCPStore, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    far = [_rank(tmp_path, 2), _rank(tmp_path, 3)]
+    for number, (capture, _) in enumerate([*ranks, *far]):
+        capture._near = tmp_path / f"node{number}.state"
+        capture._leads, capture._is_alone = True, False
+    for capture, writer in (ranks[1], far[0]):  # both before either looks at the store
+        writer.alarms.last = Alarm(90, "slow", "")
+        capture._tick()
+    for capture, _ in [*ranks, *far]:
+        for _ in range(5):
+            capture._tick()
+    causes = {writer.wanted[0].cause for _, writer in [*ranks, *far]}
+    assert causes == {"step 90 of rank 1: "}
+    assert [len(writer.wanted) for _, writer in [*ranks, *far]] == [1] * 4
+
+
+def test_nodes_without_a_store_learn_of_it_from_the_folder(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    (capture, near), (_, far) = ranks
+    ranks[1][0]._near, ranks[1][0]._leads, ranks[1][0]._is_alone = None, True, False
+    near.alarms.last = Alarm(90, "slow", "")
+    capture._tick()
+    for _ in range(5):
+        ranks[1][0]._tick()
+    assert kept(far) == [range(86, 98)]
 
 
 def test_steps_of_the_past_are_kept_while_their_details_are_there(tmp_path: Path) -> None:
@@ -73,8 +144,8 @@ def test_steps_of_the_past_are_kept_while_their_details_are_there(tmp_path: Path
         run.train(600)
         while run.writer._step < 590:
             pass
-        run.writer.wanted.append(range(550, 560))
+        run.writer.wanted.append(Captured("id", 550, 10, cause="dsprof capture"))
         run.train(3000)
     kept = read_trace(tmp_path / "trace.rank00000.json").kept
     assert kept.keys() >= {*range(550, 560)}
-    assert "capture" in {kept[step].why for step in range(550, 560)}
+    assert {kept[step].cause for step in range(550, 560)} == {"dsprof capture"}

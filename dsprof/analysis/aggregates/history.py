@@ -19,8 +19,9 @@ MOST_SPANS = 1000
 class Kept(NamedTuple):
     """A step that ranks kept in detail."""
 
-    why: str
+    cause: str
     times: float
+    why: str
     ranks: int
     captured: frozenset[int]  # ranks that kept it because they agreed on it
 
@@ -113,8 +114,8 @@ class History(Aggregate):
 
 
 def _of_rank(kept: schema.Kept, rank: int) -> Kept:
-    captured = frozenset({rank} if kept.why == "capture" else ())
-    return Kept(kept.why, kept.times, 1, captured)
+    captured = frozenset({rank} if kept.why in ("capture", "alarm") else ())
+    return Kept(kept.cause, kept.times, kept.why, 1, captured)
 
 
 def _fits(length_s: int, found: Mapping[int, Span]) -> bool:
@@ -132,8 +133,9 @@ def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]
     kept = dict(one)
     for step, mine in other.items():
         if (theirs := kept.get(step)) is not None:
-            why, times = max((theirs.times, theirs.why), (mine.times, mine.why))[::-1]
-            mine = Kept(why, times, theirs.ranks + mine.ranks, theirs.captured | mine.captured)
+            cause, times, why = max(theirs[:3], mine[:3])
+            ranks, captured = theirs.ranks + mine.ranks, theirs.captured | mine.captured
+            mine = Kept(cause, times, why, ranks, captured)
         kept[step] = mine
     return kept
 

@@ -48,7 +48,12 @@ def _kept(step: int, one: Kept, ranks: Set[int]) -> model.KeptStep:
     """Show a kept step; of a captured one the ranks that learnt of it too late."""
     late = sorted(ranks - one.captured) if one.captured and one.ranks < len(ranks) else []
     return model.KeptStep(
-        step=step, why=one.why, times=one.times or None, ranks=one.ranks, late_ranks=late
+        step=step,
+        why=one.why,
+        cause=one.cause,
+        times=one.times or None,
+        ranks=one.ranks,
+        late_ranks=late,
     )
 
 

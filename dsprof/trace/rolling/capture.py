@@ -1,4 +1,4 @@
-"""What `dsprof capture` asks of a rolling recording, and which steps its ranks agree on."""
+"""What is asked of a rolling recording, and which steps its ranks agree on."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from dsprof.files import notes
+from dsprof.trace.schema import Kept
 
 MOST_STEPS = 1000
 LEAST_PAUSE_S = 10
 """A request so soon after the one before is not followed."""
 
-_LARGEST_BYTES = 4096
-_REQUEST, _ANSWER = ".capture.json", ".capture-{}.json"
+LARGEST_BYTES = 4096
+_REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm.json"
 _KEPT_S = 3600.0
 """An answer this old is known to all ranks: a request may come each minute for a month."""
 
@@ -38,11 +39,17 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Id
     first_step: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+    why: Literal["capture", "alarm"] = "capture"  # a user asked, or a rank noticed something
+    cause: Annotated[str, msgspec.Meta(max_length=100)] = ""
 
     @property
     def range(self) -> range:
         """The steps."""
         return range(self.first_step, self.first_step + self.steps)
+
+    def kept(self, step: int, times: float = 0.0) -> Kept:
+        """Return what the trace says of one of them."""
+        return Kept(step, self.why, times, self.cause)
 
 
 def ask(folder: Path, steps: int) -> Request:
@@ -82,7 +89,7 @@ def withdraw(folder: Path) -> None:
 def asked(folder: Path) -> Request | None:
     """Return the last request of this user; None if there is none, or it is damaged."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(notes.read(folder / _REQUEST, _LARGEST_BYTES), type=Request)
+        return msgspec.json.decode(notes.read(folder / _REQUEST, LARGEST_BYTES), type=Request)
     return None
 
 
@@ -101,12 +108,26 @@ def agree(folder: Path, proposal: Captured) -> Captured:
     """
     path = _agreed(folder, proposal.id)
     notes.put(path, msgspec.json.encode(proposal), is_first=True)
-    return decoded(notes.read(path, _LARGEST_BYTES)) or proposal
+    return decoded(notes.read(path, LARGEST_BYTES)) or proposal
+
+
+def announce(folder: Path, found: Captured) -> None:
+    """Tell all ranks, where they have no store.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    notes.put(folder / _ALARM, msgspec.json.encode(found))
+
+
+def announced(folder: Path) -> bytes:
+    """Return the last announcement; nothing if there is none."""
+    return notes.read(folder / _ALARM, LARGEST_BYTES)
 
 
 def agreed(folder: Path, request: Request) -> Captured | None:
     """Return what ranks agreed on after a request; None if they have not yet."""
-    return decoded(notes.read(_agreed(folder, request.id), _LARGEST_BYTES))
+    return decoded(notes.read(_agreed(folder, request.id), LARGEST_BYTES))
 
 
 def _agreed(folder: Path, request: str) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.schema import Kept
 
 FIRST_STEPS = 12
@@ -15,10 +16,7 @@ FIRST_STEPS = 12
 SAMPLES = 256
 """When there are so many, half of them lose their worth: first every step, then every second..."""
 
-ALARMING_TIMES = 3.0
-"""A step that takes so many times the usual time is kept on all ranks, with those around it."""
-
-WORTH = ("sample", "slow", "change", "capture", "first")
+WORTH = ("sample", "slow", "alarm", "change", "capture", "first")
 """The order of eviction when there is no more room."""
 
 
@@ -45,38 +43,46 @@ class Interest:
         self._stride = 1
         self._samples = 0
         self._settled_at = 0  # no change of pace is looked for before this step
-        self._windows: list[range] = []
+        self._windows: deque[Captured] = deque(maxlen=64)
 
     @property
     def usual_ns(self) -> float:
         """The usual time of a step; 0 as long as there are too few."""
         return self._usual_ns
 
-    def capture(self, steps: range) -> None:
-        """Keep these steps."""
-        self._windows = [*self._windows[-63:], steps]
+    def times(self, duration_ns: int) -> float:
+        """Return a time as a multiple of the usual one; 0 as long as there is none."""
+        return round(duration_ns / self._usual_ns, 2) if self._usual_ns else 0.0
 
-    def judge(self, step: int, duration_ns: int) -> Iterator[Kept]:
-        """Take a step that is over; yield what is kept on account of it."""
-        usual_ns = self._usual_ns
-        times = duration_ns / usual_ns if usual_ns else 0.0
-        if why := self._why(step, times):
-            yield Kept(step, why, round(times, 2))
+    def capture(self, wanted: Captured) -> None:
+        """Keep steps that ranks agreed on."""
+        self._windows.append(wanted)
+
+    def judge(self, step: int, duration_ns: int) -> Sequence[Kept]:
+        """Take a step that is over; return what is kept on account of it."""
         self._durations.append(duration_ns)
+        kept = self._of(step, self.times(duration_ns))
         # A median of a few dozen costs as much as a line: the usual time changes slowly.
-        if step % 8 == 0 or not usual_ns:
-            yield from self._follow_pace(step)
+        if step % 8 == 0 or not self._usual_ns:
+            return [*kept, *self._follow_pace(step)]
+        return kept
 
     def worth(self, kept: Kept) -> tuple[float, ...]:
         """Return what decides who leaves first."""
         within = kept.times if kept.why != "sample" else float(kept.step & -kept.step or 1 << 62)
         return float(WORTH.index(kept.why)), within
 
+    def _of(self, step: int, times: float) -> Sequence[Kept]:
+        """Return the step itself, if it is kept."""
+        for wanted in self._windows:
+            if step in wanted.range:
+                return (wanted.kept(step, times),)
+        why = self._why(step, times)
+        return (Kept(step, why, times),) if why else ()
+
     def _why(self, step: int, times: float) -> str:
         if step < FIRST_STEPS:
             return "first"
-        if any(step in window for window in self._windows):
-            return "capture"
         if times >= self._limits.slow_times:
             return "slow"
         return "sample" if self._is_sample(step) else ""

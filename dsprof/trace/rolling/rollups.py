@@ -25,14 +25,15 @@ class RollUps:
     def __init__(self) -> None:
         self._open: list[RollUp | None] = [None] * len(SPANS_S)
 
-    def add(self, step: StepTotals, ended_s: int) -> Iterator[RollUp]:
-        """Take a step that ended at a time of the wall clock; yield the spans that are over."""
-        yield from self._close(ended_s)
-        at = ended_s // SPANS_S[0] * SPANS_S[0]
-        span = self._open[0]
-        if span is None:
+    def add(self, step: StepTotals, ended_s: int) -> list[RollUp]:
+        """Take a step that ended at a time of the wall clock; return the spans that are over."""
+        span, over = self._open[0], []
+        if span is None or ended_s >= span.begin_s + SPANS_S[0]:
+            over = [*self._close(ended_s)]
+            at = ended_s // SPANS_S[0] * SPANS_S[0]
             span = self._open[0] = RollUp(at, SPANS_S[0], step.step)
         add_step(span, step)
+        return over
 
     def end(self) -> Iterator[RollUp]:
         """Yield all spans, over or not."""
@@ -70,15 +71,20 @@ def short(span: RollUp) -> RollUp:
 
 def add_step(span: RollUp, step: StepTotals) -> None:
     """Add one step."""
-    duration_ns, ops = step.end_ns - step.start_ns, step.ops.values()
+    duration_ns = step.end_ns - step.start_ns
+    span.fastest_ns = min(span.fastest_ns or duration_ns, duration_ns)
+    if duration_ns > span.slowest_ns:
+        span.slowest_ns, span.slowest_step = duration_ns, step.step
+    span.steps += 1
+    span.total_ns += duration_ns
+    span.stalled_ns += step.stalled_ns
+    for op in step.ops.values():
+        span.blocked_ns += op.blocked_ns
+        span.calls += op.calls
+        span.nbytes += op.nbytes
+    _add_parts(span, step)
     number = bin_of(duration_ns)
-    one = RollUp(
-        span.begin_s, span.length_s, step.step, 1, duration_ns, duration_ns, duration_ns,
-        step.step, sum(op.blocked_ns for op in ops), step.stalled_ns, sum(op.calls for op in ops),
-        sum(op.nbytes for op in ops), step.rss_bytes, step.device_bytes, step.phase_ns, step.ops,
-        {number: 1},
-    )  # fmt: skip
-    merge(span, one)
+    span.bins[number] = span.bins.get(number, 0) + 1
 
 
 def merge(span: RollUp, other: RollUp) -> None:
@@ -92,12 +98,17 @@ def merge(span: RollUp, other: RollUp) -> None:
     span.stalled_ns += other.stalled_ns
     span.calls += other.calls
     span.nbytes += other.nbytes
+    _add_parts(span, other)
+    for number, count in other.bins.items():
+        span.bins[number] = span.bins.get(number, 0) + count
+
+
+def _add_parts(span: RollUp, other: RollUp | StepTotals) -> None:
+    """Add what a span and a step both have."""
     span.rss_bytes = max(span.rss_bytes, other.rss_bytes)
     span.device_bytes = max(span.device_bytes, other.device_bytes)
     for name, spent_ns in other.phase_ns.items():
         span.phase_ns[name] = span.phase_ns.get(name, 0) + spent_ns
-    for number, count in other.bins.items():
-        span.bins[number] = span.bins.get(number, 0) + count
     for name, more in other.ops.items():
         if (sums := span.ops.get(name)) is None:
             sums = span.ops[name] = OpTotals()

@@ -7,15 +7,18 @@ known late is known; if its details are worth it they are copied, as they are, f
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
 from dsprof.trace.lines import Line
-from dsprof.trace.rolling.interest import ALARMING_TIMES, Interest
+from dsprof.trace.rolling.alarms import Alarms
+from dsprof.trace.rolling.capture import Captured
+from dsprof.trace.rolling.interest import Interest
 from dsprof.trace.rolling.parts import (
     KEPT,
     SERIES,
@@ -84,15 +87,6 @@ class _Details:
             self.extents.clear()
             self.is_cut = True
 
-    def count(self, record: Record) -> None:
-        """Add a record to the sums."""
-        if isinstance(record, Collective):
-            self._count_collective(record)
-        elif isinstance(record, Phase):
-            self._count_phase(record)
-        elif isinstance(record, Stall) and not record.is_side:
-            self.stalled_ns += record.duration_ns
-
     def end(self, step: Step, memory: MemorySample) -> None:
         """Take the end of the step."""
         self.step, self.memory = step, memory
@@ -107,7 +101,8 @@ class _Details:
         sums = (self.phase_ns, self.stalled_ns, self.ops)
         return StepTotals(*times, *sums, memory.rss_bytes, device_bytes)
 
-    def _count_collective(self, record: Collective) -> None:
+    def count_collective(self, record: Collective) -> None:
+        """Add to the sums of its operation."""
         sums = self.ops.get(record.op)
         if sums is None:
             sums = self.ops[record.op] = OpTotals()
@@ -115,10 +110,23 @@ class _Details:
         sums.nbytes += record.nbytes
         sums.blocked_ns += record.blocked_ns
 
-    def _count_phase(self, record: Phase) -> None:
+    def count_phase(self, record: Phase) -> None:
+        """Add to the time of its phase."""
         if record.name in _SCOPES:
             spent_ns = record.end_ns - record.start_ns
             self.phase_ns[record.name] = self.phase_ns.get(record.name, 0) + spent_ns
+
+    def count_stall(self, record: Stall) -> None:
+        """Add to the time that streams wait."""
+        if not record.is_side:
+            self.stalled_ns += record.duration_ns
+
+
+_COUNTS: dict[type, Callable[[_Details, Any], None]] = {
+    Collective: _Details.count_collective,
+    Phase: _Details.count_phase,
+    Stall: _Details.count_stall,
+}
 
 
 class _Batch:
@@ -149,12 +157,13 @@ class RollingWriter(TraceWriter):
     def __init__(self, folder: Path, header: Header, source: Source, budget_bytes: int) -> None:
         super().__init__(folder, header, source, Window(), budget_bytes)
         self.interest = Interest()
-        self.wanted: deque[range] = deque()  # steps that others ask to keep, also past ones
-        self.slow_step = 0  # a step far slower than usual, for the thread that tells the others
+        self.alarms = Alarms()
+        self.wanted: deque[Captured] = deque()  # what ranks agreed to keep, also past steps
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
         self._unjudged: dict[int, _Details] = {}
-        self._judged: dict[int, _Details] = {}  # while they are in the tails
+        self._judged: OrderedDict[int, _Details] = OrderedDict()  # while they are in the tails
+        self._sums: list[Line] = []  # of steps, not written yet
         self._outside = _Details()
         self._rollups = RollUps()
 
@@ -203,6 +212,7 @@ class RollingWriter(TraceWriter):
             self._enter(lines)
         else:
             self._write_step(-1, lines)
+            self._flush()
 
     def _enter(self, lines: list[Line]) -> None:
         """Write to the book, which is never shortened."""
@@ -228,6 +238,10 @@ class RollingWriter(TraceWriter):
             self._of(step).add(extent)
         return data
 
+    def _flush(self) -> None:
+        if self._tails is not None:
+            self._tails.flush()
+
     def _of(self, step: int) -> _Details:
         if step < 0:
             return self._outside
@@ -244,6 +258,7 @@ class RollingWriter(TraceWriter):
                 self._look_back(self.wanted.popleft())
             self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
             self._write_records(records.popleft() for _ in range(min(len(records), CHUNK_RECORDS)))
+            self._flush()
         self.cpu_ns = time.thread_time_ns()
 
     def _write_records(self, records: Iterable[Record]) -> None:
@@ -257,12 +272,15 @@ class RollingWriter(TraceWriter):
                 self._write_step(at, lines)
                 lines, at, details = [], record.step, self._of(record.step)
             lines += self._lines.record(record)
-            details.count(record)
-            if type(record) is Step:
+            kind = type(record)
+            if (count := _COUNTS.get(kind)) is not None:
+                count(details, record)
+            elif kind is Step:
+                record = cast(Step, record)
                 self._write_step(at, lines + self._memory_line(record, details))
                 lines = []
-                self._judge_before(record.step - _LATE_STEPS + 1)
         self._write_step(at, lines)
+        self._judge_before(self._step - _LATE_STEPS + 1)
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:
@@ -278,22 +296,29 @@ class RollingWriter(TraceWriter):
 
     def _judge_before(self, before: int) -> None:
         """Sum up steps, and keep the details of those that are worth it."""
-        for step in sorted(step for step in self._unjudged if step < before):
+        for step in sorted([step for step in self._unjudged if step < before]):
             details = self._judged[step] = self._unjudged.pop(step)
             if (totals := details.totals()) is not None:
                 self._sum_up(totals)
+                self.alarms.judge(totals, self.interest.usual_ns)
                 for kept in self.interest.judge(step, totals.end_ns - totals.start_ns):
                     self._keep(kept)
-                    if kept.why == "slow" and kept.times >= ALARMING_TIMES:
-                        self.slow_step = step
         while len(self._judged) > _LOOK_BACK_STEPS:
-            del self._judged[next(iter(self._judged))]
+            self._judged.popitem(last=False)
+        self._write_sums()
 
     def _sum_up(self, totals: StepTotals) -> None:
-        self._step_lines.add(self._write_step(-1, [self._lines.definition(totals)]))
+        self._sums.append(self._lines.definition(totals))
         since_ns = totals.end_ns - self._header.started_monotonic_ns
         ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
-        self._write_rollups(self._rollups.add(totals, ended_s))
+        if over := self._rollups.add(totals, ended_s):
+            self._write_rollups(over)
+
+    def _write_sums(self) -> None:
+        """Write the sums of steps, together."""
+        if self._sums:
+            self._step_lines.add(self._write_step(-1, self._sums))
+            self._sums.clear()
 
     def _write_rollups(self, spans: Iterable[RollUp]) -> None:
         for span in spans:
@@ -315,11 +340,12 @@ class RollingWriter(TraceWriter):
             return
         self._kept.add(kept.step, worth, b"".join(lines))
 
-    def _look_back(self, steps: range) -> None:
-        self.interest.capture(steps)
-        for step in steps:
-            if step in self._judged:
-                self._keep(Kept(step, "capture"))
+    def _look_back(self, wanted: Captured) -> None:
+        self.interest.capture(wanted)
+        for number in wanted.range:
+            details = self._judged.get(number)
+            if details is not None and (step := details.step) is not None:
+                self._keep(wanted.kept(number, self.interest.times(step.end_ns - step.start_ns)))
 
     def _finish(self) -> None:
         self._drain()
@@ -330,5 +356,6 @@ class RollingWriter(TraceWriter):
         self._write_rollups(self._rollups.end())
         self._step_lines.pack()
         self._series.pack()
+        self._flush()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()
