@@ -227,7 +227,8 @@ class _Artist:
         gap_ns = 0 if self._device is None else (step.end_ns - step.start_ns) // _GAPS
         parts = {}
         for kind, part in self._parts.items():
-            parts[kind] = _joined(part, gap_ns) & rest
+            near = part.near(step.start_ns - gap_ns, step.end_ns + gap_ns)
+            parts[kind] = _joined(near, gap_ns) & rest
             rest = rest - parts[kind]
         if parts:
             parts["idle" if self._shows_idle(step) else "other"] = rest

@@ -56,6 +56,12 @@ class Intervals:
         outside = Intervals(np.append(bounds.min, other.ends), np.append(other.starts, bounds.max))
         return self & outside
 
+    def near(self, start_ns: int, end_ns: int) -> Intervals:
+        """Return the intervals that reach into a window or touch it."""
+        first = np.searchsorted(self.ends, start_ns, side="left")
+        last = np.searchsorted(self.starts, end_ns, side="right")
+        return Intervals(self.starts[first:last], self.ends[first:last])
+
     def holding(self, moments: Array) -> Intervals:
         """Return the intervals in which any of the moments is."""
         moments = np.sort(moments)

@@ -30,6 +30,16 @@ def test_union_covers_what_any_interval_covers(one, other, start, end):
     assert union.within(*window) == [len(truth & set(range(min(start, end), max(start, end))))]
 
 
+@given(PAIRS, st.integers(0, 40), st.integers(0, 40))
+def test_what_is_near_a_window_holds_all_that_is_inside(pairs, start, end):
+    start, end = sorted((start, end))
+    some, window = intervals(*pairs), intervals((start, end))
+    near = some.near(start, end)
+    assert (near & window).starts.tolist() == (some & window).starts.tolist()
+    assert (near.ends >= start).all()
+    assert (near.starts <= end).all()
+
+
 def test_nothing_covers_nothing():
     none = intervals()
     assert none.within(np.array([0]), np.array([100])).tolist() == [0]
