@@ -83,7 +83,7 @@ savings: build/.warm ## Make the changes that findings name, and compare what wa
 hangs: build/.warm build/.kernels ## Let real runs hang and die in every way, and compare the verdicts (an hour)
 	$(BIN)/python -m tests.hangs $(CASES)
 
-fuzz: .venv/.installed ## Feed each reader 100,000 damaged files, and each command hostile ones (hours)
+fuzz: build/.parser ## Feed each reader 100,000 damaged files, and each command hostile ones (hours)
 	$(BIN)/python -m tests.hostile
 	$(BIN)/python -m tests.fuzzing
 
@@ -95,8 +95,14 @@ clean: ## Remove what the other targets made, .venv included
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
 	touch $@
 
-build/.warm: .venv/.installed tests/dist/warm.py
+build/.warm: .venv/.installed tests/dist/warm.py | build/.parser
 	DS_ACCELERATOR=cpu $(BIN)/python tests/dist/warm.py
+	touch $@
+
+# Installing builds it once; this does again when it has changed.
+build/.parser: .venv/.installed setup.py dsprof/trace/_comm_rows.c
+	mkdir -p build
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
 build/.kernels: .venv/.installed $(wildcard hooks/wire/*.cpp) hooks/wire/native.py hooks/wire/native_build.py

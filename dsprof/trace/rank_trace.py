@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
+from dsprof.trace.comm_rows import Rows
 from dsprof.trace.device_activity import DeviceActivity, Profile
 from dsprof.trace.dumps.flight_dump import FlightDump
 from dsprof.trace.dumps.hang_dump import HangDump
@@ -145,6 +146,26 @@ class CollectivesBuilder:
         is_open = isinstance(events[0], OPEN_LINE)
         columns["is_open"] = (columns["done_ns"] == 0) & is_open
         self._append(columns)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Append finished collectives that were parsed into a table."""
+        if not len(rows):
+            return
+        columns: dict[str, npt.NDArray[Any]] = {"is_open": np.zeros(len(rows), np.bool_)}
+        for name in ("op", *_WORDS):
+            columns[name] = self._codes(rows.column(name), rows.words)
+        for name in _NUMBERS:
+            columns[name] = _narrow(rows.column(name).copy())
+        for name in _FLAGS:
+            columns[name] = rows.column(name).astype(np.bool_)
+        self._append(columns)
+
+    def _codes(self, places: IntArray, words: Sequence[str]) -> npt.NDArray[np.int32]:
+        """Return the codes of words, of which new ones are numbered as they occur."""
+        codes = np.array([self._vocabulary.get(word, -1) for word in words], np.int32)
+        for place in places[codes[places] < 0].tolist():
+            codes[place] = self._vocabulary[words[place]]
+        return codes[places]
 
     def add_columns(
         self, words: Mapping[str, Sequence[str]], numbers: Mapping[str, npt.NDArray[Any]]

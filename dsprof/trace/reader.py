@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.rolling.parts import KEPT, TAILS, is_rolling, parts_of
@@ -45,6 +46,18 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
 _lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
+
+
+class _Chunk(NamedTuple):
+    """A part of a file: its events, and how many of its lines are none.
+
+    These are broken, or whole and of a kind that a newer dsprof has: counted apart.
+    """
+
+    rows: Rows  # finished collectives: all that are no events
+    events: list[Line]
+    broken: int
+    unknown: int
 
 
 class _Version(msgspec.Struct):
@@ -112,9 +125,10 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         _chunks(path, steps),
         *(_part_chunks(part, trace.newest_from, steps) for part in parts),
     )
-    for events, broken, unknown in chunks:
-        whole += len(events) + unknown
+    for rows, events, broken, unknown in chunks:
+        whole += len(events) + len(rows) + unknown
         trace.unknown_records += unknown
+        finished.add_rows(rows)
         # By type: these have no subclasses, and isinstance takes two to five times as long.
         comm = [event for event in events if type(event) is COMM_LINE]
         trace.broken_lines += broken + add_collectives(finished, comm)
@@ -122,8 +136,8 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
             rare = [event for event in events if type(event) not in _READ_APART]
             trace.broken_lines += take_rare(trace, rare, opened)
         if opened:
-            for event in comm:
-                opened.pop(event.args.id, None)
+            for number in [*rows.column("id").tolist(), *(event.args.id for event in comm)]:
+                opened.pop(number, None)
         check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
@@ -136,23 +150,24 @@ def _newest_from(parts: Iterable[Path]) -> int:
     begun: list[Segment] = []
     for path in parts:
         if path.name.endswith(TAILS):
-            first = next((events for events, _, _ in _chunks(path, None)), [])
+            first = next((chunk.events for chunk in _chunks(path, None)), [])
             begun += [event.args for event in first[:1] if isinstance(event.args, Segment)]
     oldest = min(begun, key=attrgetter("number"), default=Segment(0))
     return oldest.step + 2 if oldest.number else 0
 
 
-def _part_chunks(
-    path: Path, newest_from: int, steps: range | None
-) -> Iterator[tuple[list[Line], int, int]]:
+def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[_Chunk]:
     """Yield a part as `_chunks` does: of kept steps those that the tails no longer hold."""
     is_tail, is_kept = path.name.endswith(TAILS), path.name.endswith(KEPT)
-    for events, broken, unknown in _chunks(path, steps):
+
+    def is_wanted(step: Any) -> Any:
         if is_tail:
-            events = [one for one in events if not -1 < _step_of(one) < newest_from]
-        elif is_kept:
-            events = [one for one in events if _step_of(one) < newest_from]
-        yield events, broken, unknown
+            return (step < 0) | (step >= newest_from)
+        return (step < newest_from) | (not is_kept)
+
+    for rows, events, broken, unknown in _chunks(path, steps):
+        events = [event for event in events if is_wanted(_step_of(event))]
+        yield _Chunk(rows.where(is_wanted(rows.column("step"))), events, broken, unknown)
 
 
 def _step_of(event: Line) -> int:
@@ -160,14 +175,21 @@ def _step_of(event: Line) -> int:
     return -1 if type(event) in _SUMS else getattr(event.args, "step", -1)
 
 
-def _chunks(path: Path, steps: range | None) -> Iterator[tuple[list[Line], int, int]]:
-    """Yield half a megabyte of the file at a time: its events, and how many lines are none.
-
-    These are broken, or whole and of a kind that a newer dsprof has: counted apart.
-    """
+def _chunks(path: Path, steps: range | None) -> Iterator[_Chunk]:
+    """Yield half a megabyte of the file at a time."""
     with Source(path) as source:
         for lines in _whole_lines(source):
-            yield _decode(lines if steps is None else needed_lines(lines, steps))
+            yield _chunk(lines if steps is None else needed_lines(lines, steps))
+
+
+def _chunk(lines: bytearray) -> _Chunk:
+    if (found := split(lines)) is not None:
+        rows, others, count = found
+        events, broken, unknown = _decode(others)
+        # Else some lines were none by themselves, or not as our writer begins them.
+        if len(events) + broken + unknown == count and COMM_LINE not in map(type, events):
+            return _Chunk(rows, events, broken, unknown)
+    return _Chunk(NO_ROWS, *_decode(lines))
 
 
 def _whole_lines(source: Source) -> Iterator[bytearray]:

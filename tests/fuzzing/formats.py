@@ -25,10 +25,10 @@ from dsprof.rules import RULES
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import MOST_VALUES
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.reader import read_trace
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.run import find_run, is_diagnosis, read_run
 from tests.factories import chakra, exports, flight, kineto, logs, snapshot
+from tests.factories.both_parsers import read_by_both
 from tests.factories.trace import header
 from tests.factories.trace_files import encode, run_events
 
@@ -43,7 +43,7 @@ def by_run(path: Path) -> list[RankTrace]:
 
 def by_reader(path: Path) -> list[RankTrace]:
     """Read a trace of dsprof whose damage would hide it from the search for runs."""
-    return [read_trace(path)]
+    return [read_by_both(path)]
 
 
 def by_log_reader(path: Path) -> list[RankTrace]:

@@ -1,0 +1,3 @@
+def parse(
+    block: bytearray, layout: bytes, inner: int, kept: int, /
+) -> tuple[bytearray, list[str], bytearray, int] | None: ...
