@@ -161,7 +161,8 @@ def run_line(run: RunInfo) -> list[str]:
         ranks = f"{fmt.count(len(run.ranks))} of {ranks}"
     hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
     steps = fmt.plural(run.steps, "step") if run.steps or run.source else ""
-    words = [run.setup, ranks, hosts, steps, run.backend, run.device]
+    epoch = f"epoch {run.epoch} of {run.epochs}" if run.epochs > 1 else ""
+    words = [run.setup, ranks, hosts, epoch, steps, run.backend, run.device]
     return [word for word in words if word]
 
 

@@ -57,7 +57,13 @@ def summarise(
     if Run not in summary:
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
-    facts = replace(summary[Run], strangers=strangers, selection=run.selection)
+    facts = replace(
+        summary[Run],
+        strangers=strangers,
+        selection=run.selection,
+        epoch=run.epoch,
+        epochs=len(run.epochs) or 1,
+    )
     return summary.with_part(facts)
 
 

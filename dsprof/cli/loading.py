@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsprof.config.settings import in_one_line
 from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.files.inputs import read_input
 
@@ -59,6 +60,18 @@ def add_reading(parser: ArgumentParser) -> None:
         metavar="FROM:TO",
         help="read only these steps: 1000:1200 is 1000 to 1199",
     )
+    parser.add_argument(
+        "--epoch",
+        type=_epoch,
+        metavar="N",
+        help="analyse this start of a job that restarted, counted from 1 (default: the last)",
+    )
+
+
+def _epoch(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        raise ConfigError(f"invalid epoch '{in_one_line(text)}': write --epoch 1 for the first")
+    return int(text)
 
 
 class Reading(NamedTuple):
@@ -82,6 +95,7 @@ class Reading(NamedTuple):
                 ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
                 hosts=hosts_in(arguments.hosts) if arguments.hosts else frozenset(),
                 steps=steps_in(arguments.steps) if arguments.steps else None,
+                epoch=arguments.epoch,
             )
         except ValueError as error:
             raise ConfigError(escaped(str(error))) from None
@@ -187,7 +201,8 @@ def keep_live_states(run: RunFiles) -> None:
     here = boot_id()
     places = {
         (header.run_key, path.parent)
-        for path, header in zip(run.files, run.headers, strict=True)
+        for epoch in (run, *run.epochs)
+        for path, header in zip(epoch.files, epoch.headers, strict=True)
         if header.boot_id == here
     }
     for run_key, folder in places:

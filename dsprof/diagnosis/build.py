@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.engine import HERE, Engine, Progress, unshown
+from dsprof.analysis.epochs import with_epochs
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
@@ -76,7 +77,7 @@ def summarise_all(
     Raises:
         TraceError: no file can be read.
     """
-    return summarise(run, _kinds(), engine=engine, progress=progress)
+    return with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
 
 
 def _kinds() -> tuple[type[Aggregate], ...]:

@@ -40,6 +40,8 @@ class RunInfo(_Part):
     started: str = ""  # ISO 8601, UTC
     setup: str = ""  # e.g. "DeepSpeed ZeRO-2, bf16, accumulation 2"
     source: list[str] = []  # files read
+    epoch: int = 1  # which start of a run that restarted, see `epochs`
+    epochs: int = 1
     parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains
 
 
@@ -718,6 +720,42 @@ class History(_Part):
     kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
 
 
+class EpochRow(_Part):
+    """An epoch of the run: from a start of the process group to the next. Times since the first."""
+
+    number: int
+    is_shown: bool  # the other parts of the diagnosis describe this one
+    started: str  # ISO 8601, UTC
+    world_size: int
+    hosts: list[str]
+    restarts: int | None  # starts of the workers before it, as the launcher counts
+    start_ns: int
+    end_ns: int  # last sign of life
+    first_step_ns: int | None = None  # start of its first step
+    last_step_ns: int | None = None  # end of its last one
+    steps: int = 0
+    first_step: int | None = None  # as training counts over restarts; null: unknown
+    last_step: int | None = None
+    end: str = ""  # "exited", "crashed", "stuck", "killed", "interrupted", "new process group"...
+    ranks: list[int] = []  # to look at, by how it ended
+    why: str = ""
+    gap_ns: int | None = None  # from the last step of an earlier epoch to its first one
+    unrecorded: int = 0  # starts right before it that came to no collective
+    repeated_steps: int | None = None  # taken before by an earlier epoch; null: unknown
+    repeated_ns: int = 0
+
+
+class Epochs(_Part):
+    """The epochs of a run that was started more than once; empty for other runs."""
+
+    rows: list[EpochRow] = []
+    whole_ns: int = 0  # from the first start to the last sign of life
+    gap_ns: int = 0
+    repeated_ns: int = 0
+    lost_share: float = 0.0  # of the whole time: gaps and steps known to be repeated
+    unread: int = 0  # earlier epochs
+
+
 class ThresholdInfo(_Part):
     """A threshold in force."""
 
@@ -777,6 +815,7 @@ class Diagnosis(_Part):
     peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     topology: Topology = msgspec.field(default_factory=Topology)
     history: History = msgspec.field(default_factory=History)
+    epochs: Epochs = msgspec.field(default_factory=Epochs)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None

@@ -133,6 +133,7 @@ def boot_id() -> str:
     return attempt(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "")
 
 
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _RUN_IDS = (
     "TORCHELASTIC_RUN_ID",
     "SLURM_JOB_ID",
@@ -141,7 +142,7 @@ _RUN_IDS = (
     "PMI_JOBID",
     "MASTER_ADDR",
     "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
+    *_RESTARTS,
 )
 
 
@@ -152,7 +153,38 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     which a trace began separates those.
     """
     parts = [environ.get(name, "") for name in _RUN_IDS] + [str(world_size)]
-    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:12]
+    return _digest("\0".join(parts))
+
+
+_NO_RUN_ID = "none"
+"""torchrun's id of a job that was given none."""
+
+
+def job_keys(environ: Mapping[str, str]) -> list[str]:
+    """Return what epochs of one job share, though workers restart and the world changes its size.
+
+    torchrun's agent keeps its folder of logs, and Slurm the number of a step when it queues a job
+    again. A rendezvous and a job of Slurm may be those of several jobs, one after the other.
+    """
+    error_file, run_id = environ.get("TORCHELASTIC_ERROR_FILE", ""), environ.get(_RUN_IDS[0], "")
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    told = {
+        "agent": str(Path(error_file).parents[2]) if error_file.count("/") > 2 else "",
+        "slurm": f"{job}.{step}" if job and step else "",
+        "perhaps rendezvous": "" if run_id == _NO_RUN_ID else run_id,
+        "perhaps slurm": job,
+    }
+    return [f"{kind} {_digest(value)}" for kind, value in told.items() if value]
+
+
+def restarts(environ: Mapping[str, str]) -> int:
+    """Return how often the launchers had started the workers before; -1 if none says."""
+    told = [count(environ[name]) for name in _RESTARTS if name in environ]
+    return sum(told) if told and min(told) >= 0 else -1
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -93,6 +93,14 @@ def duration(ns: float) -> str:
     return scaled(ns, TIME_UNITS)
 
 
+_LONG_UNITS: Units = ((3600e9, "h"), (60e9, "min"))
+
+
+def long_duration(ns: float) -> str:
+    """Show the time of a run: `3.20 h`, `41.0 min`, below two minutes `83.0 s`."""
+    return scaled(ns, _LONG_UNITS) if ns >= 2 * 60e9 else duration(ns)
+
+
 def rate(bytes_per_s: float) -> str:
     """Show bytes per second in decimal units, as nccl-tests and links are rated: `96.2 GB/s`."""
     return scaled(bytes_per_s, RATE_UNITS)

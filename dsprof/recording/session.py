@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -35,9 +36,11 @@ from dsprof.trace.last_step import LastStep
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
+    BECAME,
     EXIT,
     FILE_PATTERN,
     INTERRUPTED,
+    NEW_GROUP,
     SCHEMA_VERSION,
     Header,
     HookStatus,
@@ -71,9 +74,11 @@ class Session:
         self._patches = PatchSet()
         self._status: dict[str, HookStatus] = {}
         self._started_ns = 0
+        self._world: weakref.ref[Any] | None = None  # the default group that is recorded
         self._rank = 0
         self._world_size = 0
         self._started_s = time.time()
+        self._key = f"process {os.urandom(6).hex()}"
 
     @property
     def rank(self) -> int:
@@ -178,6 +183,7 @@ class Session:
         from dsprof.hooks.wire.c10d import reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
+        self._world = weakref.ref(dist.group.WORLD)
         recorder, config = self.recorder, self.config
         run_key = environment.run_key(os.environ, self._world_size)
         anonymizer = Anonymizer(run_key) if config.anonymize else None
@@ -253,14 +259,15 @@ class Session:
             self._watchdog.start()
 
     def _follow_world(self) -> None:
-        """Go on in a new trace if this process is another rank now, or one of another world."""
+        """Go on in a new trace if the default process group was made again."""
         dist, old = sys.modules["torch.distributed"], self.writer
         if old is None or not dist.is_initialized():
             return
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        if rank < 0 or (rank, world_size) == (self._rank, self._world_size):
+        if rank < 0 or (self._world is not None and self._world() is dist.group.WORLD):
             return
-        totals = self._totals(f"became rank {rank} of {world_size}")
+        is_same = (rank, world_size) == (self._rank, self._world_size)
+        totals = self._totals(NEW_GROUP if is_same else f"{BECAME} {rank} of {world_size}")
         left = self.recorder.begin_again()
         old.end(lambda: _with_writers(totals, old), lambda: left)
         going_on = [one for one in self._ended if not one.is_done or one.error is not None]
@@ -290,6 +297,8 @@ class Session:
             versions=versions,
             config=config,
             anonymized=self.config.anonymize,
+            job_keys=[self._key, *environment.job_keys(os.environ)],
+            restarts=environment.restarts(os.environ),
         )
 
     def _describe_environment(self, key: SharedKey) -> list[Any]:

@@ -70,6 +70,7 @@ def file_step(given: Any, start_ns: int) -> Step:
         given.micro_steps,
         given.source,
         given.engine,
+        given.taken_before,
     )
 
 

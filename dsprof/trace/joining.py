@@ -5,24 +5,32 @@ A profiler's trace beside dsprof's own has the device: it is moved onto the same
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
+from dsprof.errors import TraceError
+from dsprof.findings.wording import plural
 from dsprof.trace.device_activity import Profile
 from dsprof.trace.rank_log import joined as joined_logs
 from dsprof.trace.rank_trace import RankTrace, operations
 from dsprof.trace.readers import place_of
 from dsprof.trace.readers.base import START_BYTES, Facts, Reader
+from dsprof.trace.readers.native import READER as NATIVE
+from dsprof.trace.readers.native import ended_well
 from dsprof.trace.schema import Header, Note
 from dsprof.trace.source import length_of, read_start, size_of
 
 _LATEST_START_NS = 30 * 60 * 10**9
 """A rank that comes later than torch's longest default timeout finds no group to join."""
+_EARLIER_NS = 5 * 10**9
+"""dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
 """Of a run that was recorded twice, the one tool begins at most this much later than the other."""
 
@@ -54,14 +62,33 @@ class TraceFile:
         return place_of(self.reader)
 
 
-def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[Stranger]]:
-    """Choose the newest run; return its files rank by rank, and the skipped files.
+class Choice(NamedTuple):
+    """The files of an epoch, rank by rank, and what else there is."""
 
-    Of each rank the file that tells most comes first, then those that tell other facts.
+    ranks: list[list[TraceFile]]
+    """Of each rank the file that tells most comes first, then those that tell other facts."""
+    strangers: list[Stranger]
+    epochs: list[list[TraceFile]]  # of the same run, by dsprof's traces; [] where none of them is
+    number: int  # of the chosen epoch, from 1
+
+
+def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
+    """Choose an epoch of the newest run, by default the last.
+
+    Raises:
+        TraceError: the run has no epoch of that number.
     """
     kept, copies = _without_copies(files)
     files = _with_world_size(kept)
-    newest, earlier = _newest_of_each_kind(files)
+    own = [file for file in files if file.reader is NATIVE]
+    epochs = _epochs(own)
+    number, count = epoch or len(epochs) or 1, len(epochs) or 1
+    if number > count:
+        raise TraceError(f"no epoch {number}: the newest run has {plural(count, 'epoch')}")
+    beside = [file for file in files if file.reader is not NATIVE]
+    apart = [file for file in beside if count > 1 and _began_in(file, epochs) not in (number, None)]
+    read = [*epochs[number - 1 : number], *([file] for file in beside if file not in apart)]
+    newest, earlier = _newest_of_each_kind([*chain(*read)])
     run, others = _joined(newest)
     ranks: defaultdict[int, list[TraceFile]] = defaultdict(list)
     again: list[Stranger] = []
@@ -73,9 +100,19 @@ def choose_run(files: Sequence[TraceFile]) -> tuple[list[list[TraceFile]], list[
             again.append(Stranger(file.path, reason))
         else:
             ranks[file.header.rank].append(file)
-    passed = [_of_earlier_run(file) for file in earlier]
-    apart = [_of_another_run(file, run[0]) for file in others]
-    return [ranks[rank] for rank in sorted(ranks)], [*copies, *again, *passed, *apart]
+    known = {id(file) for files in epochs for file in files}
+    earlier += [file for file in own if id(file) not in known]
+    strangers = [
+        *copies,
+        *again,
+        *(_of_earlier_run(file) for file in earlier),
+        *(_of_another_run(file, run[0]) for file in others),
+        *(
+            Stranger(file.path, f"of epoch {_began_in(file, epochs)}, not {number}")
+            for file in apart
+        ),
+    ]
+    return Choice([ranks[rank] for rank in sorted(ranks)], strangers, epochs, number)
 
 
 def join(trace: RankTrace, other: RankTrace) -> None:
@@ -125,6 +162,40 @@ def _joined(runs: Sequence[list[TraceFile]]) -> tuple[list[TraceFile], list[Trac
         if more is not lead:
             (run if _may_be_one(lead, more) else others).extend(more)
     return run, others
+
+
+def _epochs(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
+    """Return the epochs of the newest run, the first one first.
+
+    An epoch is what the workers did between a start of the process group and the next.
+    """
+    if not files:
+        return []
+    *before, newest = sorted(_runs(files), key=_start_and_size)
+    epochs, keys = [newest], _keys(newest)
+    for run in reversed(before):
+        common = keys & _keys(run)
+        if common and (any(map(_is_sure, common)) or not all(ended_well(f.path) for f in run)):
+            epochs.insert(0, run)
+            keys |= _keys(run)
+    return epochs
+
+
+def _began_in(file: TraceFile, epochs: Sequence[Sequence[TraceFile]]) -> int | None:
+    """Return in which epoch another tool began a file; None if it does not say when."""
+    if not knows_wall_clock(file.header):
+        return None
+    starts_ns = [min(one.start_ns for one in run) for run in epochs]
+    return max(bisect_right(starts_ns, file.start_ns + _EARLIER_NS), 1)
+
+
+def _keys(run: Iterable[TraceFile]) -> set[str]:
+    return {key for file in run for key in file.header.job_keys}
+
+
+def _is_sure(key: str) -> bool:
+    """Say whether only epochs of one job have this key."""
+    return not key.startswith("perhaps")
 
 
 def _may_be_one(lead: Sequence[TraceFile], more: Sequence[TraceFile]) -> bool:

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,6 +66,8 @@ class RunFiles:
     strangers: tuple[Stranger, ...] = ()
     beside: Mapping[int, Sequence[Path]] = field(default_factory=dict)
     selection: Selection = EVERYTHING
+    epochs: Sequence[RunFiles] = ()  # all, by dsprof's traces, where the run has several
+    epoch: int = 1
 
     def of_ranks(self, wanted: Container[int]) -> RunFiles:
         """Return the files of some of the ranks."""
@@ -76,35 +78,52 @@ class RunFiles:
             self.strangers,
             {rank: paths for rank, paths in self.beside.items() if rank in wanted},
             self.selection,
+            self.epochs,
+            self.epoch,
         )
 
 
 def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> RunFiles:
-    """Find the newest run among trace files and folders of trace files.
+    """Find the newest run among trace files and folders of trace files, and of it one epoch.
 
     Files of other runs, copies, and files that cannot be read are in `strangers`. Of dsprof's own
     traces those whose names tell that they are not selected are not opened.
 
     Raises:
-        TraceError: a path does not exist, or no selected file among them is a readable trace.
+        TraceError: a path does not exist, no selected file among them is a readable trace, or the
+            run has no such epoch.
     """
     found, unopened = _trace_files([Path(path) for path in paths])
     files, strangers = _read_headers(_selected(found, selection), unopened)
-    ranks, others = choose_run(files)
-    ranks = [
-        files
-        for files in ranks
-        if selection.holds_rank(files[0].header.rank) and selection.holds_host(files[0].header.host)
-    ]
+    chosen = choose_run(files, selection.epoch)
+    ranks = [files for files in chosen.ranks if _is_selected(files[0], selection)]
     if not ranks:
         raise _nothing_selected(selection)
+    strangers += chosen.strangers
     return RunFiles(
         files=tuple(files[0].path for files in ranks),
         headers=tuple(files[0].header for files in ranks),
-        strangers=tuple({stranger.path: stranger for stranger in [*strangers, *others]}.values()),
+        strangers=tuple({stranger.path: stranger for stranger in strangers}.values()),
         beside={first.header.rank: [file.path for file in more] for first, *more in ranks if more},
         selection=selection,
+        epochs=[_epoch(files, selection) for files in chosen.epochs[:-1] and chosen.epochs],
+        epoch=chosen.number,
     )
+
+
+def _epoch(files: Iterable[TraceFile], selection: Selection) -> RunFiles:
+    ranks = sorted(
+        (file for file in files if _is_selected(file, selection)), key=lambda one: one.header.rank
+    )
+    return RunFiles(
+        tuple(file.path for file in ranks),
+        tuple(file.header for file in ranks),
+        selection=replace(selection, steps=None),
+    )
+
+
+def _is_selected(file: TraceFile, selection: Selection) -> bool:
+    return selection.holds_rank(file.header.rank) and selection.holds_host(file.header.host)
 
 
 def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:

@@ -31,6 +31,9 @@ FILE_PATTERN = "trace*.rank*.json"
 EXIT, INTERRUPTED = "exit", "interrupted"
 """Why a trace ended: its process did, by itself or by Ctrl-C."""
 
+BECAME, NEW_GROUP = "became rank", "new process group"
+"""Why a trace ended whose process went on in another one."""
+
 OF_PLUGIN = "plugin "
 """How the names of hooks begin that other packages bring: what they miss is none of dsprof's."""
 
@@ -146,6 +149,9 @@ class Step(msgspec.Struct, gc=False, omit_defaults=True):
     micro_steps: Annotated[int, "micro-steps in it"] = 0
     source: Annotated[str, "who marks steps: `deepspeed`, `optimizer` or `user`"] = ""
     engine: Annotated[int, "number of the DeepSpeed engine that took it; -1 without one"] = -1
+    taken_before: Annotated[
+        int, "steps of training before it, restarts included; -1: unknown; first step only"
+    ] = -1
 
 
 class Flush(msgspec.Struct, gc=False, omit_defaults=True):
@@ -485,12 +491,18 @@ class Header(msgspec.Struct, omit_defaults=True):
     config: Annotated[dict[str, Any], "dsprof's configuration"] = {}
     anonymized: Annotated[bool, "hosts, users and paths are replaced"] = False
     state_file: Annotated[str, "name of its live state in memory; empty: none, or anonymized"] = ""
+    job_keys: Annotated[
+        list[str], "epochs of one job have one in common; `perhaps`: others may have it, too"
+    ] = []
+    restarts: Annotated[int, "starts of the workers before this one; -1: unknown"] = -1
 
 
 class Trailer(msgspec.Struct, omit_defaults=True):
     """The last line; a file without it is of a run that crashed or was killed."""
 
-    reason: Annotated[str, "`exit`, `interrupted`, `disable`, `became rank 1 of 2`"]
+    reason: Annotated[
+        str, "`exit`, `interrupted`, `disable`, `became rank 1 of 2`, `new process group`"
+    ]
     exception: Annotated[str, "type of the uncaught exception that ended the process"] = ""
     exception_ns: Annotated[
         int, "when it ended the program, in ns since the start of the trace; 0: unknown"

@@ -13,6 +13,7 @@ class Selection:
     ranks: tuple[range, ...] = ()
     hosts: frozenset[str] = frozenset()
     steps: range | None = None
+    epoch: int | None = None  # of the run, from 1; None: the last
 
     def holds_rank(self, rank: int) -> bool:
         """Say whether a rank is read, as far as its number tells."""

@@ -176,6 +176,7 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin_step(self, engine: Any, *args: Any, **kwargs: Any) -> tuple[Progress, Phase | None]:
         begun = self._begin("step", engine)
+        self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
         return progress, begun
@@ -196,6 +197,7 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
         self.recorder.progress.expect_steps_of("deepspeed")
+        self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
         return progress
@@ -207,6 +209,11 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin_schedule(self, engine: Any, *args: Any, **kwargs: Any) -> None:
         self._progress(engine).schedule.begin()
+
+    def _ask_steps_before(self, engine: Any) -> None:
+        """Learn from which step on an engine trains that has loaded a checkpoint."""
+        if not self.recorder.progress.steps:
+            self.recorder.progress.taken_before = int(getattr(engine, "global_steps", -1))
 
     def _count(self, progress: Progress) -> None:
         micro_steps, progress.micro_step = progress.micro_step + 1, 0

@@ -17,6 +17,8 @@ from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
+_MOST_STEPS = 1 << 62
+
 
 class TrainingLoopHook(Hook):
     """Marks backward and optimizer steps, and counts steps unless an engine or the user does."""
@@ -107,6 +109,9 @@ class TrainingLoopHook(Hook):
             self._leave(len(self._open) - 1)
         if self._open:  # inside another optimizer's step
             return
+        progress = self.recorder.progress
+        if not (progress.steps or self._loop.has_engine):
+            progress.taken_before = max(_steps_of(optimizer) - 1, -1)
         if self.recorder.progress.scope.phase == "backward" and not self._loop.has_engine:
             self._stepped = True
         elif self._has_backward or not self._had_backward:
@@ -114,6 +119,19 @@ class TrainingLoopHook(Hook):
 
     def _forget(self, step: int) -> None:
         self._has_backward = self._loop.after_backward = False
+
+
+def _steps_of(optimizer: Any) -> int:
+    """Return how many steps an optimizer has taken, those before a restart included.
+
+    -1 if it does not count, or only on the device, which would have to be waited for.
+    """
+    states = optimizer.state.values() if isinstance(optimizer.state, dict) else ()
+    state = next(iter(states), None)
+    steps: Any = state.get("step") if isinstance(state, dict) else None
+    if type(steps) is torch.Tensor and steps.device.type == "cpu" and steps.numel() == 1:
+        steps = steps.item()
+    return int(steps) if isinstance(steps, (int, float)) and 0 <= steps < _MOST_STEPS else -1
 
 
 HOOK = TrainingLoopHook

@@ -22,6 +22,7 @@ from dsprof.reports.html import hangs
 from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
+from dsprof.reports.html.epoch_drawing import epoch_drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.reports.html.history_drawing import history_drawing
@@ -176,6 +177,11 @@ class View:
     def history(self) -> Drawing | None:
         """Time of a step over the whole of a rolling recording."""
         return history_drawing(self._diagnosis.history)
+
+    @cached_property
+    def epochs(self) -> Drawing | None:
+        """The epochs of a run that was started more than once."""
+        return epoch_drawing(self._diagnosis.epochs)
 
     @cached_property
     def bucket_fill(self) -> Drawing | None:

@@ -26,6 +26,7 @@ from dsprof.reports.tables.environment import (
     run,
     thresholds,
 )
+from dsprof.reports.tables.epochs import epochs
 from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS, Section
@@ -44,6 +45,7 @@ __all__ = [
     "devices",
     "differences",
     "environment",
+    "epochs",
     "fetches",
     "flights",
     "flushes",

@@ -21,7 +21,7 @@ from dsprof.diagnosis.model import (
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.findings.wording import reason
+from dsprof.findings.wording import long_duration, reason
 from dsprof.reports import content, tables
 from dsprof.reports.base import Options, Renderer
 from dsprof.reports.text.terminal import Page, printable
@@ -55,8 +55,11 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
     yield [*_verdict(diagnosis, page), *quality]
     typical = content.typical_step(diagnosis.steps)
     failed = content.with_status(diagnosis, Status.FAIL)
+    if diagnosis.epochs.rows:
+        yield _epochs(diagnosis, page)
+    of = f" of epoch {diagnosis.run.epoch}" if diagnosis.run.epochs > 1 else ""
     if failed:
-        yield [page.heading("Findings")]
+        yield [page.heading(f"Findings{of}")]
     for number, finding in enumerate(failed, 1):
         yield _finding(finding, number, page)
     notes = content.with_status(diagnosis, Status.INFO)
@@ -95,6 +98,17 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return ["", page.heading("Data quality"), *itertools.chain.from_iterable(wrapped)]
+
+
+def _epochs(diagnosis: Diagnosis, page: Page) -> list[str]:
+    found, run = diagnosis.epochs, diagnosis.run
+    lost = f"{fmt.share(found.lost_share)} of {long_duration(found.whole_ns)} brought no new step"
+    other = "for another one: dsprof report PATH --epoch N"
+    return [
+        f"{page.heading('Epochs')}  {lost}",
+        *page.wrap(f"Epoch {run.epoch} of {run.epochs} is shown; {other}", "  "),
+        *page.table(tables.epochs(found)),
+    ]
 
 
 def _finding(finding: Finding, number: int, page: Page) -> list[str]:

@@ -25,7 +25,7 @@ from dsprof.hooks.base import Hook, Target
 from dsprof.recording import session
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.schema import FILE_PATTERN, HookStatus
+from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
 from dsprof.trace.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
 
@@ -178,7 +178,7 @@ def become(rank: int, world_size: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
 
-def test_each_rank_and_world_that_a_process_becomes_has_a_trace_of_its_own(
+def test_each_process_group_that_a_process_is_in_has_a_trace_of_its_own(
     tmp_path: Path,
 ) -> None:
     dsprof.enable(out=str(tmp_path))
@@ -197,12 +197,14 @@ def test_each_rank_and_world_that_a_process_becomes_has_a_trace_of_its_own(
     dsprof.disable()
     traces = [read_trace(file) for file in tmp_path.glob(FILE_PATTERN)]
     traces.sort(key=lambda trace: trace.header.started_monotonic_ns)
-    assert [(t.header.rank, t.header.world_size) for t in traces] == [(1, 4), (2, 4), (2, 3)]
+    worlds = [(trace.header.rank, trace.header.world_size) for trace in traces]
+    assert worlds == [(1, 4), (2, 4), (2, 4), (2, 3)]
     assert len({trace.header.run_key for trace in traces}) == 2
-    assert [len(trace.collectives) for trace in traces] == [4, 3, 5]
-    assert [[s.step for s in trace.steps] for trace in traces] == [[0, 1, 2], [0], []]
+    assert len({trace.header.job_keys[0] for trace in traces}) == 1
+    assert [len(trace.collectives) for trace in traces] == [4, 2, 1, 5]
+    assert [[s.step for s in trace.steps] for trace in traces] == [[0, 1, 2], [0], [], []]
     reasons = [trace.trailer.reason for trace in traces if trace.trailer is not None]
-    assert reasons == ["became rank 2 of 4", "became rank 2 of 3", "disable"]
+    assert reasons == ["became rank 2 of 4", NEW_GROUP, "became rank 2 of 3", "disable"]
     for trace in traces:
         comm = trace.collectives
         assert (comm.issue_ns >= 0).all()

@@ -145,7 +145,7 @@ class _Reading:
 
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives
-        self.alive_ns = _last_ns(trace)
+        self.alive_ns = last_ns(trace)
         self.is_on_device = trace.header.device != "cpu"
         self.most_open = max(OPEN_CALLS // max(trace.header.world_size, 1), _LEAST_OPEN_CALLS)
         rows = trace.collectives
@@ -383,7 +383,7 @@ def _counted(trace: RankTrace) -> Counter[int]:
     return counts
 
 
-def _last_ns(trace: RankTrace) -> int:
+def last_ns(trace: RankTrace) -> int:
     """Return the latest moment in the file: by then the rank was alive."""
     looks = [sample.time_ns for sample in trace.memory]
     beats = [beat.time_ns for beat in trace.heartbeats]

@@ -50,6 +50,8 @@ class Run(Aggregate):
     strangers: tuple[str, ...] = ()
     selection: Selection = EVERYTHING
     is_running: bool = False  # while it was read
+    epoch: int = 1  # of the run, that these ranks are of
+    epochs: int = 1  # of the run
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Run:

@@ -34,6 +34,8 @@ def ended(tell: Telling) -> HangVerdict:
         if e.trailer is not None and e.trailer.exception and (e.failed_ns or 0) < until_ns
     }
     gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
+    if silent := _silent_before(failed, ends):
+        return _died(tell, silent)
     if failed or gone:
         return _died(tell, failed | gone)
     killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.is_alive)
@@ -52,6 +54,20 @@ def ended(tell: Telling) -> HangVerdict:
         if ends
         else "Unknown: no record says how ranks ended.",
     )
+
+
+def _silent_before(
+    failed: Mapping[int, Ending], ends: Mapping[int, Ending]
+) -> Mapping[int, Ending]:
+    """Return the killed ranks that went silent before others lost a connection to them."""
+    if not failed or any(e.trailer and e.trailer.lost != "connection" for e in failed.values()):
+        return {}
+    first_ns = min(e.failed_ns or e.alive_ns for e in failed.values())
+    return {
+        r: e
+        for r, e in ends.items()
+        if e.trailer is None and not e.symptoms.is_alive and e.alive_ns <= first_ns
+    }
 
 
 def _at_store(tell: Telling) -> HangVerdict | None:

@@ -34,9 +34,11 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         device=header.device,
         versions=header.versions,
         run_key=header.run_key,
-        started=_moment(min(one.started_epoch_ns for one in headers)),
+        started=moment(min(one.started_epoch_ns for one in headers)),
         setup=_setup(summary[Engines]),
         source=_sources(run),
+        epoch=run.epoch,
+        epochs=run.epochs,
         parameters=_parameters(summary[Engines]),
     )
 
@@ -100,7 +102,8 @@ def _setup(engines: Engines) -> str:
     )
 
 
-def _moment(epoch_ns: int) -> str:
+def moment(epoch_ns: int) -> str:
+    """Return a moment of the wall clock as ISO 8601; "" where it is none."""
     if not epoch_ns:  # a log or a dump does not tell
         return ""
     try:

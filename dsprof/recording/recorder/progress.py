@@ -34,6 +34,7 @@ class Progress:
     def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
         self.scope = OUTSIDE
         self.steps = 0  # of this trace
+        self.taken_before = -1  # steps of training before its first one, where a hook learnt it
         self.step_start_ns = 0
         self.step_source = ""
         self.step_listeners: Listeners[[int]] = Listeners(recording.fail)
@@ -47,6 +48,7 @@ class Progress:
     def begin_again(self) -> None:
         """Forget all phases and steps, for a new trace."""
         self.scope, self._phases, self.step_start_ns, self.steps = OUTSIDE, [], clock(), 0
+        self.taken_before = -1
 
     def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:
         """Begin a phase; give what it returns to `leave`.
@@ -140,7 +142,8 @@ class Progress:
                     break
             start_ns, self.step_start_ns = self.step_start_ns, now
             count = micro_steps or at.micro_step + 1
-            self._outbox.add(Step(step, start_ns, now, count, source, engine))
+            before, self.taken_before = self.taken_before, -1
+            self._outbox.add(Step(step, start_ns, now, count, source, engine, before))
             self.steps += 1
         self._in_flight.cpp_waits.end_step(step)
         self.step_listeners.tell(step)

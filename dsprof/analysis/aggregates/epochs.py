@@ -1,0 +1,138 @@
+"""The epochs of a run: what its workers did from one start of the process group to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dsprof.analysis.aggregates.endings import last_ns
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
+
+End = Literal["exited", "crashed", "stuck", "killed", "interrupted", "new process group", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSpan:
+    """When an epoch was, and which steps were in it; moments are of the wall clock."""
+
+    start_ns: int
+    end_ns: int  # last sign of life of any rank
+    steps: tuple[int, int] | None = None  # first, and the last that any rank ended
+    steps_ns: tuple[int, int] | None = None  # start of the first and end of the last
+    ahead: int | None = None  # by so much training's own count of steps is; None: unknown
+
+    def merge(self, other: EpochSpan) -> EpochSpan:
+        """Join the spans of two disjoint sets of ranks."""
+        known = [one.ahead for one in (self, other) if one.ahead is not None]
+        return EpochSpan(
+            min(self.start_ns, other.start_ns),
+            max(self.end_ns, other.end_ns),
+            _span(self.steps, other.steps),
+            _span(self.steps_ns, other.steps_ns),
+            max(known, default=None),
+        )
+
+    @property
+    def trained(self) -> tuple[int, int] | None:
+        """First and last step as training counts them over restarts; None: unknown."""
+        if self.steps is None or self.ahead is None:
+            return None
+        return self.steps[0] + self.ahead, self.steps[1] + self.ahead
+
+    @property
+    def count(self) -> int:
+        """How many steps it took."""
+        return self.steps[1] - self.steps[0] + 1 if self.steps else 0
+
+    @property
+    def step_ns(self) -> float:
+        """Mean time of a step."""
+        return (self.steps_ns[1] - self.steps_ns[0]) / self.count if self.steps_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch, and what passed between it and those before it."""
+
+    number: int
+    world_size: int
+    hosts: tuple[str, ...]
+    restarts: int  # starts of the workers before it, as the launcher counts; -1: unknown
+    span: EpochSpan
+    end: End
+    ranks: tuple[int, ...] = ()  # to look at, by how it ended
+    why: str = ""
+    gap_ns: int | None = None  # from the last step before to its first one; None: it has no step
+    unrecorded: int = 0  # starts right before it that came to no collective
+    repeated: int | None = None  # steps that an earlier epoch had taken; None: unknown
+
+    @property
+    def repeated_ns(self) -> int:
+        """Time of the steps that it took again."""
+        return round((self.repeated or 0) * self.span.step_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs(Aggregate):
+    """The epoch that is analysed, and where the run has several, all of them by their start.
+
+    No trace knows of other epochs: `with_part` puts them in. Of very many the first are not read.
+    """
+
+    span: EpochSpan
+    each: tuple[Epoch, ...] = ()
+    unread: int = 0
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> Epochs:
+        """Read the span of one rank."""
+        start_ns, steps = trace.header.started_epoch_ns, trace.steps
+        end_ns = start_ns + last_ns(trace)
+        if not steps:
+            return cls(EpochSpan(start_ns, end_ns))
+        moments = start_ns + steps[0].start_ns, start_ns + steps[-1].end_ns
+        known = (step.taken_before - step.step for step in steps if step.taken_before >= 0)
+        numbers = steps[0].step, steps[-1].step
+        return cls(EpochSpan(start_ns, end_ns, numbers, moments, next(known, None)))
+
+    def merge(self, other: Epochs) -> Epochs:
+        """Join the spans; the epochs are put in only after all ranks are merged."""
+        return Epochs(self.span.merge(other.span))
+
+    @property
+    def restarts(self) -> int:
+        """How often the job was started again."""
+        return len(self.each) - 1 + self.unread + sum(one.unrecorded for one in self.each)
+
+    @property
+    def whole_ns(self) -> int:
+        """Time from the first start to the last sign of life."""
+        return max(one.span.end_ns for one in self.each) - self.each[0].span.start_ns
+
+    @property
+    def gap_ns(self) -> int:
+        """Time between the last step of an epoch and the first one after it, or the end."""
+        ends = [one.span.steps_ns[1] for one in self.each if one.span.steps_ns]
+        is_open = bool(ends) and self.each[-1].span.steps_ns is None
+        left_ns = self.each[0].span.start_ns + self.whole_ns - max(ends) if is_open else 0
+        return sum(one.gap_ns or 0 for one in self.each) + left_ns
+
+    @property
+    def repeated_ns(self) -> int:
+        """Time of steps that were taken again."""
+        return sum(one.repeated_ns for one in self.each)
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the whole time that brought no new step, as far as is known."""
+        return min((self.gap_ns + self.repeated_ns) / max(self.whole_ns, 1), 1.0)
+
+
+def _span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+AGGREGATE = Epochs

@@ -1,0 +1,102 @@
+"""Reads the other epochs of a run, and says what passed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.epochs import End, Epoch, Epochs
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.engine import HERE, Engine
+from dsprof.analysis.hang.verdict import verdicts
+from dsprof.analysis.summarise import summarise
+from dsprof.analysis.summary import RunSummary
+from dsprof.errors import TraceError
+from dsprof.trace.run import RunFiles
+from dsprof.trace.schema import BECAME, NEW_GROUP
+
+MOST_READ = 32
+"""So many epochs are read, the last ones: a job that crashes as it starts may have thousands."""
+
+_KINDS = (Run, Endings, FlightRecorders, Epochs)
+
+
+def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> RunSummary:
+    """Put the epochs of a run into the summary of the one that is analysed."""
+    if not run.epochs:
+        return summary
+    unread = max(len(run.epochs) - MOST_READ, 0)
+    found = []
+    for number, files in enumerate(run.epochs[unread:], unread + 1):
+        is_whole = number == run.epoch and run.selection.steps is None
+        read = summary if is_whole else _summary(files, engine)
+        if read is not None:
+            found.append(_epoch(number, read))
+    each = tuple(_linked(found))
+    return summary.with_part(replace(summary[Epochs], each=each, unread=unread))
+
+
+def _summary(files: RunFiles, engine: Engine) -> RunSummary | None:
+    try:
+        return summarise(files, _KINDS, engine=engine)
+    except TraceError:  # none of its files can be read any more
+        return None
+
+
+def _epoch(number: int, summary: RunSummary) -> Epoch:
+    run = summary[Run]
+    ending = _ending(summary)
+    return Epoch(
+        number=number,
+        world_size=run.first.world_size,
+        hosts=tuple(dict.fromkeys(run.ranks[rank].header.host for rank in sorted(run.ranks))),
+        restarts=run.first.restarts,
+        span=summary[Epochs].span,
+        end=ending.end,
+        ranks=ending.ranks,
+        why=ending.why,
+    )
+
+
+class _Ending(NamedTuple):
+    end: End
+    ranks: tuple[int, ...] = ()
+    why: str = ""
+
+
+def _ending(summary: RunSummary) -> _Ending:
+    """Say how an epoch ended, by the verdict on it."""
+    endings = summary[Endings]
+    reasons = {end.trailer.reason for end in endings.ranks.values() if end.trailer}
+    if any(reason.startswith((BECAME, NEW_GROUP)) for reason in reasons):
+        return _Ending("new process group")
+    if any(end.is_interrupted for end in endings.ranks.values()):
+        return _Ending("interrupted")
+    first = verdicts(endings, summary[FlightRecorders])[0]
+    if not first.is_healthy:
+        why = f"{first.sentence} {first.cause.text}".strip()
+        return _Ending("crashed" if first.kind == "died" else "stuck", first.ranks, why)
+    return _Ending("killed" if summary[Run].unclean_ranks else "exited")
+
+
+def _linked(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
+    """Say of each epoch what time passed before it, and which steps it takes again."""
+    last_ns: int | None = None
+    furthest: int | None = -1  # step of training; None: steps without a number came before
+    starts = 0
+    for epoch in epochs:
+        span, gap_ns, repeated = epoch.span, None, None
+        if span.steps_ns:
+            gap_ns = max(span.steps_ns[0] - last_ns, 0) if last_ns else 0
+            last_ns = span.steps_ns[1]
+        if span.trained and furthest is not None:
+            first, last = span.trained
+            repeated = max(min(furthest, last) - first + 1, 0)
+            furthest = max(furthest, last)
+        elif span.steps:
+            furthest = None
+        unrecorded, starts = max(epoch.restarts - starts, 0), epoch.restarts + 1
+        yield replace(epoch, gap_ns=gap_ns, unrecorded=unrecorded, repeated=repeated)

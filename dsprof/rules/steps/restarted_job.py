@@ -1,0 +1,143 @@
+"""restarted-job: workers were started again, and what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.epochs import Epoch, Epochs
+from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import capitalised, long_duration, named, percent, plural
+from dsprof.rules.rule import Rule, RuleMeta
+
+_FAILED = ("crashed", "stuck", "killed")
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What restarts may cost."""
+
+    lost_share: float = 0.05  # of the time from the first start to the end
+    severe_share: float = 0.2
+
+
+class RestartedJob:
+    """Adds up the time between epochs and that of steps taken again after a restart."""
+
+    meta = RuleMeta(
+        id="restarted-job",
+        title="The job ran without a restart",
+        failing_title="The job restarted",
+        why="A restart costs the time until the failure is noticed, the start of all ranks, and "
+        "the steps since the last checkpoint.",
+        category="steps",
+        order=445,
+        needs=(Epochs,),
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Say what the restarts cost, and who ended the epochs before them."""
+        found = run[Epochs]
+        if not found.each:
+            return
+        failed = [one for one in found.each[:-1] if one.end in _FAILED]
+        if not failed:
+            yield self._made_again(found)
+            return
+        share = found.lost_share
+        is_costly = share >= thresholds.lost_share
+        who = _culprits(failed)
+        yield self.meta.finding(
+            Status.FAIL if is_costly else Status.INFO,
+            f"{_restarts(found)} cost {_cost(found)}. {_ends(failed, who)}",
+            problem=f"{_restarts(found)} cost {percent(share)} of the job's time",
+            fix=f"Find out why {who or f'epoch {failed[-1].number}'} failed",
+            severity=_severity(share, thresholds) if is_costly else Severity.NONE,
+            cause=failed[-1].why,
+            action=_action(found, failed),
+            ranks=failed[-1].ranks,
+            evidence=(_table(found),),
+            confidence="high" if all(one.ranks for one in failed) else "medium",
+        )
+
+    def _made_again(self, found: Epochs) -> Finding:
+        sizes = ", ".join(str(one.world_size) for one in found.each)
+        return self.meta.finding(
+            Status.INFO,
+            f"The process group was made {len(found.each) + found.unread} times, of {sizes} ranks, "
+            f"and no failure is recorded. It cost {_cost(found)}.",
+            title="The process group was made again",
+            evidence=(_table(found),),
+        )
+
+
+def _restarts(found: Epochs) -> str:
+    return plural(found.restarts, "restart")
+
+
+def _cost(found: Epochs) -> str:
+    """Say what was lost of which whole, and what is not known of it."""
+    repeated = [one.repeated for one in found.each[1:]]
+    steps = sum(filter(None, repeated))
+    told = [f"{long_duration(found.gap_ns)} between epochs"]
+    if steps:
+        told.append(f"{long_duration(found.repeated_ns)} in {plural(steps, 'repeated step')}")
+    if silent := sum(one.unrecorded for one in found.each):
+        told.append(f"{plural(silent, 'start')} ended before the first collective")
+    if None in repeated:
+        told.append("repeated steps unknown")
+    whole = f"{percent(found.lost_share)} of {long_duration(found.whole_ns)}"
+    return f"{whole}: {', '.join(told)}"
+
+
+def _culprits(failed: Sequence[Epoch]) -> str:
+    """Name the ranks, or the one host, that every failure has in common; "" where none is."""
+    common = set(failed[0].ranks).intersection(*(one.ranks for one in failed[1:]))
+    return named(common) if common else ""
+
+
+def _ends(failed: Sequence[Epoch], who: str) -> str:
+    if who and len(failed) > 1:
+        return f"{capitalised(who)} failed in each of {plural(len(failed), 'epoch')}."
+    told = [f"epoch {one.number} {_end(one)}" for one in failed[-3:]]
+    more = f"{len(failed) - len(told)} earlier ones failed, too" if len(failed) > 3 else ""
+    return f"{capitalised('; '.join(filter(None, (*told, more))))}."
+
+
+def _end(one: Epoch) -> str:
+    return {
+        "crashed": f"crashed{f' ({named(one.ranks)})' if one.ranks else ''}",
+        "stuck": f"was stuck{f' ({named(one.ranks)})' if one.ranks else ''}",
+    }.get(one.end, "ended without a trailer: its processes were killed")
+
+
+def _severity(share: float, thresholds: Thresholds) -> Severity:
+    return Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM
+
+
+def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
+    look = f"See how it ended: `dsprof report FOLDER --epoch {failed[-1].number}`."
+    if found.repeated_ns > found.gap_ns:
+        return f"{look} Save checkpoints more often: most of the time is lost in repeated steps."
+    return f"{look} A shorter timeout of the process group ends a stuck epoch earlier."
+
+
+def _table(found: Epochs) -> Table:
+    columns = (
+        Column("Epoch", "count"),
+        Column("Ranks", "count"),
+        Column("Steps", "count"),
+        Column("Lost before it", "ns"),
+        Column("Repeated steps", "count"),
+        Column("End"),
+    )
+    rows = (
+        (one.number, one.world_size, one.span.count, one.gap_ns, one.repeated, one.end)
+        for one in found.each
+    )
+    return Table(columns, tuple(rows), caption="Epochs")
+
+
+RULE: Rule = RestartedJob()

@@ -1,0 +1,65 @@
+"""Writes the traces of a run that restarted; times are in seconds since its first start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsprof.trace.lines import LINES, Line
+from dsprof.trace.schema import EXIT, Trailer
+from tests.factories import trace as make
+from tests.factories.trace_files import encode
+
+START_NS = 1_700_000_000 * make.SECOND
+
+
+@dataclass(frozen=True)
+class Start:
+    """One epoch: `steps` of 100 ms; of `ends` the reason and exception by rank, None: killed."""
+
+    at: float
+    steps: int = 10
+    world_size: int = 2
+    taken_before: int | None = 0
+    ends: tuple[tuple[str, str] | None, ...] = ()
+    fields: tuple[tuple[str, Any], ...] = ()
+
+
+def write(folder: Path, *starts: Start, keys: tuple[str, ...] = ("agent a",)) -> Path:
+    """Write each epoch as files of its own, as the recorder does."""
+    folder.mkdir(exist_ok=True)
+    for number, start in enumerate(starts):
+        for rank in range(start.world_size):
+            name = f"trace{f'.{number}' if number else ''}.rank{rank:05d}.json"
+            (folder / name).write_bytes(encode(_lines(number, rank, start, keys)))
+    return folder
+
+
+def _lines(number: int, rank: int, start: Start, keys: tuple[str, ...]) -> list[Line]:
+    given: dict[str, Any] = {"run_key": f"run-{number}", "pid": 100 * number + rank + 1}
+    given |= {"job_keys": [*keys, f"process {number}.{rank}"], "restarts": number}
+    given |= dict(start.fields)
+    since_ns = round(start.at * make.SECOND)
+    head = make.header(
+        rank,
+        start.world_size,
+        started_epoch_ns=START_NS + since_ns,
+        started_monotonic_ns=50 * make.SECOND + since_ns,
+        **given,
+    )
+    lines = [LINES["header"](name="header", args=head)]
+    lines.append(LINES["group"](name="world", args=make.group(start.world_size)))
+    for place in range(start.steps):
+        at = 100.0 * place
+        lines.append(make.sync("all_reduce", at + 10, 5, seq=place, step=place))
+        step = make.step(place, at, at + 100)
+        if not place and start.taken_before is not None:
+            step.taken_before = start.taken_before
+        lines.append(LINES["step"](name="step", args=step))
+    end = start.ends[rank] if rank < len(start.ends) else (EXIT, "")
+    if end is not None:
+        at_ns = round(0.1 * start.steps * make.SECOND) + 1
+        trailer = Trailer(reason=end[0], exception=end[1], exception_ns=at_ns * bool(end[1]))
+        lines.append(LINES["trailer"](name="trailer", args=trailer))
+    return lines

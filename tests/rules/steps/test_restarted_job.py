@@ -1,0 +1,110 @@
+"""restarted-job, and what epochs say in a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.reports import render
+from dsprof.trace.run import find_run
+from dsprof.trace.schema import BECAME, EXIT, INTERRUPTED
+from dsprof.trace.selection import Selection
+from tests.factories.epochs import Start, write
+
+CRASH = ((EXIT, ""), (EXIT, "ValueError"))
+
+
+def judged(folder: Path, *starts: Start, epoch: int | None = None) -> tuple[Finding, Diagnosis]:
+    diagnosis = diagnose(find_run([write(folder, *starts)], Selection(epoch=epoch)))
+    (found,) = [one for one in diagnosis.findings if one.rule == "restarted-job"]
+    return found, diagnosis
+
+
+def test_the_gap_and_the_repeated_steps_are_lost(tmp_path: Path) -> None:
+    # 10 steps of 0.1 s; a checkpoint after the 6th; again from 21 s on: 4 steps of 10 repeat.
+    found, diagnosis = judged(tmp_path, Start(0, ends=CRASH), Start(21, taken_before=6))
+    assert found.status is Status.FAIL
+    assert found.severity is Severity.HIGH
+    assert found.ranks == (1,)
+    assert "20.0 s between epochs, 400 ms in 4 repeated steps" in found.summary
+    assert "ValueError" in found.cause
+    first, second = diagnosis.epochs.rows
+    assert (first.end, first.gap_ns, first.repeated_steps) == ("crashed", 0, 0)
+    assert (second.gap_ns, second.repeated_steps) == (20 * 10**9, 4)
+    assert (second.first_step, second.last_step, second.steps) == (6, 15, 10)
+    assert diagnosis.epochs.lost_share == pytest.approx(20.4 / 22)
+    assert (diagnosis.run.epoch, diagnosis.run.epochs, diagnosis.run.steps) == (2, 2, 10)
+
+
+def test_figures_are_of_one_epoch(tmp_path: Path) -> None:
+    _, last = judged(tmp_path, Start(0, steps=20, ends=CRASH), Start(60, world_size=4))
+    first = diagnose(find_run([tmp_path], Selection(epoch=1)))
+    assert (last.run.world_size, last.run.steps) == (4, 10)
+    assert (first.run.world_size, first.run.steps) == (2, 20)
+    assert last.quality.missing_ranks == first.quality.missing_ranks == []
+    assert first.epochs.rows[0].is_shown
+
+
+def test_the_rank_that_fails_each_time_is_named(tmp_path: Path) -> None:
+    starts = [Start(30 * n, ends=CRASH) for n in range(4)]
+    found, _ = judged(tmp_path, *starts, Start(120))
+    assert found.problem.startswith("4 restarts cost ")
+    assert "Rank 1 failed in each of 4 epochs." in found.summary
+    assert found.fix == "Find out why rank 1 failed"
+
+
+def test_steps_without_a_number_in_training_may_or_may_not_be_repeated(tmp_path: Path) -> None:
+    found, diagnosis = judged(tmp_path, Start(0, ends=CRASH), Start(21, taken_before=None))
+    assert "repeated steps unknown" in found.summary
+    assert diagnosis.epochs.rows[1].repeated_steps is None
+
+
+def test_starts_that_left_no_trace_are_counted(tmp_path: Path) -> None:
+    later = Start(60, fields=(("restarts", 3),))
+    found, diagnosis = judged(tmp_path, Start(0, ends=CRASH), later)
+    assert found.problem.startswith("3 restarts cost ")
+    assert "2 starts ended before the first collective" in found.summary
+    assert diagnosis.epochs.rows[1].unrecorded == 2
+
+
+def test_an_epoch_without_a_step_is_lost_as_a_whole(tmp_path: Path) -> None:
+    found, diagnosis = judged(tmp_path, Start(0), Start(11, steps=0, ends=CRASH), Start(31))
+    assert [row.gap_ns for row in diagnosis.epochs.rows] == [0, None, 30 * 10**9]
+    assert "Epoch 2 crashed" in found.summary
+
+
+def test_a_short_gap_is_only_mentioned(tmp_path: Path) -> None:
+    found, _ = judged(tmp_path, Start(0, steps=300, ends=CRASH), Start(31, taken_before=300))
+    assert found.status is Status.INFO
+
+
+def test_a_process_group_that_is_made_again_is_no_failure(tmp_path: Path) -> None:
+    left = ((f"{BECAME} 0 of 2", ""), (f"{BECAME} 1 of 2", ""), (EXIT, ""), (EXIT, ""))
+    found, diagnosis = judged(tmp_path, Start(0, world_size=4, ends=left), Start(21))
+    assert (found.status, found.title) == (Status.INFO, "The process group was made again")
+    assert "of 4, 2 ranks" in found.summary
+    assert diagnosis.epochs.rows[0].end == "new process group"
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
+    found, _ = judged(tmp_path, Start(0, ends=((INTERRUPTED, ""),) * 2), Start(21))
+    assert found.status is Status.INFO
+
+
+def test_one_start_is_no_restart(tmp_path: Path) -> None:
+    found, diagnosis = judged(tmp_path, Start(0))
+    assert found.status is Status.PASS
+    assert diagnosis.epochs.rows == []
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_reports_say_which_epoch_they_show(tmp_path: Path, form: str) -> None:
+    _, diagnosis = judged(tmp_path, Start(0, ends=CRASH), Start(21), epoch=1)
+    page = render(from_json(to_json(diagnosis), ""), form, width=160).decode()
+    assert "epoch 1 of 2" in page
+    assert "--epoch N" in page
+    assert "crashed (rank 1)" in page

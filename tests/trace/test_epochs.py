@@ -1,0 +1,107 @@
+"""Which files are epochs of one run, and which are of another run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsprof.environment import job_keys, restarts
+from dsprof.errors import TraceError
+from dsprof.trace.run import find_run
+from dsprof.trace.schema import EXIT
+from dsprof.trace.selection import Selection
+from tests.factories import flight
+from tests.factories.epochs import START_NS, Start, write
+from tests.factories.trace import SECOND
+
+CRASH = ((EXIT, ""), (EXIT, "ValueError"))
+
+
+def names(folder: Path, epoch: int | None = None) -> list[str]:
+    return [path.name for path in find_run([folder], Selection(epoch=epoch)).files]
+
+
+def test_the_last_epoch_is_read_and_each_other_on_request(tmp_path: Path) -> None:
+    write(tmp_path, Start(0, ends=CRASH), Start(60))
+    run = find_run([tmp_path])
+    assert (run.epoch, len(run.epochs), run.strangers) == (2, 2, ())
+    assert (
+        names(tmp_path)
+        == names(tmp_path, 2)
+        == ["trace.1.rank00000.json", "trace.1.rank00001.json"]
+    )
+    assert names(tmp_path, 1) == ["trace.rank00000.json", "trace.rank00001.json"]
+
+
+def test_an_epoch_that_is_not_there_is_said(tmp_path: Path) -> None:
+    write(tmp_path, Start(0), Start(60))
+    with pytest.raises(TraceError, match="no epoch 3: the newest run has 2 epochs"):
+        find_run([tmp_path], Selection(epoch=3))
+
+
+def test_a_world_that_shrinks_and_grows_is_one_run(tmp_path: Path) -> None:
+    same = (("run_key", "run"),)  # torchelastic counts no restart where members change
+    worlds = [Start(60 * n, world_size=size, fields=same) for n, size in enumerate((4, 2, 4))]
+    write(tmp_path, *worlds)
+    run = find_run([tmp_path])
+    assert [len(epoch.files) for epoch in run.epochs] == [4, 2, 4]
+    assert names(tmp_path, 2) == ["trace.1.rank00000.json", "trace.1.rank00001.json"]
+
+
+def test_runs_without_a_common_key_are_two(tmp_path: Path) -> None:
+    write(tmp_path, Start(0, ends=CRASH), Start(60, fields=(("job_keys", ["agent b"]),)))
+    run = find_run([tmp_path])
+    assert run.epochs == []
+    assert len(run.strangers) == 2
+    assert "earlier run" in run.strangers[0].reason
+
+
+@pytest.mark.parametrize(("ends", "epochs"), [(CRASH, 2), ((None, None), 2), ((), 0)])
+def test_an_id_that_users_choose_tells_one_job_only_after_a_failure(
+    tmp_path: Path, ends: tuple[tuple[str, str] | None, ...], epochs: int
+) -> None:
+    write(tmp_path, Start(0, ends=ends), Start(60), keys=("perhaps rendezvous 1",))
+    assert len(find_run([tmp_path]).epochs) == epochs
+
+
+def test_another_run_between_two_epochs_is_none(tmp_path: Path) -> None:
+    other = (("job_keys", ["agent b"]), ("run_key", "other"))
+    write(tmp_path, Start(0, ends=CRASH), Start(60, fields=other), Start(120))
+    run = find_run([tmp_path], Selection(epoch=1))
+    assert names(tmp_path, 1) == ["trace.rank00000.json", "trace.rank00001.json"]
+    assert len(run.epochs) == 2
+    assert [stranger.path.name for stranger in run.strangers] == [
+        "trace.1.rank00000.json",
+        "trace.1.rank00001.json",
+    ]
+
+
+def test_a_dump_is_joined_to_the_epoch_in_which_it_was_made(tmp_path: Path) -> None:
+    began = flight.EPOCH_NS / SECOND - START_NS / SECOND
+    write(tmp_path, Start(began, ends=CRASH), Start(began + 600))
+    dump = flight.write(tmp_path, 0, flight.document([flight.call(1)], {"0": range(2)}))
+    assert find_run([tmp_path], Selection(epoch=1)).beside == {0: [dump]}
+    last = find_run([tmp_path])
+    assert last.beside == {}
+    assert [one.reason for one in last.strangers] == ["of epoch 1, not 2"]
+
+
+def test_the_keys_of_a_job_are_of_its_agent_its_slurm_step_and_its_rendezvous() -> None:
+    torchrun = {
+        "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_x/none_y/attempt_0/1/error.json",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    again = torchrun | {
+        "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_x/none_y/attempt_1/0/error.json",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+    }
+    assert job_keys(torchrun) == job_keys(again) != []
+    assert (restarts(torchrun), restarts(again), restarts({})) == (0, 1, -1)
+    queued = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    kinds = [
+        key.rpartition(" ")[0] for key in job_keys(torchrun | queued | {"TORCHELASTIC_RUN_ID": "j"})
+    ]
+    assert kinds == ["agent", "slurm", "perhaps rendezvous", "perhaps slurm"]
+    assert restarts(queued | {"SLURM_RESTART_COUNT": "2"}) == 2
