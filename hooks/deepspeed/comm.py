@@ -12,6 +12,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
-        off_wire, become = self._off_wire, recorder.contexts.become
+        off_wire, contexts = self._off_wire, recorder.contexts.by_thread
 
         @functools.wraps(original)
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,7 +123,7 @@ class DeepSpeedCommHook(Hook):
             try:
                 result = original(backend, *args, **kwargs)
             finally:
-                become(outer)
+                contexts[get_ident()] = outer
             if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
                 try:
                     off_wire.record(context, args, kwargs, result, start_ns, clock())

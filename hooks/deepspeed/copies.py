@@ -7,12 +7,14 @@ an accelerator a copy may go on after its method has returned.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
+from dsprof.hooks.patching import Patch, PatchSet
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
 from dsprof.trace.scope import Scope, clock
@@ -58,13 +60,22 @@ class DeepSpeedCopiesHook(Hook):
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
         self._offloads = False  # any engine, anything
+        self._late = PatchSet()
         recorder.shared(KnownEngines).append(self._learn)
+
+    def patches(self, module: str) -> list[Patch]:
+        """Touch nothing that runs for each parameter until an engine offloads: most never do."""
+        there = super().patches(module)
+        return [one for one in there if self._offloads or one.name not in _MEASURES]
+
+    def uninstall(self) -> None:
+        self._late.revert()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:
             return self._if_offloading(original, self._timed(original, self._gathered))
         if target.name in _MEASURES:
-            return self._if_offloading(original, self._timed(original, _MEASURES[target.name]))
+            return self._timed(original, _MEASURES[target.name])
         before, after = self._around[target.name]
         return self.around(original, before, after)
 
@@ -81,7 +92,7 @@ class DeepSpeedCopiesHook(Hook):
     ) -> Callable[..., Any]:
         hook = self
 
-        # Called for each parameter or fetch; most runs have nothing on the host.
+        # Called for each fetch, and another hook may be around it.
         @functools.wraps(original)
         def copies(*args: Any, **kwargs: Any) -> Any:
             return timed(*args, **kwargs) if hook._offloads else original(*args, **kwargs)
@@ -123,10 +134,14 @@ class DeepSpeedCopiesHook(Hook):
 
     def _learn(self, engine: Any, number: int) -> None:
         if _offloads(engine.zero_offload_param()):
-            self._offloads = True
             self._on_host |= {p.ds_id for p in engine.module.parameters() if hasattr(p, "ds_id")}
-        if _offloads(engine.zero_offload_optimizer()):
+        elif not _offloads(engine.zero_offload_optimizer()):
+            return
+        if not self._offloads:
             self._offloads = True
+            for module in filter(sys.modules.__contains__, self.modules()):
+                late = [one for one in self.patches(module) if one.name in _MEASURES]
+                self._late.apply(late)
 
     # -- stage 3: parameters that live on the host --------------------------------------------
 

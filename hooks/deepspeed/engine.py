@@ -127,7 +127,6 @@ class DeepSpeedEngineHook(Hook):
     # -- phases -------------------------------------------------------------------------------
 
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
-        self.recorder.progress.expect_steps_of("deepspeed")
         progress = self._progress(engine)
         if phase == "forward":
             self._models.see("DeepSpeed", engine.module, args, kwargs)
@@ -196,7 +195,6 @@ class DeepSpeedEngineHook(Hook):
             self._count(progress)
 
     def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
-        self.recorder.progress.expect_steps_of("deepspeed")
         self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
@@ -224,6 +222,7 @@ class DeepSpeedEngineHook(Hook):
         """Return where an engine stands; the writer gets the configuration of one that is new."""
         progress = self._engines.get(engine)
         if progress is None:
+            self.recorder.progress.expect_steps_of("deepspeed")
             progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
             self._known_engines.tell(engine, progress.number)
             self.recorder.outbox.define(describe(engine, progress.number))

@@ -153,14 +153,14 @@ class DeepSpeedFetchHook(Hook):
             self.fail(error)
 
     def _end(self, elements: int, name: str) -> None:
-        self.recorder.contexts.become(self._outer)
+        self.recorder.contexts.by_thread[get_ident()] = self._outer
 
     def _record(self, elements: int, name: str) -> None:
         """Record a prefetch that was submitted, or a fetch that was waited for.
 
         One function and few calls: it runs for each gather of a step.
         """
-        now, recorder = clock(), self.recorder
+        now, recorder, thread = clock(), self.recorder, get_ident()
         if self._release is not None:
             self._end_release()
         scope, start_ns = recorder.progress.scope, self._submit_ns
@@ -174,12 +174,11 @@ class DeepSpeedFetchHook(Hook):
                 elements *= self._shares.get(scope.engine) or self._share(scope.engine)
         else:
             kind, wait_ns = "prefetch", 0
-            recorder.contexts.become(self._outer)
+            recorder.contexts.by_thread[thread] = self._outer
         number = self._fetch or next(recorder.ids)
         self._fetch = self._submit_ns = 0
         # Within backward; not asked in a forward, for the answer is far from all caches.
         again = scope.phase != "forward" and name.startswith("forward") and _graph_task() != -1
-        thread = get_ident()
         recorder.outbox.add(
             Fetch(
                 number,
@@ -259,7 +258,8 @@ class DeepSpeedFetchHook(Hook):
             release.elements += elements
             release.end_ns = clock()
             return
-        self._end_release()
+        if release is not None:
+            self._end_release()
         self._release_scope = scope
         self._release = Fetch(
             next(recorder.ids),

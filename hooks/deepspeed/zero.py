@@ -45,7 +45,7 @@ class DeepSpeedZeroHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
             return self.around(original, self._begin_epilogue, self._end_epilogue)
-        find: dict[str, Callable[..., list[Flush]]] = {
+        find: dict[str, Callable[..., list[_Bucket]]] = {
             "reduce_ipg_grads": self._flushes_1_2,
             _STAGE_3_FLUSH: self._flushes_3,
             "allreduce_bucket": self._flushes_0,
@@ -58,64 +58,58 @@ class DeepSpeedZeroHook(Hook):
     def _end_epilogue(self, _: None) -> None:
         self._in_epilogue = False
 
-    def _around_flush(self, find: Callable[..., list[Flush]]) -> tuple[Before, After]:
-        """Return what runs before and after a flush; closures, because it runs for each bucket."""
-        hook, progress, ids = self, self.recorder.progress, self.recorder.ids
-        contexts, become = self.recorder.contexts.by_thread, self.recorder.contexts.become
-        add = self.recorder.outbox.add
+    def _around_flush(self, find: Callable[..., list[_Bucket]]) -> tuple[Before, After]:
+        """Return what runs before and after a flush.
+
+        Closures with few calls: it runs for each bucket, where each call is far from all caches.
+        """
+        hook, progress, next_id = self, self.recorder.progress, self.recorder.ids.__next__
+        contexts, add, dtypes = self.recorder.contexts.by_thread, self.recorder.outbox.add, DTYPES
+        has_device = torch.backends.cuda.is_built()
 
         def begin(*args: Any, **kwargs: Any) -> _Flushing:
-            flushes, thread = find(*args, **kwargs), get_ident()
+            thread, scope, flushes = get_ident(), progress.scope, []
+            for stage, elements, dtype, parameters, capacity, slot in find(*args, **kwargs):
+                name, item_bytes = dtypes[dtype]
+                flush = Flush(  # by position: names take longer
+                    next_id(),
+                    stage,
+                    elements,
+                    clock(),
+                    0,
+                    capacity,
+                    elements * item_bytes,
+                    name,
+                    parameters,
+                    "end of backward" if hook._in_epilogue or stage == 0 else "full",
+                    slot,
+                    scope.step,
+                    scope.micro_step,
+                    scope.phase,
+                    engine=scope.engine,
+                    thread=thread,
+                )
+                flushes.append(flush)
             outer = contexts.get(thread, NOBODY)
-            number = flushes[0].id if flushes else next(ids)
-            contexts[thread] = flushing(outer, number, progress.scope.site)
+            number = flushes[0].id if flushes else next_id()
+            contexts[thread] = flushing(outer, number, scope.site)
             return outer, flushes
 
         def end(begun: _Flushing) -> None:
             outer, flushes = begun
-            become(outer)
+            contexts[get_ident()] = outer
             end_ns = clock()
             for flush in flushes:
                 flush.end_ns = end_ns
                 add(flush)
-            if flushes:
+            if has_device and flushes:
                 add_device_sample(hook, "flush", progress.scope.step)
 
         return begin, end
 
-    def _flush(
-        self,
-        stage: int,
-        elements: int,
-        dtype: torch.dtype,
-        parameters: int,
-        capacity: int = 0,
-        slot: int = -1,
-    ) -> Flush:
-        """Return the record of a flush that begins."""
-        (name, item_bytes), scope = DTYPES[dtype], self.recorder.progress.scope
-        return Flush(  # by position: names take longer
-            next(self.recorder.ids),
-            stage,
-            elements,
-            clock(),
-            0,
-            capacity,
-            elements * item_bytes,
-            name,
-            parameters,
-            "end of backward" if self._in_epilogue or stage == 0 else "full",
-            slot,
-            scope.step,
-            scope.micro_step,
-            scope.phase,
-            engine=scope.engine,
-            thread=get_ident(),
-        )
-
     # -- what is about to be reduced ----------------------------------------------------------
 
-    def _flushes_1_2(self, optimizer: Any, comm_dtype: torch.dtype | None = None) -> list[Flush]:
+    def _flushes_1_2(self, optimizer: Any, comm_dtype: torch.dtype | None = None) -> list[_Bucket]:
         """One bucket, or all that hold gradients."""
         stage = 2 if optimizer.partition_gradients else 1
         capacity = int(optimizer.reduce_bucket_size)
@@ -125,19 +119,19 @@ class DeepSpeedZeroHook(Hook):
             elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
             slot = optimizer.ipg_index if has_slots else -1
             dtype = optimizer.communication_data_type
-            return [self._flush(stage, elements, dtype, count, capacity, slot)] if elements else []
-        flushes = []
+            return [(stage, elements, dtype, count, capacity, slot)] if elements else []
+        found = []
         for dtype in buckets if comm_dtype is None else (comm_dtype,):
             bucket = buckets[dtype]
             if bucket.elements:
                 slot = bucket.index if has_slots else -1
                 count = len(bucket.params)
-                flushes.append(self._flush(stage, bucket.elements, dtype, count, capacity, slot))
-        return flushes
+                found.append((stage, bucket.elements, dtype, count, capacity, slot))
+        return found
 
     def _flushes_3(
         self, optimizer: Any, communication_data_type: torch.dtype | None = None
-    ) -> list[Flush]:
+    ) -> list[_Bucket]:
         """The bucket of stage 3, unless it is empty."""
         if hasattr(optimizer, "ipg_buckets"):
             dtype = communication_data_type
@@ -147,16 +141,19 @@ class DeepSpeedZeroHook(Hook):
             dtype = optimizer.communication_data_type
             elements, count = optimizer.elements_in_ipg_bucket, len(optimizer.params_in_ipg_bucket)
         capacity = int(optimizer.reduce_bucket_size)
-        return [self._flush(3, elements, dtype, count, capacity)] if elements else []
+        return [(3, elements, dtype, count, capacity, -1)] if elements else []
 
     def _flushes_0(
         self, engine: Any, bucket: Sequence[torch.Tensor], *args: Any, **kwargs: Any
-    ) -> list[Flush]:
+    ) -> list[_Bucket]:
         """The gradients that an engine reduces itself, as one bucket without a bound."""
         elements = sum(tensor.numel() for tensor in bucket)
         dtype = engine.communication_data_type
-        return [self._flush(0, elements, dtype, len(bucket))] if elements else []
+        return [(0, elements, dtype, len(bucket), 0, -1)] if elements else []
 
+
+_Bucket = tuple[int, int, torch.dtype, int, int, int]
+"""Stage, elements, dtype, parameters, capacity (0: none), slot (-1: none)."""
 
 _Flushing = tuple[Context, list[Flush]]
 

@@ -25,10 +25,7 @@ class Contexts:
 
     def become(self, context: Context) -> None:
         """Communicate on behalf of `context` from now on, in this thread."""
-        if context is NOBODY:
-            self.by_thread.pop(get_ident(), None)
-        else:
-            self.by_thread[get_ident()] = context
+        self.by_thread[get_ident()] = context
 
 
 def flushing(outer: Context, flush: int, site: int) -> Context:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
@@ -42,6 +43,7 @@ class Engine:
 def methods(recorder: Recorder, states: str = "cpu") -> Any:
     hook = DeepSpeedCopiesHook(recorder)
     recorder.shared(KnownEngines).tell(Engine(states=states), 0)
+    hook.uninstall()
     wrapped = {t.name: hook.wrap(t, lambda *args, **kwargs: None) for t in hook.targets}
     return SimpleNamespace(**wrapped)
 
@@ -115,6 +117,20 @@ def test_nothing_is_copied_without_offload(recorder: Recorder, states_of_another
     on.partition_grads(stage_3, [], [torch.zeros(5)])
     on._reassign_or_swap_out_partitioned_parameters(stage_3, 0)
     assert copies(recorder) == []
+
+
+def test_what_runs_for_each_parameter_is_left_alone_until_an_engine_offloads(
+    recorder: Recorder,
+) -> None:
+    hook, engines = DeepSpeedCopiesHook(recorder), recorder.shared(KnownEngines)
+    before = DeepSpeedZeroOptimizer_Stage3.partition_grads
+    engines.tell(Engine(), 0)
+    assert hook.patches(DeepSpeedZeroOptimizer_Stage3.__module__) == []
+    assert DeepSpeedZeroOptimizer_Stage3.partition_grads is before
+    engines.tell(Engine(states="cpu"), 1)
+    assert DeepSpeedZeroOptimizer_Stage3.partition_grads is not before
+    hook.uninstall()
+    assert DeepSpeedZeroOptimizer_Stage3.partition_grads is before
 
 
 @pytest.mark.parametrize("boundary", [True, lambda: True])
