@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsprof.cli.delivery import add_quiet
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis, trace_path
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
 
@@ -38,7 +38,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         parser.add_argument(
             "paths",
             nargs="+",
-            type=Path,
+            type=trace_path,
             metavar="PATH",
             help="trace file, folder of traces, or saved diagnosis",
         )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import Reading, add_reading, load_diagnosis
+from dsprof.cli.loading import Reading, add_reading, load_diagnosis, trace_path
 
 _PAGE = "comparison.html"
 
@@ -34,7 +33,7 @@ newest is taken."""
         for name in ("before", "after"):
             parser.add_argument(
                 name,
-                type=Path,
+                type=trace_path,
                 metavar=name.upper(),
                 help="folder of traces, trace file, or saved diagnosis",
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import keep_live_states
+from dsprof.cli.loading import keep_live_states, trace_path
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ read."""
         parser.add_argument(
             "paths",
             nargs="+",
-            type=Path,
+            type=trace_path,
             metavar="PATH",
             help="trace file, folder of traces, or output of py-spy",
         )

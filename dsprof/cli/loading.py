@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsprof.config.settings import in_one_line
 from dsprof.errors import ConfigError, DsprofError, escaped
-from dsprof.files.inputs import read_input
+from dsprof.files.inputs import input_path, is_local, read_input
 
 if TYPE_CHECKING:
     from dsprof.analysis.engine import Engine, Progress
@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 _WIDTH = 30
 _SMALL_BYTES = 1 << 23
 """A second process takes as long to start as it takes to read a packed trace of this size."""
+
+
+def trace_path(text: str) -> Path:
+    """Return what a PATH on the command line names: a local file or folder, or an address.
+
+    Raises:
+        ConfigError: it is an address that is not read.
+    """
+    try:
+        return input_path(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def add_judging(parser: ArgumentParser) -> None:
@@ -203,7 +215,7 @@ def keep_live_states(run: RunFiles) -> None:
         (header.run_key, path.parent)
         for epoch in (run, *run.epochs)
         for path, header in zip(epoch.files, epoch.headers, strict=True)
-        if header.boot_id == here
+        if header.boot_id == here and is_local(path)
     }
     for run_key, folder in places:
         keep_states_of_the_dead(run_key, folder)

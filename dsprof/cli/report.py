@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from pathlib import Path
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis, trace_path
 
 _PAGE = "report.html"
 
@@ -25,7 +24,8 @@ Read the traces of a run, analyse them, and write the report.
   dsprof report dsprof-out --format text      all of it in the terminal
   dsprof report dsprof-out --format json      for other programs
 
-PATH is a file or a folder of files, plain, gzip or in a zip:
+PATH is a file or a folder of files, plain, gzip or in a zip, or the address
+of one (s3://bucket/run):
   dsprof trace               of a recorded run
   profiler trace             torch.profiler
   export of Nsight Systems   nsys export --type sqlite
@@ -42,7 +42,7 @@ files by name."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="file or folder, as above"
+            "paths", nargs="+", type=trace_path, metavar="PATH", help="file or folder, as above"
         )
         add_delivery(parser, _formats, "html", _PAGE)
         add_judging(parser)

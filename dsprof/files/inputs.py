@@ -1,4 +1,4 @@
-"""Files that are given to us by name."""
+"""Files that are given to us by name: local ones, and addresses such as `s3://bucket/run`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,114 @@ import errno
 import os
 import stat
 from io import BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+from dsprof.files import remote
+from dsprof.files.remote import RemoteError, RemotePath
 
 _KERNEL_FOLDERS = ("/proc/", "/sys/")
 """Reading a file there may block, never end, or change the state of a device."""
 
 
+class FileStatus(NamedTuple):
+    """What is known of a file without reading it."""
+
+    nbytes: int
+    nbytes_on_disk: int  # without holes, which cost nothing and read as zeros
+    version: str  # another once the file has changed; "": unknown
+
+
+def input_path(given: str | os.PathLike[str]) -> Path:
+    """Return the path of a file or folder, or an address.
+
+    Raises:
+        ValueError: it is an address that is not read; credentials in it are not repeated.
+    """
+    if isinstance(given, Path):
+        return given
+    text = os.fspath(given)
+    return remote.address(text) if remote.is_address(text) else Path(text)
+
+
+def is_local(path: Path) -> bool:
+    """Say whether a path is of this machine."""
+    return not isinstance(path, RemotePath)
+
+
+def real_name(path: Path) -> str:
+    """Return a name by which a file is known once."""
+    return str(path) if isinstance(path, RemotePath) else os.path.realpath(path)
+
+
+def exists(path: Path) -> bool:
+    """Say whether there is such a file or folder; false where we may not look."""
+    return os.path.exists(path) if not isinstance(path, RemotePath) else _kind(path) is not None
+
+
+def is_folder(path: Path) -> bool:
+    """Say whether a path is a folder.
+
+    Raises:
+        RemoteError: the store of an address does not tell.
+    """
+    if isinstance(path, RemotePath):
+        return remote.status_of(path).is_folder
+    return os.path.isdir(path)
+
+
+def is_file(path: Path) -> bool:
+    """Say whether a path is a file; false where we may not look."""
+    return os.path.isfile(path) if not isinstance(path, RemotePath) else _kind(path) is False
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, sorted.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if isinstance(folder, RemotePath):
+        return list(remote.entries(folder))
+    return sorted(folder.iterdir())
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file in bytes.
+
+    Raises:
+        OSError: it cannot be found out.
+    """
+    if isinstance(path, RemotePath):
+        return remote.status_of(path).nbytes
+    return os.stat(path).st_size
+
+
 def open_input(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file for reading.
+    """Open a regular file, or an object of a store, for reading.
 
     Raises:
         OSError: it cannot be opened, or is not regular: opening a FIFO would wait for its writer.
     """
+    if isinstance(path, RemotePath):
+        return remote.open_object(path)
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     if os.path.realpath(path).startswith(_KERNEL_FOLDERS):
         raise OSError(errno.EINVAL, "a file of the kernel, not a recorded one", os.fspath(path))
     return open(path, "rb")
+
+
+def status_of(file: BufferedReader) -> FileStatus:
+    """Return the status of a file that `open_input` opened."""
+    if isinstance(file.raw, remote.Ranges):
+        _, nbytes, version = file.raw.status
+        return FileStatus(nbytes, nbytes, version)
+    status = os.fstat(file.fileno())
+    blocks = getattr(status, "st_blocks", 0)  # 0 also where a file system does not count them
+    on_disk = min(status.st_size, 512 * blocks) if blocks else status.st_size
+    return FileStatus(status.st_size, on_disk, str(status.st_mtime_ns))
 
 
 def read_input(path: str | os.PathLike[str], largest_bytes: int) -> bytes:
@@ -36,3 +127,11 @@ def read_input(path: str | os.PathLike[str], largest_bytes: int) -> bytes:
     if len(data) > largest_bytes:
         raise OSError(errno.EFBIG, f"larger than {largest_bytes >> 10:,} KiB", os.fspath(path))
     return data
+
+
+def _kind(path: RemotePath) -> bool | None:
+    """Say whether an address is a folder; None where it is nothing that can be read."""
+    try:
+        return remote.status_of(path).is_folder
+    except RemoteError:
+        return None

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof._version import __version__
-from dsprof.files.inputs import open_input
+from dsprof.files.inputs import is_local, open_input, real_name, status_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -102,18 +102,23 @@ def folder() -> Path | None:
 def _place(path: Path) -> Path | None:
     """Return the file of the cache for a trace as it is now; None without a cache."""
     root = folder()
-    if root is None or not path.is_file():  # in a zip
+    if root is None or (is_local(path) and not path.is_file()):  # in a zip
         return None
     with open_input(path) as file:
-        status = os.fstat(file.fileno())
-        start = file.read(_ENDS_BYTES)
-        file.seek(max(status.st_size - _ENDS_BYTES, 0))
-        end = file.read(_ENDS_BYTES)
-    real = os.path.realpath(path)
-    facts = f"{__version__}\n{real}\n{status.st_size}\n{status.st_mtime_ns}\n".encode(
+        status = status_of(file)
+        ends = _ends(file, status.nbytes) if is_local(path) else b""
+    if not status.version:
+        return None
+    facts = f"{__version__}\n{real_name(path)}\n{status.nbytes}\n{status.version}\n".encode(
         errors="surrogateescape"
     )
-    return root / f"{blake2b(facts + start + end, digest_size=20).hexdigest()}.columns"
+    return root / f"{blake2b(facts + ends, digest_size=20).hexdigest()}.columns"
+
+
+def _ends(file: BufferedReader, nbytes: int) -> bytes:
+    start = file.read(_ENDS_BYTES)
+    file.seek(max(nbytes - _ENDS_BYTES, 0))
+    return start + file.read(_ENDS_BYTES)
 
 
 def _write(trace: RankTrace, place: Path) -> None:

@@ -18,7 +18,8 @@ import msgspec
 from dsprof.config import FIELDS
 from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
-from dsprof.files.inputs import open_input, read_input
+from dsprof.files import inputs
+from dsprof.files.inputs import input_path, is_folder, is_local, open_input, read_input, real_name
 from dsprof.files.ownership import foreign_link
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
@@ -48,6 +49,8 @@ _SAVED = (
 )
 _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
 _MOST_FOLDERS = 5
+_MOST_LOOKS = 256
+"""Of objects on a store; each look costs a request."""
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -93,7 +96,7 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
         TraceError: a path does not exist, no selected file among them is a readable trace, or the
             run has no such epoch.
     """
-    found, unopened = _trace_files([Path(path) for path in paths])
+    found, unopened = _trace_files([_input_path(path) for path in paths])
     files, strangers = _read_headers(_selected(found, selection), unopened)
     chosen = choose_run(files, selection.epoch)
     ranks = [files for files in chosen.ranks if _is_selected(files[0], selection)]
@@ -320,8 +323,8 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     files: dict[str, Path] = {}
     strangers: list[Stranger] = []
     for path in paths:
-        for file in _in_folder(path) if os.path.isdir(path) else [path]:
-            if file is not path and not os.path.exists(file):
+        for file in _in_folder(path, strangers) if _is_folder(path) else [path]:
+            if file is not path and is_local(file) and not os.path.exists(file):
                 strangers.append(Stranger(file, "a broken link"))
                 continue
             try:
@@ -330,7 +333,7 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
                 strangers.append(stranger(file, error))
                 continue
             for one in inside:
-                files.setdefault(os.path.realpath(one), one)
+                files.setdefault(real_name(one), one)
     if not files and not strangers:
         raise TraceError(
             f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor files "
@@ -343,9 +346,7 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
 def _folders_inside(paths: Sequence[Path]) -> str:
     """Name folders of which one may be what was meant."""
     try:
-        found = sorted(
-            inside.name for path in paths for inside in path.iterdir() if inside.is_dir()
-        )
+        found = sorted(one.name for path in paths for one in inputs.entries(path) if is_folder(one))
     except OSError:
         found = []
     if not found:
@@ -354,30 +355,61 @@ def _folders_inside(paths: Sequence[Path]) -> str:
     return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _input_path(given: str | Path) -> Path:
+    try:
+        return input_path(given)
+    except ValueError as error:
+        raise TraceError(str(error)) from None
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return is_folder(path)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
     """Return the traces in a folder, without links that another user may have planted there."""
     try:
-        names = sorted(folder.iterdir())
+        names = inputs.entries(folder)
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    files = (path for path in names if path.suffix not in _PAGES and not is_part(path))
+    files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
+    if not is_local(folder):
+        files = _named_or_few(files, folder, strangers)
     return [path for path in files if not foreign_link(path) and is_trace(path)]
+
+
+def _named_or_few(files: list[Path], folder: Path, strangers: list[Stranger]) -> list[Path]:
+    """Leave out objects whose names do not call them traces where they are many to look into."""
+    named = [path for path in files if _is_named(path)]
+    others = len(files) - len(named)
+    if others <= _MOST_LOOKS:
+        return files
+    why = f"{others:,} objects whose names are not of traces: too many to open; name those to read"
+    strangers.append(Stranger(folder, why))
+    return named
 
 
 def is_trace(path: Path) -> bool:
     """Say whether a file is a trace by its content, or its name calls it one."""
-    if any(path.match(pattern) for pattern in _PATTERNS):
+    if _is_named(path):
         return True
     try:
-        return os.path.isfile(path) and (is_zip(path) or reader_of(path) is not None)
+        return inputs.is_file(path) and (is_zip(path) or reader_of(path) is not None)
     except TraceError:
         return False
+
+
+def _is_named(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in _PATTERNS)
 
 
 def _read_headers(
     paths: Sequence[Path], unopened: Sequence[Stranger]
 ) -> tuple[list[TraceFile], list[Stranger]]:
-    missing = [path for path in paths if not is_there(path)]
+    missing = [path for path in paths if is_local(path) and not is_there(path)]
     if missing:
         raise TraceError(*(f"{path}: cannot be read: {_why_missing(path)}" for path in missing))
     files: list[TraceFile] = []

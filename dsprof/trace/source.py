@@ -21,7 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from dsprof.errors import TraceError
-from dsprof.files.inputs import open_input
+from dsprof.files import inputs
+from dsprof.files.inputs import FileStatus, is_local, open_input, status_of
+from dsprof.files.remote import RemoteError
 
 _open_gzip: Callable[..., gzip.GzipFile] = gzip.GzipFile
 _gzip_error: Any = zlib.error
@@ -88,7 +90,7 @@ class Source:
         """Read up to `size` bytes, fewer only at the end; a damaged archive ends at the damage.
 
         Raises:
-            TraceError: it expands to more than any trace does.
+            TraceError: it expands to more than any trace does, or a store failed.
         """
         parts = []
         while size > 0 and (part := self._read_some(size)):
@@ -103,6 +105,8 @@ class Source:
         """Read up to `size` bytes; none at the end, and none at damage."""
         try:
             return self._file.read1(size)
+        except RemoteError as error:  # no damage: what follows may be whole
+            raise TraceError(f"{self._path}: cannot be read: {error.strerror}") from None
         except _DAMAGE:
             return self._read_with_zlib(size)
 
@@ -165,10 +169,11 @@ class Source:
     def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int, int]:
         """Return what gives the bytes, how many the file says it has, and how many are there."""
         file = self._opened.enter_context(open_input(path))
-        (nbytes, _), on_disk = _version(file), _nbytes_on_disk(file)
+        self.status = status_of(file)
+        nbytes, on_disk = self.status.nbytes, self.status.nbytes_on_disk
         stream: BufferedIOBase = file
         if member:
-            info = _directory(path, _version(file)).get(member)
+            info = _directory(path, self.status).get(member)
             if info is None:
                 raise ValueError("no such file in the zip")
             if info.compress_type not in _UNPACKED:
@@ -194,19 +199,6 @@ def _bomb(path: Path) -> TraceError:
     )
 
 
-def _nbytes_on_disk(file: BufferedReader) -> int:
-    """Return the size of a file without its holes, which cost nothing and read as zeros."""
-    status = os.fstat(file.fileno())
-    blocks = getattr(status, "st_blocks", 0)  # 0 also where a file system does not count them
-    return min(status.st_size, 512 * blocks) if blocks else status.st_size
-
-
-def _version(file: BufferedReader) -> tuple[int, int]:
-    """Return the size of a file, and when it was written."""
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
-
-
 class _DirectoryFile(BufferedReader):
     """A zip of which only the directory is read: at once, however large the file says it is."""
 
@@ -219,7 +211,7 @@ class _DirectoryFile(BufferedReader):
 
 
 @lru_cache(maxsize=_MOST_ARCHIVES)
-def _directory(path: Path, _version: tuple[int, int]) -> dict[str, zipfile.ZipInfo]:
+def _directory(path: Path, _status: FileStatus) -> dict[str, zipfile.ZipInfo]:
     """Return the files in a zip by their names."""
     with _DirectoryFile(open_input(path).detach()) as file, zipfile.ZipFile(file) as archive:
         # A member without a name has no last letter for `is_dir` to look at.
@@ -251,8 +243,15 @@ def check_damage(where: str, broken: int, whole: int) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the size on disk of a trace file, or of the archive that holds it."""
-    return os.stat(_split(path)[0]).st_size
+    """Return the size on disk of a trace file, or of the archive that holds it.
+
+    Raises:
+        TraceError: it is gone.
+    """
+    try:
+        return inputs.size_of(_split(path)[0])
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def length_of(path: Path) -> int:
@@ -269,11 +268,16 @@ def length_of(path: Path) -> int:
 
 def is_there(path: Path) -> bool:
     """Say whether a file exists, or the archive that is to hold it."""
-    return os.path.exists(_split(path)[0])
+    return inputs.exists(_split(path)[0])
 
 
 def is_zip(path: Path) -> bool:
-    """Say whether a file is a zip archive; false if it cannot be read."""
+    """Say whether a file is a zip archive; false if it cannot be read.
+
+    On a store the name tells: there each look costs a request.
+    """
+    if not is_local(path) and path.suffix != ".zip":
+        return False
     try:
         with open_input(path) as file:
             return file.read(4) == _ZIP
@@ -289,13 +293,13 @@ def members(path: Path) -> list[Path]:
     """
     try:
         with open_input(path) as file:
-            on_disk = _nbytes_on_disk(file)
-            infos = list(_directory(path, _version(file)).values())
+            status = status_of(file)
+            infos = list(_directory(path, status).values())
     except _UNUSABLE as error:
         raise TraceError(f"{path}: a damaged zip: {error}") from None
     if len(infos) > _MOST_MEMBERS:
         raise TraceError(f"{path}: a zip of {len(infos):,} files is not a run")
-    if sum(info.file_size for info in infos) > _largest(on_disk):
+    if sum(info.file_size for info in infos) > _largest(status.nbytes_on_disk):
         raise _bomb(path)
     names = [info.filename for info in infos]
     if strange := [name for name in names if _leads_out(name)]:
@@ -310,8 +314,9 @@ def _leads_out(name: str) -> bool:
 
 def _split(path: Path) -> tuple[Path, str]:
     """Split `run.zip/rank0.json` into the archive and the name in it, "" for a plain file."""
-    if not os.path.exists(path):
-        for archive in path.parents:
-            if os.path.isfile(archive):
-                return archive, path.relative_to(archive).as_posix()
+    if is_local(path) and os.path.exists(path):
+        return path, ""
+    for archive in path.parents:
+        if os.path.isfile(archive) if is_local(path) else archive.suffix == ".zip":
+            return archive, PurePosixPath(*path.parts[len(archive.parts) :]).as_posix()
     return path, ""

@@ -27,6 +27,7 @@ from dsprof.cli.loading import threshold_schema
 from dsprof.config import load_config, load_thresholds
 from dsprof.config.alerts import load_alerts
 from dsprof.diagnosis.budget.limits import load_budget
+from dsprof.files.remote import is_address
 from dsprof.recording import session
 from tests.docs.desk import ROOT, set_up
 
@@ -35,6 +36,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 NOT_RUN = {
     "accelerate": "needs Accelerate; make test-trainers runs it",
     "all_reduce_perf": "needs nccl-tests",
+    "aws": "needs a bucket",
     "cat": "reads files of a node",
     "dask": "starts servers",
     "dmesg": "reads the kernel's log",
@@ -174,7 +176,7 @@ def _check_inner(arguments: list[str]) -> None:
 
 def check_dsprof(arguments: list[str]) -> None:
     parsed = _parser().parse_args(arguments)
-    if PARSED.keys() & {*arguments}:
+    if PARSED.keys() & {*arguments} or any(map(is_address, arguments)):
         _check_inner([word for word in getattr(parsed, "command", []) if word != "--"])
         return
     errors = StringIO()

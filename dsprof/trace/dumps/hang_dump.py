@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.inputs import is_file, open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.schema import Header, MemorySample
@@ -127,7 +128,7 @@ def read_dump(path: Path) -> HangDump:
         TraceError: it cannot be read, or is none.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(LARGEST_BYTES + 1)
         if len(data) > LARGEST_BYTES:
             raise TraceError(f"{path}: larger than any dump of a hang")
@@ -142,7 +143,7 @@ def find_dump(header: Header, folder: Path) -> HangDump | None:
     """Return the dump of the process that wrote a trace; None where it left none."""
     path = dump_path(folder, header.rank)
     with suppress(TraceError, OSError):
-        if path.is_file() and not foreign_link(path):
+        if is_file(path) and not foreign_link(path):
             dump = read_dump(path)
             if _process(dump.header) == _process(header):
                 return dump

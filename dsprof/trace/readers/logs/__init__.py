@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
+from dsprof.files.inputs import FileStatus
 from dsprof.trace.rank_log import RankLog, joined
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, Reader
@@ -69,18 +69,10 @@ class LogReader:
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
         """Read the file, one trace a rank, which contains nothing but the log."""
-        found = _scan(path, _version_of(path))
+        with Source(path) as source:
+            status = source.status
+        found = _scan(path, status)
         return [_trace(path, found, one) for one in found.ranks]
-
-
-def _version_of(path: Path) -> tuple[int, int]:
-    """Return what changes when the file does."""
-    archive = next((one for one in (path, *path.parents) if os.path.isfile(one)), path)
-    try:
-        status = os.stat(archive)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    return status.st_mtime_ns, status.st_size
 
 
 def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
@@ -115,7 +107,7 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
 
 
 @lru_cache(maxsize=256)  # headers and traces are asked for one after the other
-def _scan(path: Path, _version: tuple[int, int]) -> _LogFile:
+def _scan(path: Path, _status: FileStatus) -> _LogFile:
     scan = LogScan()
     with Source(path) as source:
         lines = MarkedLines(source, MARKS)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.errors import TraceError
+from dsprof.files.inputs import is_local
 from dsprof.trace.source import Source
 
 MAGIC = b"SQLite format 3\x00"
@@ -81,7 +82,7 @@ class Tables:
     def _plain(self) -> tuple[int, Path, int]:
         """Return the size on disk, and the path and the size of the file as it is unpacked."""
         with Source(self._path) as source:
-            if source.is_plain:
+            if source.is_plain and is_local(self._path):
                 return source.nbytes, self._path, source.nbytes
             named = tempfile.NamedTemporaryFile(suffix=".sqlite")  # noqa: SIM115 - closed by the stack
             copy = self._opened.enter_context(named)

@@ -1,0 +1,302 @@
+"""Files on object stores and web servers, by fsspec: read in ranges, no more than is needed.
+
+Of an error only its kind is passed on: what stores write into it may quote credentials.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from io import BufferedReader, RawIOBase
+from pathlib import PosixPath
+from typing import Any, NamedTuple
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{1,30})://([^/]*)", re.I)
+_HOST = re.compile(r"(\[[0-9a-f:.]*\]|[^:@\[\]]*)(:\d{1,5})?", re.I)
+_AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
+_WEB = ("http", "https")
+
+_START_BYTES = 1 << 17
+_LARGEST_READ_BYTES = 1 << 23
+_KEPT_STARTS = 16
+_BUFFER_BYTES = 1 << 16
+
+_KINDS = {
+    "no such object": ("FileNotFoundError", "NotADirectoryError"),
+    "access denied; log in to the store, or set its credentials in the environment": (
+        "PermissionError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "CredentialRetrievalError",
+    ),
+    "it changed while it was read; read it again": ("FileExpired",),
+    "no answer in time; try again": ("TimeoutError", "ReadTimeoutError", "FSTimeoutError"),
+    "the store cannot be reached; check network, address and endpoint": (
+        "ConnectionError",
+        "ClientConnectionError",
+        "HTTPClientError",
+        "gaierror",
+    ),
+}
+_VERSIONS = ("ETag", "etag", "generation", "LastModified", "Last-Modified", "mtime", "modified")
+_STATUSES: dict[Any, str] = {
+    401: "PermissionError",
+    403: "PermissionError",
+    404: "FileNotFoundError",
+    412: "FileExpired",
+}
+
+
+class RemoteError(OSError):
+    """An object that cannot be read, or no longer."""
+
+
+class RemotePath(PosixPath):
+    """An address such as `s3://bucket/run`, which no function of this machine's files knows."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(":/", "://", 1)
+
+    @property
+    def scheme(self) -> str:
+        """What is before `://`."""
+        return self.parts[0].removesuffix(":")
+
+    def absolute(self) -> RemotePath:
+        """Return the address: it is the same everywhere."""
+        return self
+
+
+def is_address(text: str) -> bool:
+    """Say whether a text is an address, not the name of a local file."""
+    return _ADDRESS.match(text) is not None
+
+
+def address(text: str) -> RemotePath:
+    """Return an address that a user gave.
+
+    Raises:
+        ValueError: it contains credentials, which are not repeated, or cannot be read.
+    """
+    found = _ADDRESS.match(text)
+    assert found is not None
+    scheme, host = found[1].lower(), found[2]
+    is_container = scheme.startswith("abfs") and _AZURE.fullmatch(host)
+    if not (_HOST.fullmatch(host) or is_container):
+        raise ValueError(
+            f"an address of {scheme}:// that contains credentials is not read, for others of this "
+            "machine can see it; set them in the environment"
+        )
+    if scheme in _WEB and ("?" in text or "#" in text):
+        raise ValueError(
+            f"an address of {scheme}:// with a query or signature is not read; download the file"
+        )
+    return RemotePath(f"{scheme}://{text[found.end(1) + 3 :]}")
+
+
+class RemoteStatus(NamedTuple):
+    """What a store says of an object; `version` is another once it has changed, "": unknown."""
+
+    is_folder: bool
+    nbytes: int
+    version: str
+
+
+def status_of(path: RemotePath) -> RemoteStatus:
+    """Ask the store.
+
+    Raises:
+        OSError: there is no such object, or the store does not tell.
+    """
+    with _told(path):
+        system, name = _system(path)
+        info = system.info(name)
+    if path.scheme in _WEB:
+        if info.get("mimetype") == "text/html":
+            return RemoteStatus(True, 0, "")
+        if info["size"] is None or info.get("partial") is False:
+            raise RemoteError(
+                errno.EINVAL, "the server sends no parts of files; download it", str(path)
+            )
+    return RemoteStatus(info["type"] == "directory", int(info["size"] or 0), _version(info))
+
+
+def _version(info: dict[str, Any]) -> str:
+    return next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
+
+
+def entries(path: RemotePath) -> list[RemotePath]:
+    """List a folder anew; names that lead out of it are left out.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with _told(path):
+        system, name = _system(path)
+        system.invalidate_cache()
+        found = [entry["name"] for entry in system.ls(name.rstrip("/") + "/", detail=True)]
+    start = name.strip("/") + "/"
+    inside = (one.strip("/") for one in found)
+    names = {one.removeprefix(start) for one in inside if one.startswith(start)}
+    if path.scheme in _WEB:
+        names = {one for one in names if not set(one) & set("?#")}
+        if not names:
+            raise RemoteError(
+                errno.ENOENT,
+                "the server answers with a page that lists no files; check the address, and "
+                "whether it asks for a login",
+                str(path),
+            )
+    return sorted(path / one for one in names if "/" not in one and one not in ("", ".", ".."))
+
+
+def open_object(path: RemotePath) -> BufferedReader:
+    """Open an object for reading.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    status = status_of(path)
+    if status.is_folder:
+        what = "the server answers with an HTML page" if path.scheme in _WEB else "a folder"
+        raise RemoteError(errno.EISDIR, what, str(path))
+    return BufferedReader(Ranges(path, status), _BUFFER_BYTES)
+
+
+class Ranges(RawIOBase):
+    """An object, read in ranges that grow: its start costs little, and all of it few requests."""
+
+    def __init__(self, path: RemotePath, status: RemoteStatus) -> None:
+        self._path = path
+        self.status = status
+        self._file: Any = None
+        self._at = 0
+        self._window = memoryview(b"")
+        self._from = 0
+        self._size = _START_BYTES
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read from anywhere."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._at = max(offset + (0, self._at, self.status.nbytes)[whence], 0)
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        """Read what is at hand, or the next range."""
+        if self._at >= self.status.nbytes:
+            return 0
+        if not self._from <= self._at < self._from + len(self._window):
+            self._fetch(len(into))
+        part = self._window[self._at - self._from :][: len(into)]
+        into[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def _fetch(self, wanted: int) -> None:
+        is_next = self._window and self._at == self._from + len(self._window)
+        self._size = min(2 * self._size, _LARGEST_READ_BYTES) if is_next else _START_BYTES
+        if self._at == 0 and self.status.version:
+            data = _start(self._path, self.status)
+        else:
+            data = self._range(self._at, max(self._size, wanted))
+        self._from, self._window = self._at, memoryview(data)
+
+    def _range(self, start: int, size: int) -> bytes:
+        size = min(size, self.status.nbytes - start)
+        with _told(self._path):
+            if self._file is None:
+                self._file = _open(self._path, self.status)
+            self._file.seek(start)
+            data: bytes = self._file.read(size)
+        if len(data) != size:
+            raise _changed(self._path)
+        return data
+
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+
+@lru_cache(maxsize=_KEPT_STARTS)
+def _start(path: RemotePath, status: RemoteStatus) -> bytes:
+    """Return the start of an object, which several questions about it need."""
+    with Ranges(path, status) as whole:
+        return whole._range(0, _START_BYTES)
+
+
+def _open(path: RemotePath, status: RemoteStatus) -> Any:
+    """Open an object in the version that was asked for.
+
+    Raises:
+        RemoteError: it is another one by now.
+    """
+    system, name = _system(path)
+    options = {}
+    if path.scheme in _WEB and status.version.startswith('"'):  # an ETag that names bytes
+        options["headers"] = {"If-Match": status.version}
+    file = system.open(name, "rb", cache_type="none", **options)
+    is_other = _version(file.details) not in ("", status.version)
+    if is_other or file.size != status.nbytes:
+        raise _changed(path)
+    return file
+
+
+def _system(path: RemotePath) -> tuple[Any, str]:
+    """Return the file system of an address, and what that calls the object."""
+    from fsspec.core import url_to_fs
+
+    system, name = url_to_fs(str(path))
+    return system, name
+
+
+def _changed(path: RemotePath) -> RemoteError:
+    return RemoteError(errno.EBUSY, "it changed while it was read; read it again", str(path))
+
+
+@contextmanager
+def _told(path: RemotePath) -> Iterator[None]:
+    """Say in one clause what went wrong.
+
+    Raises:
+        RemoteError: something did.
+    """
+    try:
+        yield
+    except RemoteError:
+        raise
+    except ImportError as error:  # fsspec names the package
+        remote = "pip install 'dsprof[remote]' for s3://, or the package of another store"
+        why = f"a package is missing ({error}); {remote}"
+        raise RemoteError(errno.ENOPKG, why, str(path)) from None
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
+        raise RemoteError(errno.EIO, _reason(error), str(path)) from None
+
+
+def _reason(error: Exception) -> str:
+    for one in (error.__cause__, error):  # fsspec calls whatever a web server says "not found"
+        status = getattr(one, "status", None)
+        names = {kind.__name__ for kind in type(one).__mro__} | {_STATUSES.get(status, "")}
+        for reason, kinds in _KINDS.items():
+            if names.intersection(kinds):
+                return reason
+        if isinstance(status, int):
+            return f"the server answers with status {status}"
+    if isinstance(error, ValueError) and "Protocol" in str(error):
+        return "no store is known by this scheme"
+    return f"reading failed ({type(error).__name__})"

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsprof.__main__ import main
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.summarise import summarise
+from dsprof.cli.loading import load_diagnosis
+from dsprof.errors import TraceError
+from dsprof.files.inputs import entries, input_path, open_input
+from dsprof.trace import run as runs
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.source import Source
+from tests.factories.trace_files import write_run
+from tests.files.store import SECRET, Store, answering, serving
+
+s3fs = pytest.importorskip("s3fs")
+moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("flask_cors")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, list]]:
+    application = moto_server.DomainDispatcherApplication(moto_server.create_backend_app)
+    with serving(application) as served:
+        yield served
+
+
+@pytest.fixture
+def store(server, monkeypatch) -> Iterator[Store]:
+    _point_at(server[0], monkeypatch)
+    monkeypatch.setenv("DSPROF_CACHE", "off")
+    store = Store(*server)
+    store.files.call_s3("create_bucket", Bucket="bucket")
+    yield store
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name in store.files.find("bucket"):
+        store.delete(name.removeprefix("bucket/"))
+
+
+def _point_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def _large(folder: Path, nbytes: int) -> Path:
+    [path] = write_run(folder, 1)
+    lines = path.read_bytes().removesuffix(b"\n]\n")
+    filler = b',\n{"cat":"note","args":{"text":"' + b"x" * 1000 + b'"}}'
+    path.write_bytes(lines + filler * (nbytes // len(filler)) + b"\n]\n")
+    return path
+
+
+def test_a_run_on_a_store_is_judged_as_on_disk(store, tmp_path):
+    write_run(tmp_path, 2)
+    there = load_diagnosis([input_path(store.fill(tmp_path))])
+    here = load_diagnosis([tmp_path])
+    assert there.verdict == here.verdict
+    assert there.findings == here.findings
+    assert there.steps == here.steps
+
+
+def test_only_the_ranks_asked_for_are_read(store, tmp_path):
+    write_run(tmp_path, 64)
+    address = store.fill(tmp_path)
+    assert main(["report", address, "--ranks", "0-3", "--format", "text"]) == 0
+    assert set(store.reads()) == {f"run/trace.rank{rank:05d}.json" for rank in range(4)}
+
+
+def test_a_start_costs_little_and_all_of_it_few_requests(store, tmp_path):
+    path = _large(tmp_path, 20 << 20)
+    address = input_path(store.fill(tmp_path)) / path.name
+    run = find_run([address])
+    assert sum(store.reads().values()) == 1 << 17
+    [trace] = read_run(run)
+    assert trace.nbytes == path.stat().st_size
+    assert sum(store.reads().values()) == path.stat().st_size
+    assert sum(one.method == "GET" for one in store.requests) < 10
+
+
+def test_the_second_reading_takes_the_columns_from_the_cache(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("DSPROF_CACHE", str(tmp_path / "cache"))
+    path = _large(tmp_path / "run", 5 << 20)
+    address = store.fill(path.parent)
+    [first] = read_run(find_run([address]))
+    store.requests.clear()
+    [second] = read_run(find_run([address]))
+    assert second.notes == first.notes
+    assert sum(store.reads().values()) == 0
+    store.put(f"run/{path.name}", path.read_bytes().replace(b"xxxx", b"yyyy"))
+    [third] = read_run(find_run([address]))
+    assert third.notes != first.notes
+
+
+def test_an_object_that_changes_while_it_is_read_is_named(store, tmp_path):
+    path = _large(tmp_path, 3 << 20)
+    address = input_path(store.fill(tmp_path)) / path.name
+    with Source(address) as source:
+        source.read(1 << 10)
+        store.put(f"run/{path.name}", path.read_bytes().replace(b"xxxx", b"yyyy"))
+        with pytest.raises(TraceError, match=r"s3://bucket/run/trace.*changed while it was read"):
+            source.read(3 << 20)
+
+
+def test_an_object_that_goes_is_named_and_the_others_are_reported(store, tmp_path):
+    write_run(tmp_path, 3)
+    run = find_run([store.fill(tmp_path)])
+    store.delete("run/trace.rank00001.json")
+    store.files.invalidate_cache()
+    [missing] = summarise(run)[Run].strangers
+    assert missing == "s3://bucket/run/trace.rank00001.json: cannot be read: no such object"
+
+
+def test_a_cut_object_is_read_as_far_as_it_goes(store, tmp_path):
+    [path] = write_run(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:-300])
+    [trace] = read_run(find_run([store.fill(tmp_path)]))
+    assert trace.trailer is None
+    assert trace.steps
+
+
+def test_names_that_lead_out_of_the_folder_are_left_out(store, tmp_path):
+    [path] = write_run(tmp_path, 1)
+    for name in ("run/../trace.rank00001.json", "run//trace.rank00002.json", "run/./x", "run/a/b"):
+        store.put(name, path.read_bytes())
+    assert [one.name for one in entries(input_path(store.fill(tmp_path)))] == ["a", path.name]
+
+
+def test_many_other_objects_are_not_opened(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_MOST_LOOKS", 10)
+    write_run(tmp_path, 1)
+    for number in range(11):
+        (tmp_path / f"shard-{number}.bin").write_bytes(b"weights")
+    run = find_run([store.fill(tmp_path)])
+    assert [one.reason for one in run.strangers] == [
+        "11 objects whose names are not of traces: too many to open; name those to read"
+    ]
+    assert set(store.reads()) == {"run/trace.rank00000.json"}
+
+
+def test_a_zip_on_a_store_is_read_in_parts(store, tmp_path):
+    from zipfile import ZipFile
+
+    paths = write_run(tmp_path / "run", 3)
+    (tmp_path / "packed").mkdir()
+    with ZipFile(tmp_path / "packed" / "run.zip", "w") as archive:
+        for path in paths:
+            archive.write(path, path.name)
+    run = find_run([store.fill(tmp_path / "packed") + "/run.zip"])
+    assert [trace.rank for trace in read_run(run)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"s3://AKIAEXAMPLE:{SECRET}@bucket/run",
+        f"s3://AKIAEXAMPLE:a/{SECRET}@bucket/run",
+        f"https://{SECRET}@example.org/run",
+        f"https://example.org/trace.json?X-Amz-Signature={SECRET}",
+        f"abfs://run@account:{SECRET}@example.org/run",
+    ],
+)
+def test_an_address_with_credentials_is_refused_and_not_repeated(given, capsys):
+    assert main(["report", given]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "is not read" in line
+    assert SECRET not in line
+    with pytest.raises(TraceError, match="is not read"):
+        find_run([given])
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "why"),
+    [
+        ("403 Forbidden", "text/plain", "access denied; log in"),
+        ("404 Not Found", "text/plain", "no such object"),
+        ("500 Broken", "text/plain", "status 500"),
+        ("200 OK", "text/html", "a page that lists no files"),
+    ],
+)
+def test_what_a_web_server_refuses_is_said_in_one_line(status, kind, why, capsys):
+    with serving(answering(status, kind, SECRET.encode())) as (address, _):
+        assert main(["report", f"{address}/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert why in line
+    assert SECRET not in line
+
+
+def test_a_store_that_denies_access_is_said_in_one_line(monkeypatch, capsys):
+    body = f"<Error><Code>AccessDenied</Code><Message>{SECRET}</Message></Error>".encode()
+    with serving(answering("403 Forbidden", "application/xml", body)) as (endpoint, _):
+        _point_at(endpoint, monkeypatch)
+        assert main(["check", "s3://bucket/run", "--budget", "/dev/null"]) == 2
+        assert main(["report", "s3://bucket/run"]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert "access denied; log in" in line
+    assert SECRET not in line
+
+
+def test_no_network_and_no_package_are_said_in_one_line(capsys):
+    assert main(["report", "http://127.0.0.1:9/run"]) == 2
+    assert main(["report", "nosuch://bucket/run"]) == 2
+    unreachable, unknown = capsys.readouterr().err.splitlines()
+    assert "cannot be reached; check network" in unreachable
+    assert "no store is known by this scheme" in unknown
+
+
+def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+
+    write_run(tmp_path / "run", 2)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        run = find_run([f"http://127.0.0.1:{server.server_port}/run"])
+        assert [trace.rank for trace in read_run(run)] == [0, 1]
+        server.shutdown()
+
+
+def test_a_folder_cannot_be_opened(store, tmp_path):
+    write_run(tmp_path, 1)
+    with pytest.raises(OSError, match="a folder"):
+        open_input(input_path(store.fill(tmp_path)))
