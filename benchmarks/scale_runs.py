@@ -5,7 +5,8 @@ In `SLOW_STEPS` of the steps one rank arrives `LATE_NS` later than the others, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ SLOW_STEPS = 50
 STEP_NS = 100_000_000
 LATE_NS = 40_000_000
 _CALL_NS = 2_000_000
-_RANKS_A_HOST = 8
-_THREAD = 140_000_000_000_000
+_ENCODE = msgspec.json.Encoder().encode
+_END = _ENCODE(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n"
 
 
 class Size(NamedTuple):
@@ -41,21 +42,22 @@ class Size(NamedTuple):
         return range(first, first + min(SLOW_STEPS, self.steps // 4))
 
 
-def write_run(folder: Path, size: Size) -> None:
-    """Write a trace of each rank."""
+def write_run(folder: Path, size: Size, *, is_packed: bool = False) -> None:
+    """Write a trace of each rank; packed, it is gzip."""
     folder.mkdir(parents=True, exist_ok=True)
-    encode = msgspec.json.Encoder().encode
+    pack = gzip.compress if is_packed else bytes
+    ending = ".json.gz" if is_packed else ".json"
     bodies = {
-        is_slow: b"".join(encode(line) + b",\n" for line in body(size, is_slow=is_slow))
-        for is_slow in (False, True)
+        is_slow: pack(_lines(body(size, is_slow=is_slow)) + _END) for is_slow in (False, True)
     }
     for rank in range(size.ranks):
-        with (folder / f"trace.rank{rank:05d}.json").open("wb") as file:
-            file.write(b"[\n")
-            for line in start(size, rank):
-                file.write(encode(line) + b",\n")
+        with (folder / f"trace.rank{rank:05d}{ending}").open("wb") as file:
+            file.write(pack(b"[\n" + _lines(start(size, rank))))
             file.write(bodies[rank == size.slow_rank])
-            file.write(encode(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n")
+
+
+def _lines(lines: Iterable[Line]) -> bytes:
+    return b"".join(_ENCODE(line) + b",\n" for line in lines)
 
 
 def start(size: Size, rank: int) -> Iterator[Line]:

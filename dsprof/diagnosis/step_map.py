@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from typing import Literal, NamedTuple
 
@@ -26,7 +27,7 @@ _LONG_SHARE = 0.25
 """The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25
 _NO_DATA = -1
-_CHANGE, _LATE = "step-time-change", "late-rank"
+_CHANGE, _LATE, _SLOW = "step-time-change", "late-rank", "periodic-slow-step"
 
 Cells = npt.NDArray[np.int64]
 
@@ -61,8 +62,10 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     times = _laid_out([steps.ranks[rank] for rank in ranks], np.array(numbers, np.int64))
     cells = _aggregated(times, rows, columns)
     blocks = [numbers[one] for one in columns]
+    late = [*_stragglers(summary, blocks, _late(findings))]
     found = [
-        *_stragglers(summary, blocks, _late(findings)),
+        *late,
+        *_delayed(findings, blocks, {one.step for one in late}),
         *_outliers(steps, blocks),
         *_changes(findings, settled_from),
     ]
@@ -82,15 +85,15 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
                 text=one.text,
             )
             for one in found
-            if one.step in numbers and (one.rank is None or one.rank in ranks)
+            if numbers[0] <= one.step and (one.rank is None or one.rank in ranks)
         ],
     )
 
 
 def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
-    """Return the block that holds a value."""
+    """Return the block that holds a value, or the next value before it."""
     width: int = blocks[0].stop
-    return values.index(value) // width
+    return (bisect_right(values, value) - 1) // width
 
 
 def _blocks(count: int, at_most: int) -> list[slice]:
@@ -153,6 +156,21 @@ def _stragglers(
         if cost_ns and cost_ns >= share * step_ns:
             text = f"The others wait {duration(cost_ns)} for rank {rank}"
             yield _Found("straggler", numbers[0], text, rank)
+
+
+def _delayed(
+    findings: Sequence[Finding], blocks: Sequence[Sequence[int]], marked: Set[int]
+) -> Iterator[_Found]:
+    """Find the steps that a finding says one rank delays, the first of each unmarked block."""
+    starts = [block[0] for block in blocks]
+    done = set(marked)
+    for one in findings:
+        steps = one.steps if one.rule == _SLOW and len(one.ranks) == 1 else ()
+        for step in steps:
+            start = starts[max(bisect_right(starts, step) - 1, 0)]
+            if start not in done:
+                done.add(start)
+                yield _Found("straggler", step, one.problem, one.ranks[0])
 
 
 def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]:

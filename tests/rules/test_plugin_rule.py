@@ -74,7 +74,7 @@ def test_its_finding_has_its_name_and_no_page_of_ours() -> None:
         (Theirs(replace(META, order=1.5)), "whole numbers"),
         (Theirs(replace(META, min_steps=True)), "whole numbers"),
         (Theirs(replace(META, needs=(int,))), "subclass of Aggregate"),
-        (Theirs(replace(META, needs=(Steps({}),))), "subclass of Aggregate"),
+        (Theirs(replace(META, needs=(Steps({}, {}),))), "subclass of Aggregate"),
         (Theirs(thresholds=Limits), "instance of a frozen dataclass"),
         (Theirs(thresholds=0.5), "instance of a frozen dataclass"),
         (Theirs(thresholds=Required(0.5)), "must have a default"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dsprof.analysis.rank.intervals import (
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
-from dsprof.analysis.rank.sampling import kept_steps, steps_left_out
+from dsprof.analysis.rank.sampling import kept_steps, longest_steps, steps_left_out
 from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
@@ -74,6 +74,15 @@ class RankSteps:
         kept = max(len(self.number), 1)
         return int(self.total_ns.sum()) * max(self.recorded, kept) // kept
 
+    def of(self, numbers: Array) -> RankSteps:
+        """Return some of the steps."""
+        chosen = np.isin(self.number, numbers)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        columns: dict[str, Any] = {
+            name: value[chosen] for name, value in values.items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, **columns)
+
     @property
     def hidden(self) -> BoolArray:
         """Steps that do not show compute, copies and idle."""
@@ -109,12 +118,14 @@ class Steps(Aggregate):
     """The steps of all ranks."""
 
     ranks: dict[int, RankSteps]
+    longest: dict[int, RankSteps]  # beside these: in no mean, total or share
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
         """Split the steps of one rank into exposed communication, compute, copies and the rest."""
         by_number = {step.step: step for step in trace.steps}
-        steps = [by_number[number] for number in kept_steps(trace).tolist()]
+        kept, longest = kept_steps(trace), longest_steps(trace)
+        steps = [by_number[number] for number in np.union1d(kept, longest).tolist()]
         start = np.array([step.start_ns for step in steps], np.int64)
         end = np.array([step.end_ns for step in steps], np.int64)
         number = np.array([step.step for step in steps], np.int64)
@@ -146,7 +157,7 @@ class Steps(Aggregate):
             len(by_number),
             trace.newest_from,
         )
-        return cls({trace.rank: row})
+        return cls({trace.rank: row.of(kept)}, {trace.rank: row.of(longest)})
 
     @cached_property
     def recorded(self) -> int:

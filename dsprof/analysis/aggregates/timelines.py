@@ -22,7 +22,7 @@ from dsprof.analysis.rank.intervals import (
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, tied_profile
-from dsprof.analysis.rank.sampling import kept_steps
+from dsprof.analysis.rank.sampling import kept_steps, longest_steps
 from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.findings.wording import size
@@ -76,7 +76,8 @@ class Timelines(Aggregate):
         """Draw the candidate steps of one rank."""
         if not trace.steps:
             return cls._of_recording(trace, clock)
-        numbers = set(np.intersect1d(detailed_steps(trace), kept_steps(trace)).tolist())
+        kept = np.union1d(kept_steps(trace), longest_steps(trace))
+        numbers = set(np.intersect1d(detailed_steps(trace), kept).tolist())
         steps = {step.step: step for step in trace.steps if step.step in numbers}
         durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
         order = _slowest_first(durations)

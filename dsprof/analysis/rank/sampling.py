@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.steps import counted_steps
+from dsprof.analysis.rank.steps import counted_steps, warmup_steps
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 
 STEPS = 1 << 20
 """Steps kept of all ranks together: 80 MB. Beyond, each rank keeps the same sample."""
 _LEAST_STEPS, _MOST_STEPS = 64, 1 << 14  # of a rank
+
+LONGEST = 1 << 17
+"""Further steps kept of all ranks together: 15 MB. A sample misses what happens a few times."""
+_LEAST_LONGEST, _MOST_LONGEST = 8, 64  # of a rank
 
 _MIX = 2_654_435_761  # Knuth's multiplicative hash
 
@@ -33,6 +37,21 @@ def kept_steps(trace: RankTrace) -> Array:
 def steps_left_out(trace: RankTrace) -> Array:
     """Return the numbers of the recorded steps that a summary does not keep, ascending."""
     return np.setdiff1d(_recorded(trace), kept_steps(trace), assume_unique=True)
+
+
+def longest_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the longest steps that `kept_steps` leaves out, ascending.
+
+    Those of the warm-up are not among them. What slows one rank of a synchronous run lengthens the
+    step of all: they choose the same.
+    """
+    left = steps_left_out(trace)
+    left = left[left >= _recorded(trace)[warmup_steps(len(trace.steps))]] if len(left) else left
+    spent = {step.step: step.end_ns - step.start_ns for step in trace.steps}
+    times = np.array([spent[number] for number in left.tolist()], np.int64)
+    most = share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)
+    longest: Array = np.sort(left[np.argsort(-times, kind="stable")[:most]])
+    return longest
 
 
 def _recorded(trace: RankTrace) -> Array:

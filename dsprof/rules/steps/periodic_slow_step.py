@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
 from dsprof.analysis.run.series import Period, period_of, slow_places
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent
+from dsprof.findings.wording import duration, named, percent, plural, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import growing_part, part_columns
 
@@ -25,7 +26,7 @@ class Thresholds:
 
     steps: int = 12  # after warm-up; fewer do not tell
     # Of the median: by so much a slow step is longer.
-    slow_share: float = field(default=0.25, metadata={"maximum": None})
+    slow_share: float = field(default=SLOW_SHARE, metadata={"maximum": None})
     slow_steps: int = 3  # one or two may be anything
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05
@@ -61,13 +62,34 @@ class PeriodicSlowStep:
         slow = slow_places(times, thresholds.slow_share)
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
         share = excess_ns / max(float(times.sum()), 1.0)
-        if share < thresholds.cost_share or np.count_nonzero(slow) < thresholds.slow_steps:
-            return
-        period = None if run[Steps].is_sampled else period_of(slow)
-        if period is None:
-            yield self._scattered(columns, slow, share)
-        else:
+        costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps
+        period = period_of(slow) if costs and not run[Steps].is_sampled else None
+        if period is not None:
             yield self._periodic(columns, slow, period, thresholds)
+        elif found := delays(run[Steps], thresholds.slow_share):
+            yield self._delayed(found)
+        elif costs:
+            yield self._scattered(columns, slow, share)
+
+    def _delayed(self, found: Delays) -> Finding:
+        steps = plural(len(found.steps), "step")
+        delay = f"{duration(found.excess_ns)} ({percent(found.excess_ns / found.usual_ns)})"
+        first, last = found.steps[0], found.steps[-1]
+        return self.meta.finding(
+            Status.INFO,
+            f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}{steps} "
+            f"between {first} and {last} by {delay}; the other ranks wait.",
+            title="A rank delays occasional steps",
+            cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
+            "their collectives.",
+            action=f"Find what only {named(found.ranks)} does then: other programs on the host, a "
+            "throttled device, slow storage, long samples. Inspect the steps with --steps "
+            f"{first}:{last + 1}.",
+            problem=f"{ranks_do(found.ranks, 'delay')} {steps} by {delay}",
+            ranks=found.ranks,
+            steps=found.steps[:_ROWS],
+            confidence="medium",
+        )
 
     def _scattered(self, columns: StepColumns, slow: np.ndarray, share: float) -> Finding:
         count = int(np.count_nonzero(slow))

@@ -1,0 +1,110 @@
+"""Occasional long steps in which only a few ranks work longer, and all others wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.run.series import sigma
+from dsprof.trace.columns import BoolArray
+
+SLOW_SHARE = 0.25
+"""Of the median step, by which a slow one is longer."""
+_LEAST_STEPS = 3
+"""Fewer may be anything."""
+_OCCASIONAL = 0.2
+"""Of the sample: if more steps are long, they are no exceptions."""
+_OWN_SHARE = 0.5
+"""Of what a step takes longer, by which a rank works longer that causes it."""
+_AGREEING = 2 / 3
+"""Of the long steps, that have the same cause."""
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Long steps of which a few ranks are the cause."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    excess_ns: int  # over the median step; of these steps, the median
+    usual_ns: int  # the median step
+    are_all: bool  # no other step of the run can be as long
+
+
+class _Times(NamedTuple):
+    """Steps after warm-up in columns, ranks in rows; -1 where unknown."""
+
+    number: Array
+    total_ns: Array  # mean over the ranks
+    own_ns: Array  # without waits: ranks x steps
+
+
+def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
+    """Find which ranks delay the steps that take `slow_share` longer than the median."""
+    kept, beside = _kept(steps), _beside(steps)
+    if not len(kept.number):
+        return None
+    usual_ns = int(np.median(kept.total_ns))
+    least_ns = max(5 * sigma(kept.total_ns.astype(np.float64)), slow_share * usual_ns)
+    if np.mean(kept.total_ns - usual_ns > least_ns) > _OCCASIONAL:
+        return None
+    both = _Times(*(np.concatenate(pair, axis=-1) for pair in zip(kept, beside, strict=True)))
+    excess_ns = both.total_ns - usual_ns
+    is_long = excess_ns > least_ns
+    is_cause = _causes(both, _usual_own(kept), excess_ns) & is_long
+    votes = is_cause.sum(axis=1)
+    found = (votes >= _LEAST_STEPS) & (votes >= _AGREEING * np.count_nonzero(is_long))
+    if not found.any():
+        return None
+    mine = is_cause[found].any(axis=0)
+    return Delays(
+        tuple(np.array(sorted(steps.ranks))[found].tolist()),
+        tuple(sorted(both.number[mine].tolist())),
+        int(np.median(excess_ns[mine])),
+        usual_ns,
+        not is_long[len(kept.number) :].all() or not steps.is_sampled,
+    )
+
+
+def _causes(times: _Times, usual_own_ns: Array, excess_ns: Array) -> BoolArray:
+    """Say which ranks work so much longer in which steps; none where half of them do."""
+    more_ns = times.own_ns - usual_own_ns[:, None]
+    is_cause = (times.own_ns != _UNKNOWN) & (more_ns >= _OWN_SHARE * excess_ns)
+    return np.asarray(is_cause & (is_cause.sum(axis=0) * 2 < len(is_cause)), np.bool_)
+
+
+def _usual_own(kept: _Times) -> Array:
+    known = (row[row != _UNKNOWN] for row in kept.own_ns)
+    return np.array([np.median(row) if len(row) else 0 for row in known], np.int64)
+
+
+def _kept(steps: Steps) -> _Times:
+    return _times(steps.ranks, np.array(steps.numbers[warmup_steps(len(steps.numbers)) :]))
+
+
+def _beside(steps: Steps) -> _Times:
+    """Return the steps beside the sample that most ranks kept."""
+    every = [row.number for row in steps.longest.values()]
+    numbers, ranks = np.unique(np.concatenate(every or [np.zeros(0, np.int64)]), return_counts=True)
+    return _times(steps.longest, numbers[ranks * 2 > len(steps.longest)])
+
+
+def _times(rows: Mapping[int, RankSteps], numbers: Array) -> _Times:
+    total_ns, own_ns = (np.full((len(rows), len(numbers)), _UNKNOWN) for _ in range(2))
+    for at, rank in enumerate(sorted(rows)):
+        row = rows[rank].of(numbers)
+        place = np.searchsorted(numbers, row.number)
+        total_ns[at, place] = row.total_ns
+        if row.exposed_ns is not None:
+            shown = ~(row.counted & row.on_device)
+            own_ns[at, place[shown]] = (row.total_ns - row.exposed_ns)[shown]
+    known = total_ns != _UNKNOWN
+    mean_ns = np.where(known, total_ns, 0).sum(axis=0) // np.maximum(known.sum(axis=0), 1)
+    return _Times(numbers, mean_ns, own_ns)

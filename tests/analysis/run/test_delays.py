@@ -1,0 +1,101 @@
+"""Occasional steps that one rank makes long, however few of them are in a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.rank import sampling
+from dsprof.analysis.run.delays import Delays, delays
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.findings.finding import Status
+from dsprof.trace.rank_trace import RankTrace
+from tests.factories.trace import rank_trace, step, summary, sync
+
+RANKS, STEPS = 3, 600
+LATE = range(301, 311)
+
+
+def rank(number: int, late: Collection[int] = LATE, culprit: int | None = 1) -> RankTrace:
+    """Steps of 100 ms; the late ones have 40 ms more of the culprit's work, or of everybody's."""
+    comm, steps, at = [], [], 0.0
+    for n in range(STEPS):
+        more = 40 if n in late else 0
+        own = more if culprit in (number, None) else 0
+        comm.append(sync("all_reduce", at + 70 + own, 20 + more - own, step=n, seq=n))
+        steps.append(step(n, at, at + 100 + more))
+        at += 100 + more
+    return rank_trace(number, RANKS, comm=comm, steps=steps)
+
+
+def found(**fields: object) -> Delays | None:
+    return delays(summary(*(rank(number, **fields) for number in range(RANKS)))[Steps])
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "STEPS", 256)
+
+
+EXPECTED = Delays((1,), tuple(LATE), 40_000_000, 100_000_000, are_all=True)
+
+
+def test_the_rank_that_works_longer_is_named() -> None:
+    assert found() == EXPECTED
+
+
+@pytest.mark.usefixtures("few")
+def test_long_steps_that_a_sample_misses_are_found() -> None:
+    late = summary(*map(rank, range(RANKS)))[Steps]
+    assert late.is_sampled
+    assert len(set(late.numbers) & set(LATE)) < 4
+    assert delays(late) == EXPECTED
+
+
+@pytest.mark.usefixtures("few")
+def test_more_long_steps_than_are_kept_are_said_to_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LONGEST", 0)
+    late = found(late=range(301, 331))
+    assert late is not None
+    assert 3 < len(late.steps) < 30
+    assert not late.are_all
+
+
+@pytest.mark.usefixtures("few")
+def test_long_steps_are_in_no_mean() -> None:
+    usual, late = (
+        summary(*(rank(number, steps) for number in range(RANKS)))[Steps] for steps in ((), LATE)
+    )
+    assert usual.measured == late.measured
+    missed = [late.parts[number] for number in late.measured if number not in LATE]
+    assert {part.total_ns for part in missed} == {100_000_000}
+    assert len(missed) >= len(late.measured) - 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"late": ()},
+        {"late": LATE[:2]},  # may be anything
+        {"culprit": None},  # all ranks work longer
+        {"culprit": 7},  # nobody that is there does
+        {"late": range(0, STEPS, 3)},  # what the run usually does
+    ],
+)
+def test_nobody_is_named(fields: dict[str, object]) -> None:
+    assert found(**fields) is None
+
+
+@pytest.mark.usefixtures("few")
+def test_the_report_names_and_marks_it() -> None:
+    diagnosis = diagnosis_of(summary(*map(rank, range(RANKS))), {})
+    [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
+    assert (one.status, one.ranks) == (Status.INFO, (1,))
+    assert one.problem == "Rank 1 delays 10 steps by 40.0 ms (40 %)"
+    [mark] = [mark for mark in diagnosis.step_map.marks if mark.kind == "straggler"][:1]
+    first, last = diagnosis.step_map.steps[mark.column]
+    assert (mark.rank, mark.row) == (1, 1)
+    assert first <= mark.step
+    assert mark.step in LATE or first <= LATE[0] <= last
