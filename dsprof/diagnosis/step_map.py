@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.lateness import lateness
 from dsprof.analysis.run.series import slow_places
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import StepMap, StepMark
 from dsprof.findings.finding import Finding, Status

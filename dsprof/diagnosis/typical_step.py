@@ -7,8 +7,9 @@ from statistics import median
 
 import numpy as np
 
-from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import unsettled
+from dsprof.analysis.step_rows import Parts
 from dsprof.diagnosis import model
 from dsprof.findings.wording import duration, plural
 

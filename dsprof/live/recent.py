@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.trace.rank_trace import RankTrace
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,82 +35,13 @@ from dsprof.analysis.rank.steps import (
     places,
     profiled_steps,
 )
+from dsprof.analysis.step_rows import Parts, RankSteps, means
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import CounterRow
 
 _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankSteps:
-    """Columns, one row per kept step of one rank, by step number; None: not measurable here."""
-
-    number: Array
-    micro_steps: Array
-    total_ns: Array
-    exposed_ns: Array | None
-    compute_ns: Array | None  # 0 in counted steps, which do not show it
-    copies_ns: Array | None  # of the time not exposed; None without a copy; 0 in counted steps
-    counted: BoolArray  # steps that are not in full detail
-    calls: Array  # collectives on the wire, counted ones included
-    nbytes: Array  # of these
-    unsized: Array  # of these, those whose size is not known
-    forwards: Array  # an evaluation between two steps is of the later one; 0 in counted steps
-    unwaited: int  # collectives of measured steps of which not even the wait was seen
-    estimated_ns: int  # waits of measured steps that were in C++: an upper bound
-    on_device: bool  # exposed is of the device's clock, so not known in counted steps
-    idle_ns: Array | None  # of the device
-    profiled: BoolArray | None  # only these steps show compute, copies and idle; None: all
-    by_kernels: bool  # all parts are those of kernels
-    recorded: int  # steps, of which these are a sample
-    newest_from: int  # of a rolling recording: from here on none is left out
-
-    @property
-    def all_ns(self) -> int:
-        """Time of all steps, as far as the kept ones tell."""
-        kept = max(len(self.number), 1)
-        return int(self.total_ns.sum()) * max(self.recorded, kept) // kept
-
-    def of(self, numbers: Array) -> RankSteps:
-        """Return some of the steps."""
-        chosen = np.isin(self.number, numbers)
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        columns: dict[str, Any] = {
-            name: value[chosen] for name, value in values.items() if isinstance(value, np.ndarray)
-        }
-        return replace(self, **columns)
-
-    @property
-    def hidden(self) -> BoolArray:
-        """Steps that do not show compute, copies and idle."""
-        return self.counted if self.profiled is None else self.counted | ~self.profiled
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Mean over ranks of one step, or the sum of these means over several; the parts add up."""
-
-    total_ns: int
-    exposed_ns: int | None
-    compute_ns: int | None
-    copies_ns: int | None
-    micro_steps: int
-    slowest_rank: int
-    fastest_ns: int
-    slowest_ns: int
-    calls: int  # collectives on the wire of one rank
-    nbytes: int | None  # of these; None where the size of one is not known
-    forwards: int | None = None  # of the rank with most; counted steps do not show them
-    idle_ns: int | None = None
-
-    @property
-    def other_ns(self) -> int:
-        """Time that is in no other part."""
-        known = (self.exposed_ns, self.compute_ns, self.copies_ns, self.idle_ns)
-        return self.total_ns - sum(part or 0 for part in known)
 
 
 @dataclass(frozen=True)
@@ -198,11 +129,7 @@ class Steps(Aggregate):
     @cached_property
     def parts(self) -> dict[int, Parts]:
         """Each step, as the mean over the ranks that recorded it."""
-        seen: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for rank in sorted(self.ranks):
-            for index, number in enumerate(self.ranks[rank].number):
-                seen[int(number)].append((rank, index))
-        return {number: self._mean(seen[number]) for number in self.numbers}
+        return means(self.ranks, np.array(self.numbers, np.int64))
 
     @cached_property
     def total(self) -> Parts:
@@ -264,45 +191,6 @@ class Steps(Aggregate):
             rank: int(row.total_ns[np.isin(row.number, self.measured)].sum())
             for rank, row in self.ranks.items()
         }
-
-    def _mean(self, cells: list[tuple[int, int]]) -> Parts:
-        rows = [(self.ranks[rank], index) for rank, index in cells]
-        totals = [int(row.total_ns[index]) for row, index in rows]
-        exposed = [_exposed(row, index) for row, index in rows]
-        compute = [_cell(r.compute_ns, i, r.hidden) for r, i in rows]
-        copying = [_cell(r.copies_ns, i, r.hidden) for r, i in rows]
-        return Parts(
-            total_ns=sum(totals) // len(rows),
-            exposed_ns=_mean_or_none(exposed),
-            compute_ns=_mean_or_none(compute),
-            copies_ns=_mean_or_none(copying),
-            micro_steps=max(int(row.micro_steps[index]) for row, index in rows),
-            slowest_rank=cells[totals.index(max(totals))][0],
-            fastest_ns=min(totals),
-            slowest_ns=max(totals),
-            calls=sum(int(row.calls[index]) for row, index in rows) // len(rows),
-            nbytes=_mean_or_none([_cell(r.nbytes, i, r.unsized > 0) for r, i in rows]),
-            forwards=_most([_cell(row.forwards, i, row.counted) for row, i in rows]),
-            idle_ns=_mean_or_none([_cell(row.idle_ns, i, row.hidden) for row, i in rows]),
-        )
-
-
-def _cell(column: Array | None, index: int, hidden: BoolArray) -> int | None:
-    """Return the value of a step, None where the step does not show it."""
-    return None if column is None or hidden[index] else int(column[index])
-
-
-def _most(cells: list[int | None]) -> int | None:
-    """Return the largest value, None where one is not known."""
-    known = [cell for cell in cells if cell is not None]
-    return max(known) if known and len(known) == len(cells) else None
-
-
-def _exposed(row: RankSteps, index: int) -> int | None:
-    """Return the exposed time of a step; the host's counters say nothing of a device."""
-    if row.exposed_ns is None or (row.on_device and row.counted[index]):
-        return None
-    return int(row.exposed_ns[index])
 
 
 class _Split(NamedTuple):
@@ -394,11 +282,6 @@ def _from_counters(trace: RankTrace, number: Array, of: Callable[[CounterRow], i
 def _sum_or_none(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
-
-
-def _mean_or_none(values: list[int | None]) -> int | None:
-    total = _sum_or_none(values)
-    return None if total is None else total // len(values)
 
 
 AGGREGATE = Steps

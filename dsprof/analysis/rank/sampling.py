@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.steps import counted_steps, warmup_steps
+from dsprof.analysis.rank.steps import counted_steps, recorded_steps, warmup_steps
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 
@@ -26,7 +26,7 @@ def kept_steps(trace: RankTrace) -> Array:
     Steps in full detail are kept apart from those that were only counted.
     """
     most = share_of(trace, STEPS, _LEAST_STEPS, _MOST_STEPS)
-    numbers = _recorded(trace)
+    numbers = recorded_steps(trace)
     is_counted = np.isin(numbers, counted_steps(trace))
     pools = (np.flatnonzero(~is_counted), np.flatnonzero(is_counted))
     chosen = np.concatenate([sample(numbers, pool, most)[0] for pool in pools])
@@ -36,7 +36,7 @@ def kept_steps(trace: RankTrace) -> Array:
 
 def steps_left_out(trace: RankTrace) -> Array:
     """Return the numbers of the recorded steps that a summary does not keep, ascending."""
-    return np.setdiff1d(_recorded(trace), kept_steps(trace), assume_unique=True)
+    return np.setdiff1d(recorded_steps(trace), kept_steps(trace), assume_unique=True)
 
 
 def longest_steps(trace: RankTrace) -> Array:
@@ -46,16 +46,14 @@ def longest_steps(trace: RankTrace) -> Array:
     step of all: they choose the same.
     """
     left = steps_left_out(trace)
-    left = left[left >= _recorded(trace)[warmup_steps(len(trace.steps))]] if len(left) else left
+    left = (
+        left[left >= recorded_steps(trace)[warmup_steps(len(trace.steps))]] if len(left) else left
+    )
     spent = {step.step: step.end_ns - step.start_ns for step in trace.steps}
     times = np.array([spent[number] for number in left.tolist()], np.int64)
     most = share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)
     longest: Array = np.sort(left[np.argsort(-times, kind="stable")[:most]])
     return longest
-
-
-def _recorded(trace: RankTrace) -> Array:
-    return np.unique(np.fromiter((step.step for step in trace.steps), np.int64))
 
 
 def share_of(trace: RankTrace, budget: int, least: int, most: int) -> int:

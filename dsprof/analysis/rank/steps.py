@@ -34,23 +34,26 @@ def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Arr
     its own, so that something of it is left. Of a rolling recording those since `newest_from` are
     taken: what is kept of earlier ones is no fair choice.
     """
-    detailed = np.setdiff1d(numbers, counted)
+    detailed = _without(numbers, counted)
     newest = detailed[detailed >= newest_from]
     detailed = newest if len(newest) else detailed
     pool = detailed if len(detailed) else numbers
-    late = np.intersect1d(pool, numbers[warmup_steps(len(numbers)) :])
+    warmup = warmup_steps(len(numbers))
+    late = pool[pool >= numbers[warmup]] if warmup < len(numbers) else pool[:0]
     return late if len(late) else pool[warmup_steps(len(pool)) :]
 
 
 def measured_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps of this rank that totals and rules take, ascending."""
-    numbers = np.unique(np.array([step.step for step in trace.steps], np.int64))
-    return choose_measured(numbers, counted_steps(trace), trace.newest_from)
+    numbers = recorded_steps(trace)
+    return choose_measured(numbers, _counted(trace, numbers), trace.newest_from)
 
 
 def detailed_steps(trace: RankTrace) -> Array:
     """Return the measured steps of which the trace holds everything: all of them, or none."""
-    return np.setdiff1d(measured_steps(trace), counted_steps(trace))
+    numbers = recorded_steps(trace)
+    counted = _counted(trace, numbers)
+    return _without(choose_measured(numbers, counted, trace.newest_from), counted)
 
 
 def counted_steps(trace: RankTrace) -> Array:
@@ -59,12 +62,33 @@ def counted_steps(trace: RankTrace) -> Array:
     These are outside the capture window, or came when the budget was spent. Where only a profiler
     timed the device, those that it did not see are among them.
     """
+    return _counted(trace, recorded_steps(trace))
+
+
+def recorded_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps of this rank, ascending."""
+    return _ascending(np.fromiter((step.step for step in trace.steps), np.int64))
+
+
+def _counted(trace: RankTrace, numbers: Array) -> Array:
     window = _window(trace.header)
-    outside = {step.step for step in trace.steps if not window.holds(step.step)}
-    counted = outside | {counters.step for counters in trace.counters}
-    if (seen := profiled_steps(trace)) and not counted >= seen:
-        counted |= {step.step for step in trace.steps} - seen
-    return np.array(sorted(counted), np.int64)
+    outside = [] if window == Window() else [n for n in numbers.tolist() if not window.holds(n)]
+    inside = [counters.step for counters in trace.counters]
+    counted = _ascending(np.array(outside + inside, np.int64))
+    seen = np.array(sorted(profiled_steps(trace)), np.int64)
+    if len(_without(seen, counted)):
+        counted = np.union1d(counted, _without(numbers, seen))
+    return counted
+
+
+def _ascending(numbers: Array) -> Array:
+    """Return each number once, in order: most are."""
+    return numbers if (np.diff(numbers) > 0).all() else np.unique(numbers)
+
+
+def _without(numbers: Array, others: Array) -> Array:
+    """Return the numbers (ascending) that are not among `others`."""
+    return numbers[~np.isin(numbers, others)] if len(others) else numbers
 
 
 def kernels(trace: RankTrace) -> DeviceActivity | None:

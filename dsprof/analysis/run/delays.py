@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.series import sigma
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.trace.columns import BoolArray
 
 SLOW_SHARE = 0.25

@@ -10,9 +10,10 @@ import numpy as np
 from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import SAMPLE, WHOLE, StepDetail, Timelines, spread
 from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.per_step import per_rank_step

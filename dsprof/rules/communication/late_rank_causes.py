@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.aggregates.steps import RankSteps, Steps
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness, Votes
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration
 from dsprof.rules.evidence.spans import Span

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.phases import Phases
-from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent

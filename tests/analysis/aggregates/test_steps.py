@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.communication import Communication
-from dsprof.analysis.aggregates.steps import Parts, Steps
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.step_rows import Parts
 from tests.factories.trace import (
     MS,
     captured,
