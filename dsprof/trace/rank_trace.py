@@ -110,6 +110,7 @@ _WORDS, _FLAGS, _NUMBERS = _getters(WORDS), _getters(FLAGS), _getters(NUMBERS)
 _PARTS_PER_BLOCK = 64
 """So many arrays of a column are joined into one: freed, a large array goes back to the system."""
 
+_SMALL = int(np.iinfo(np.int32).max)
 _UNTOLD = Collective(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
 
@@ -218,12 +219,11 @@ def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
 
 def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Store small numbers in 32 bits: most columns are ids and counts."""
-    limit = np.iinfo(np.int32).max
     small = (
         values.size
         and values.dtype == np.int64
-        and -limit <= values.min()
-        and values.max() <= limit
+        and values.min() >= -_SMALL
+        and values.max() <= _SMALL
     )
     return values.astype(np.int32) if small else values
 

@@ -31,7 +31,7 @@ from dsprof.trace.schema import (
 from dsprof.trace.source import Source, check_damage, read_start, size_of
 from dsprof.trace.step_cutting import needed_lines
 
-_CHUNK_BYTES = 1 << 19
+_CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
@@ -176,7 +176,7 @@ def _step_of(event: Line) -> int:
 
 
 def _chunks(path: Path, steps: range | None) -> Iterator[_Chunk]:
-    """Yield half a megabyte of the file at a time."""
+    """Yield a megabyte of the file at a time."""
     with Source(path) as source:
         for lines in _whole_lines(source):
             yield _chunk(lines if steps is None else needed_lines(lines, steps))
@@ -282,18 +282,20 @@ def fits(value: object) -> bool:
     DeepSpeed writes sys.maxsize for what has no limit, and so do hosts.
     """
     limit = 2**63 if isinstance(value, _SETTINGS) else 2**62
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, int):
-            if not -limit <= value < limit:
+    pending: list[Any] = [value]
+    for one in pending:  # it grows meanwhile
+        kind = type(one)
+        if kind is str:  # most are, and a chain of isinstance is slow
+            continue
+        if kind is int:
+            if not -limit <= one < limit:
                 return False
-        elif isinstance(value, msgspec.Struct):
-            pending += msgspec.structs.astuple(value)
-        elif isinstance(value, dict):
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
+        elif isinstance(one, msgspec.Struct):
+            pending += msgspec.structs.astuple(one)
+        elif kind is dict:
+            pending += one.values()
+        elif kind is list:
+            pending += one
     return True
 
 

@@ -28,7 +28,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.findings.wording import size
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import ROLES, Copy, Flush, Step
+from dsprof.trace.schema import ROLES, Copy, Flush, Phase, Step
 
 CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
@@ -179,6 +179,9 @@ class _Artist:
         self._unsized = without_size(trace.collectives)
         self._flushes = {flush.id: _bucket(flush) for flush in trace.flushes}
         self._fetches = {fetch.id: fetch.module for fetch in trace.fetches}
+        self._spans: dict[int, list[Phase]] = {}
+        for span in trace.spans:
+            self._spans.setdefault(span.step, []).append(span)
         profile = tied_profile(trace)
         self._device = trace.device if profile is None else profile.device
         self._covered = covered_steps(trace)
@@ -243,7 +246,7 @@ class _Artist:
         return self._trace.device is not None or step.step in self._covered
 
     def _phases(self, step: Step) -> list[Bar]:
-        spans = [span for span in self._trace.spans if span.step == step.step]
+        spans = self._spans.get(step.step, [])
         return [Bar("phase", span.name, span.start_ns, span.end_ns) for span in spans]
 
     def _collectives(self, step: Step) -> list[Bar]:

@@ -58,8 +58,18 @@ def group_rows(columns: Sequence[IntArray | BoolArray]) -> Groups:
             radix = int(key.max(initial=0)) + 1
         key = key * base + digits
         radix *= base
+    if radix <= len(key):
+        return _by_table(key, radix)
     _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
     return Groups(of_row.reshape(-1), first)
+
+
+def _by_table(key: Array, radix: int) -> Groups:
+    """Group as `np.unique` does, without sorting: the keys are few."""
+    first_of = np.full(radix, -1, np.intp)
+    first_of[key[::-1]] = np.arange(len(key) - 1, -1, -1)
+    is_used = first_of >= 0
+    return Groups((np.cumsum(is_used) - 1)[key], first_of[is_used])
 
 
 def _digits(column: IntArray | BoolArray) -> tuple[Array, int]:

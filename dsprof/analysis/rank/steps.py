@@ -133,10 +133,14 @@ def in_steps(step: IntArray, numbers: Array) -> BoolArray:
 
 
 def places(step: IntArray, numbers: Array) -> tuple[npt.NDArray[np.intp], BoolArray]:
-    """Return where in `numbers` (ascending) the step of each row is, and whether it is there."""
+    """Return where in `numbers` (ascending, each once) the step of each row is, and if it is."""
     if not len(numbers):
         return np.zeros(len(step), np.intp), np.zeros(len(step), np.bool_)
-    index = np.minimum(np.searchsorted(numbers, step), len(numbers) - 1)
+    first, last = numbers[0], numbers[-1]
+    if int(last) - int(first) == len(numbers) - 1:  # without a gap, as nearly always
+        index = np.clip(step, first, last).astype(np.intp) - first
+    else:
+        index = np.minimum(np.searchsorted(numbers, step), len(numbers) - 1)
     return index, np.asarray(numbers[index] == step, np.bool_)
 
 

@@ -19,6 +19,14 @@ def test_groups_are_the_distinct_rows(rows):
     assert found == Counter(rows)
 
 
+@given(st.lists(st.sampled_from([3, 4, 7]), min_size=5))
+def test_few_distinct_rows_are_grouped_in_their_order(column):
+    groups = group_rows([np.array(column, np.int64)])
+    _, first, of_row = np.unique(column, return_index=True, return_inverse=True)
+    assert groups.first.tolist() == first.tolist()
+    assert groups.of_row.tolist() == of_row.tolist()
+
+
 def test_sums_are_by_group():
     groups = group_rows([np.array([7, 7, 9])])
     assert groups.sums(np.array([1, 2, 40])).tolist() == [3, 40]

@@ -9,6 +9,7 @@ from dsprof.analysis.rank.steps import (
     in_steps,
     measured_rows,
     measured_steps,
+    places,
     warmup_steps,
 )
 from tests.factories.trace import counters, header, rank_trace, step, sync
@@ -19,6 +20,14 @@ from tests.factories.trace import counters, header, rank_trace, step, sync
 )
 def test_warmup_leaves_a_step_to_measure(recorded, left_out):
     assert warmup_steps(recorded) == left_out
+
+
+@pytest.mark.parametrize("numbers", [[], [4], [4, 5, 6], [4, 6, 7], [-3, 5, 2**40]])
+def test_places_of_steps(numbers):
+    step = np.array([-(2**31), -3, 0, 4, 5, 6, 7, 9], np.int32)
+    place, found = places(step, np.array(numbers, np.int64))
+    assert found.tolist() == [one in numbers for one in step.tolist()]
+    assert [numbers[at] for at in place[found]] == step[found].tolist()
 
 
 def test_rows_before_training_in_warmup_and_after_it_are_not_measured():
