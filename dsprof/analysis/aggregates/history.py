@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace import schema
 from dsprof.trace.rank_trace import RankTrace
@@ -14,6 +15,10 @@ from dsprof.trace.schema import RollUp
 
 MOST_SPANS = 1000
 """Of one length; where there are more, only longer ones are read."""
+
+LONGEST = 1 << 16
+"""Spans kept of all ranks together beside these: of the shortest, those with the longest steps."""
+_LEAST_LONGEST, _MOST_LONGEST = 4, 16  # of a rank
 
 
 class Kept(NamedTuple):
@@ -36,6 +41,7 @@ class Span:
     total_ns: int
     fastest_ns: int
     slowest: tuple[int, int, int]  # time in ns, negative rank, step
+    busiest: tuple[tuple[int, int], ...]  # time of a step without waits in ns, and negative rank
     blocked_ns: int
     stalled_ns: int
     nbytes: int
@@ -46,7 +52,8 @@ class Span:
     def of(cls, one: RollUp, rank: int) -> Span:
         """Return the span of one rank."""
         slowest = (one.slowest_ns, -rank, one.slowest_step)
-        times = (one.total_ns, one.fastest_ns, slowest, one.blocked_ns, one.stalled_ns)
+        busiest = (((one.total_ns - one.blocked_ns) // max(one.steps, 1), -rank),)
+        times = (one.total_ns, one.fastest_ns, slowest, busiest, one.blocked_ns, one.stalled_ns)
         return cls(1, one.steps, one.steps, *times, one.nbytes, one.rss_bytes, one.device_bytes)
 
     def merge(self, other: Span) -> Span:
@@ -58,6 +65,7 @@ class Span:
             self.total_ns + other.total_ns,
             min(self.fastest_ns, other.fastest_ns),
             max(self.slowest, other.slowest),
+            tuple(sorted(self.busiest + other.busiest, reverse=True)[:2]),
             self.blocked_ns + other.blocked_ns,
             self.stalled_ns + other.stalled_ns,
             self.nbytes + other.nbytes,
@@ -71,6 +79,7 @@ class History(Aggregate):
     """By length and begin; a length that has too many spans on a rank is not there."""
 
     spans: dict[int, dict[int, Span]]
+    longest: dict[int, Span]  # of the shortest length, by begin
     steps: int  # of the rank with most
     detailed_steps: int  # of the rank with most
     kept: dict[int, Kept]
@@ -85,6 +94,7 @@ class History(Aggregate):
                 spans[length_s][begin_s] = Span.of(one, trace.rank)
         return cls(
             {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
+            _longest(spans[SPANS_S[0]], share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
             max((one.first_step + one.steps for one in whole.values()), default=0),
             len(trace.steps) if whole else 0,
             {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
@@ -100,6 +110,7 @@ class History(Aggregate):
                 length_s: _joined(self.spans[length_s], other.spans[length_s])
                 for length_s in lengths
             },
+            _joined(self.longest, other.longest),
             max(self.steps, other.steps),
             max(self.detailed_steps, other.detailed_steps),
             _kept(self.kept, other.kept),
@@ -116,6 +127,12 @@ class History(Aggregate):
 def _of_rank(kept: schema.Kept, rank: int) -> Kept:
     captured = frozenset({rank} if kept.why in ("capture", "alarm") else ())
     return Kept(kept.cause, kept.times, kept.why, 1, captured)
+
+
+def _longest(spans: Mapping[int, Span], most: int) -> dict[int, Span]:
+    """Return the spans with the longest steps: what slows one rank lengthens those of all."""
+    order = sorted(spans, key=lambda at: (-spans[at].total_ns // max(spans[at].steps, 1), at))
+    return {begin_s: spans[begin_s] for begin_s in order[:most]}
 
 
 def _fits(length_s: int, found: Mapping[int, Span]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
 from dsprof.analysis.run.series import Period, period_of, slow_places
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
@@ -48,7 +50,7 @@ class PeriodicSlowStep:
         "time to each step.",
         category="steps",
         order=420,
-        needs=(Steps,),
+        needs=(History, Steps),
     )
     thresholds = Thresholds()
 
@@ -56,7 +58,8 @@ class PeriodicSlowStep:
         """Name the period, what it costs, and the part of the step where it falls."""
         columns = step_columns(run[Steps])
         times = columns.total_ns
-        if len(times) < thresholds.steps:
+        busy = busy_spans(run[History])
+        if len(times) < thresholds.steps and not busy:
             yield self.meta.too_few(len(times), thresholds.steps)
             return
         slow = slow_places(times, thresholds.slow_share)
@@ -68,6 +71,8 @@ class PeriodicSlowStep:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
             yield self._delayed(found)
+        elif busy:
+            yield self._busy(busy)
         elif costs:
             yield self._scattered(columns, slow, share)
 
@@ -88,6 +93,40 @@ class PeriodicSlowStep:
             problem=f"{ranks_do(found.ranks, 'delay')} {steps} by {delay}",
             ranks=found.ranks,
             steps=found.steps[:_ROWS],
+            confidence="medium",
+        )
+
+    def _busy(self, spans: Sequence[BusySpan]) -> Finding:
+        worst = max(spans, key=lambda span: span.more_ns)
+        who = ranks_do([worst.rank], "work")
+        delay = f"{duration(worst.more_ns)} ({percent(worst.more_ns / worst.step_ns)})"
+        lasting = duration(worst.length_s * 1e9)
+        return self.meta.finding(
+            Status.INFO,
+            f"{who} {delay} longer per step than the others for {lasting} around step "
+            f"{worst.step:,}; they wait for it.",
+            title="A rank delays occasional steps",
+            cause="The sums over time of a rolling recording show it; the rank's blocked time is "
+            "shorter by as much.",
+            action=f"Find what only rank {worst.rank} does then: other programs on the host, a "
+            "throttled device, slow storage, long samples. If details of these steps were kept, "
+            f"inspect them with --steps {worst.step}:{worst.step + 1}.",
+            problem=f"Rank {worst.rank} delays steps around {worst.step:,} by {delay}",
+            ranks=(worst.rank,),
+            steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
+            evidence=(
+                Table(
+                    columns=(
+                        Column("slowest step"),
+                        Column("span", "ns"),
+                        Column("own time above the mean of the others", "ns"),
+                    ),
+                    rows=tuple(
+                        (span.step, span.length_s * 10**9, span.more_ns) for span in spans[:_ROWS]
+                    ),
+                    caption=f"Spans in which rank {worst.rank} works longest; means of a step",
+                ),
+            ),
             confidence="medium",
         )
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 
+import pytest
+
+from dsprof.analysis.aggregates import history
 from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.build import diagnosis_of
+from dsprof.findings.finding import Status
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import Kept, OpTotals, RollUp, StepTotals
@@ -87,3 +93,63 @@ def test_ranks_that_did_not_keep_a_captured_step_are_named() -> None:
     late.kept.clear()
     (kept,) = diagnosis_of(summary(early, late), {}).history.kept
     assert (kept.ranks, kept.late_ranks) == (1, [1])
+
+
+def at_pace(rank: int, late: range, culprit: int | None = 1, hours: int = 1) -> RankTrace:
+    """A rank with a step each second, of which it waits a half; in late steps nobody waits for 1.5.
+
+    All steps are as long on each rank, as in synchronous training.
+    """
+    spans: list[RollUp] = []
+    rollups = RollUps()
+    for n in range(hours * 3600):
+        seconds = 1.5 if n in late else 1.0
+        own = seconds if culprit in (rank, None) and n in late else 0.5
+        waited = {"all_reduce": OpTotals(1, 100, round((seconds - own) * SECOND_NS))}
+        end_ns = n * SECOND_NS
+        one = StepTotals(n, end_ns - round(seconds * SECOND_NS), end_ns, {}, 0, waited)
+        spans += rollups.add(one, n)
+    trace = rank_trace(rank, steps=[step(n, n, n + 1) for n in range(3)])
+    trace.header.started_epoch_ns = 0
+    trace.rollups = {one.span: one for one in [*spans, *rollups.end()]}
+    return trace
+
+
+def busy(late: range, **fields: int | None) -> list[BusySpan]:
+    parts = (collected(at_pace(rank, late, **fields)) for rank in range(3))
+    return busy_spans(reduce(History.merge, parts))
+
+
+def test_a_rank_that_works_longer_for_a_while_is_found() -> None:
+    (found,) = busy(range(1005, 1010))
+    assert (found.begin_s, found.length_s, found.rank) == (1000, 10, 1)
+    assert found.more_ns == pytest.approx(SECOND_NS / 2, abs=2)
+    assert found.step_ns == SECOND_NS * 5 // 4
+    assert 1005 <= found.step < 1010
+
+
+def test_it_is_found_in_a_recording_too_long_for_short_spans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "MOST_SPANS", 300)
+    found = busy(range(1005, 1008))
+    assert [(one.begin_s, one.length_s, one.rank) for one in found] == [(1000, 10, 1)]
+
+
+@pytest.mark.parametrize(
+    ("late", "culprit"),
+    [
+        (range(0), 1),
+        (range(1005, 1010), None),  # all ranks work longer
+        (range(3600), 1),  # always: a straggler, which the newest steps show
+    ],
+)
+def test_no_rank_stands_out(late: range, culprit: int | None) -> None:
+    assert busy(late, culprit=culprit) == []
+
+
+def test_the_report_names_the_rank_that_stands_out() -> None:
+    run = summary(*(at_pace(rank, range(1005, 1010)) for rank in range(3)))
+    [finding] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    assert (finding.status, finding.ranks) == (Status.INFO, (1,))
+    assert finding.problem.startswith("Rank 1 delays steps around 1,00")
