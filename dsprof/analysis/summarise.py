@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.timelines import StepDetail, Timelines, draw
+from dsprof.analysis.aggregates.timelines import draw
 from dsprof.analysis.alignment.clocks import (
     Alignment,
     align,
@@ -18,6 +18,7 @@ from dsprof.analysis.alignment.clocks import (
 )
 from dsprof.analysis.engine import HERE, Engine, Job, Progress, fold, unshown
 from dsprof.analysis.pool import collect, collect_ranks, sample_ranks
+from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
@@ -38,8 +39,7 @@ def summarise(
     """Read a run and collect its aggregates, wherever `engine` does it.
 
     Ranks of one host share a clock, and each file is read once; ranks of several hosts are aligned
-    in a pass of its own, where their files can tell. A few files may be read once more for the
-    timelines.
+    in a pass of its own, where their files can tell.
 
     A file that turns out to be unreadable is skipped, and named in `Run.strangers`.
 
@@ -52,8 +52,6 @@ def summarise(
     if ranks.summary is None:
         raise TraceError(f"{unread[0].path}: {unread[0].reason}")
     summary = _with_clock(ranks.summary, alignment)
-    if Timelines in summary:
-        summary = summary.with_part(_redrawn(summary[Timelines], run, alignment, engine))
     if Run not in summary:
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
@@ -85,7 +83,10 @@ def summarise_traces(
 
 
 def draw_steps(
-    run: RunFiles, alignment: Alignment, wanted: Mapping[int, Set[int]], engine: Engine = HERE
+    run: RunFiles,
+    clocks: Mapping[int, RankClock],
+    wanted: Mapping[int, Set[int]],
+    engine: Engine = HERE,
 ) -> Details:
     """Read the ranks in `wanted`, and draw these steps of each.
 
@@ -93,7 +94,7 @@ def draw_steps(
         TraceError: a file has become unreadable.
     """
     tasks = [
-        _Drawing(files, alignment.clocks[files.header.rank], wanted[files.header.rank])
+        _Drawing(files, clocks[files.header.rank], wanted[files.header.rank])
         for files in rank_files(run.of_ranks(wanted))
     ]
     return engine.merged(_DRAW, tasks, unshown) if tasks else {}
@@ -104,15 +105,6 @@ def _with_clock(summary: RunSummary, alignment: Alignment) -> RunSummary:
         return summary
     method, bound_ns = alignment.method, alignment.bound_ns
     return summary.with_part(replace(summary[Run], clock_method=method, clock_bound_ns=bound_ns))
-
-
-def _redrawn(
-    timelines: Timelines, run: RunFiles, alignment: Alignment, engine: Engine
-) -> Timelines:
-    """Read ranks again that did not foresee which steps all of them would choose."""
-    if not (missing := timelines.missing()):
-        return timelines
-    return timelines.with_details(draw_steps(run, alignment, missing, engine), timelines.ranks)
 
 
 class _Drawing(NamedTuple):

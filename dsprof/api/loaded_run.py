@@ -6,7 +6,7 @@ Times are nanoseconds on one clock for all ranks, from the start of the first ra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from dsprof.analysis.rank.device_times import on_device_clock
-from dsprof.analysis.summarise import align_run
+from dsprof.analysis.summarise import align_run, draw_steps
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.api.rows import Columns, Rows
 from dsprof.diagnosis.build import diagnosis_of, summarise_all
@@ -106,7 +106,8 @@ class LoadedRun(RunSummary):
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """The diagnosis that the report shows."""
-        return map_text(diagnosis_of(self, {}), redact_text)  # type: ignore[no-any-return]
+        made = diagnosis_of(self, {}, partial(draw_steps, self.files))
+        return map_text(made, redact_text)  # type: ignore[no-any-return]
 
     @property
     def findings(self) -> Rows[Finding]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dsprof._version import __version__
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.baseline import Baseline
 from dsprof.analysis.engine import HERE, Engine, Progress, unshown
 from dsprof.analysis.epochs import with_epochs
-from dsprof.analysis.summarise import summarise
+from dsprof.analysis.summarise import draw_steps, summarise
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
 from dsprof.diagnosis.headline import (
@@ -35,6 +37,7 @@ from dsprof.diagnosis.step_map import step_map
 from dsprof.diagnosis.throughput import throughput, utilisation_info
 from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.diagnosis.timeline_places import timeline_places
+from dsprof.diagnosis.timelines import Draw, timelines
 from dsprof.plugins import entry_points
 from dsprof.rules import all_rules, plugin_rules
 from dsprof.rules.runner import judge
@@ -60,10 +63,11 @@ def diagnose(
     """
     summary = summarise_all(run, engine=engine, progress=progress)
     summary = summary.with_part(replace(summary[Run], is_running=is_running))
+    draw = partial(draw_steps, run, engine=engine)
     if baseline is None:
-        return diagnosis_of(summary, thresholds or {})
+        return diagnosis_of(summary, thresholds or {}, draw)
     summary, info = with_baseline(summary, *baseline)
-    diagnosis = diagnosis_of(summary, thresholds or {})
+    diagnosis = diagnosis_of(summary, thresholds or {}, draw)
     diagnosis.baseline = info
     diagnosis.quality.notes += filter(None, [baseline_note(info)])
     return diagnosis
@@ -86,12 +90,15 @@ def _kinds() -> tuple[type[Aggregate], ...]:
     return tuple(dict.fromkeys((*AGGREGATES, *theirs)))
 
 
-def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosis:
-    """Judge a summary that holds every aggregate."""
+def diagnosis_of(
+    summary: RunSummary, thresholds: Mapping[str, Any], draw: Draw | None = None
+) -> Diagnosis:
+    """Judge a summary that holds every aggregate; `draw` reads ranks again for the timelines."""
     rules = all_rules()
     summary = summary.in_order()
     findings, steps = judge(summary, rules, thresholds), split_steps(summary)
     typical, lead = steps.typical, leading(findings)
+    mapped = step_map(summary, findings, typical.settled_from if typical else None)
     diagnosis = Diagnosis(
         run=run_info(summary),
         quality=quality(summary[Run], summary[Steps], entry_points.problems()),
@@ -102,7 +109,8 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         next_lines=next_lines(findings, lead),
         findings=findings,
         hang=hang_report(summary, thresholds),
-        step_map=step_map(summary, findings, typical.settled_from if typical else None),
+        step_map=mapped,
+        timelines=timelines(summary[Timelines], findings, mapped, draw),
         transfers=transfers(summary, thresholds),
         thresholds=thresholds_in_force(rules, thresholds),
         rules=rule_infos(rules, findings),
@@ -110,7 +118,7 @@ def diagnosis_of(summary: RunSummary, thresholds: Mapping[str, Any]) -> Diagnosi
         throughput=throughput(summary, typical),
         **{field: make(summary) for field, make in sections().items()},
     )
-    diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, diagnosis.step_map)
+    diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, mapped)
     diagnosis.quality.notes += filter(None, [history_note(diagnosis.history)])
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
     diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)

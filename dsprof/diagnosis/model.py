@@ -489,7 +489,7 @@ class Bar(_Part):
     """One rectangle of a timeline."""
 
     rank: int
-    lane: str  # "activity", "phase", "communication", "copies", or "stream" and its number
+    lane: str  # "activity", "phase", "communication", "copies", "stream" or "group" and its name
     kind: str  # op or phase name
     start_ns: int  # from the start of the step
     end_ns: int
@@ -497,12 +497,18 @@ class Bar(_Part):
     group: str = ""  # of ranks; "": not recorded
     module: str = ""  # on whose behalf
 
+    @property
+    def is_communication(self) -> bool:
+        """Whether it is a collective, a send or a recv."""
+        return self.lane == "communication" or self.lane.startswith("group ")
+
 
 class Timeline(_Part):
     """One step in detail."""
 
     step: int
-    why: str  # "worst", "median" or "first" of those measured, "sample", "recording", "chosen"
+    why: str  # "worst", "median", "first", "named" (by a finding), "sample" or "chosen"; or, in
+    # place of a step, "recording" or "dump" (of a flight recorder)
     duration_ns: int
     bars: list[Bar] = []
     left_out: int = 0  # bars merged or dropped to keep the figure light

@@ -146,8 +146,9 @@ def _stragglers(
     """Find the rank that others waited for longest in each block of steps, if that costs much."""
     late, parts = lateness(summary[Arrivals].matched), summary[Steps].parts
     for numbers in blocks:
-        caused_ns = late.caused_ns[:, np.isin(late.steps, numbers)].sum(axis=1)
-        if not len(caused_ns):
+        inside = np.isin(late.steps, numbers)
+        caused_ns = late.caused_ns[:, inside].sum(axis=1)
+        if not caused_ns.any():
             continue
         place = int(np.argmax(caused_ns))
         cost_ns = int(caused_ns[place]) // len(numbers)
@@ -156,7 +157,8 @@ def _stragglers(
         share = _LATE_SHARE if rank in known else _LONG_SHARE
         if cost_ns and cost_ns >= share * step_ns:
             text = f"The others wait {duration(cost_ns)} for rank {rank}"
-            yield _Found("straggler", numbers[0], text, rank)
+            worst = late.steps[inside][np.argmax(late.caused_ns[place, inside])]
+            yield _Found("straggler", int(worst), text, rank)
 
 
 def _delayed(

@@ -23,25 +23,34 @@ def timeline_places(
             ranks=list(one.ranks),
         )
         for number, one in enumerate(findings)
-        if one.status in (Status.FAIL, Status.INFO) and one.category in _SHOWN
+        if is_shown(one)
         for step in _step(one, timelines, step_map)
     ]
 
 
-def _step(finding: Finding, timelines: Sequence[Timeline], step_map: StepMap) -> Iterator[Timeline]:
-    """Yield the step to look at: one it names, one in which its rank is late, else the worst."""
-    named = {*finding.steps} or {
+def is_shown(finding: Finding) -> bool:
+    """Whether a finding is a problem or a note that a timeline can show."""
+    return finding.status in (Status.FAIL, Status.INFO) and finding.category in _SHOWN
+
+
+def own_steps(finding: Finding, step_map: StepMap) -> list[int]:
+    """Return the steps that a finding names, else those in which its ranks are late."""
+    return [*finding.steps] or [
         mark.step
         for mark in step_map.marks
         if mark.kind == "straggler" and mark.rank in finding.ranks
-    }
-    # timelines begin with the worst
-    yield from [one for one in timelines if one.step in named][:1] or timelines[:1]
+    ]
+
+
+def _step(finding: Finding, timelines: Sequence[Timeline], step_map: StepMap) -> Iterator[Timeline]:
+    """Yield the step to look at: one of its own, else the worst, with which timelines begin."""
+    own = {*own_steps(finding, step_map)}
+    yield from [one for one in timelines if one.step in own][:1] or timelines[:1]
 
 
 def _operation(finding: Finding, step: Timeline) -> str:
     """Return the first collective of the step that the evidence names."""
-    kinds = {bar.kind for bar in step.bars if bar.lane == "communication"}
+    kinds = {bar.kind for bar in step.bars if bar.is_communication}
     if not kinds:
         return ""
     longest_first = sorted(kinds, key=lambda kind: (-len(kind), kind))

@@ -15,10 +15,10 @@ from threading import Lock
 
 import msgspec
 
-from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.summarise import align_run, draw_steps
+from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.model import Diagnosis, Timeline
-from dsprof.diagnosis.sections.steps import timeline
+from dsprof.diagnosis.timelines import timeline
 from dsprof.errors import TraceError
 from dsprof.reports import render
 from dsprof.reports.base import Link
@@ -113,11 +113,11 @@ class Site:
                 yield Link(f"rank {rank}", f"/steps/{step}/ranks/{rank}#timeline")
 
     @cached_property
-    def _alignment(self) -> Alignment:
-        return align_run(self._run)
+    def _clocks(self) -> dict[int, RankClock]:
+        return align_run(self._run).clocks
 
     def _draw(self, step: int, ranks: tuple[int, ...]) -> list[Timeline]:
-        drawn = draw_steps(self._run, self._alignment, {rank: {step} for rank in ranks})
+        drawn = draw_steps(self._run, self._clocks, {rank: {step} for rank in ranks})
         details = dict(sorted(drawn.get(step, {}).items()))
         return [timeline(step, "chosen", details)] if details else []
 

@@ -101,6 +101,7 @@ def environment() -> Environment:
         "frames": shown_frames,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,
+        "ranks": fmt.ranks,
         "saving": brief.saving,
         "share": fmt.share,
         "tops": tops,

@@ -24,13 +24,20 @@ LANES = {
     "communication": "communication",
     "copies": "copies",
 }
-"""Lanes that dsprof records, from the top; those of a device are named by their streams."""
+"""Lanes that dsprof records, from the top; others are named by their stream or process group."""
+
+WHOLES = {
+    "recording": "The whole recording",
+    "dump": "Calls that the flight recorders held",
+}
+"""What is shown in place of a step, by the reason."""
 
 MAX_BARS = 3000
 """Bars of one figure: beyond, drawing and zooming become slow."""
 
 _PHASES = ("forward", "backward", "step")
 _SERIES = 6
+_MOST_LETTERS = 22  # of the name of a lane
 _LANE_PX, _BAR_PX, _GAP_PX, _TOP_PX, _AXIS_PX = 14, 11, 8, 4, 20
 
 Row = tuple[int, str]  # rank, lane
@@ -52,7 +59,7 @@ def timeline_drawing(step: Timeline, stragglers: Set[int] = frozenset()) -> Draw
         shapes.append(Shape(path, key.colour, key.label))
     bottom = max(tops.values()) + _LANE_PX
     marks = list(ticks(step.duration_ns, 4))
-    name = "The whole recording" if step.why == "recording" else f"Step {step.step}"
+    name = WHOLES.get(step.why, f"Step {step.step}")
     return Drawing(
         sentence=f"{name}, {fmt.duration(step.duration_ns)}: what each rank did when.",
         height_px=bottom + _AXIS_PX,
@@ -83,12 +90,19 @@ def _lanes(tops: Mapping[Row, float]) -> Iterator[Word]:
     """Name each lane, and with the first of a rank the rank."""
     before = None
     for (rank, lane), top in tops.items():
-        name = LANES.get(lane, lane)
         is_first = rank != before
-        yield Word(
-            100, top + 9, f"rank {rank} {name}" if is_first else name, "strong" if is_first else ""
-        )
+        name = f"rank {rank} " * is_first + LANES.get(lane, lane.removeprefix("group "))
+        yield Word(100, top + 9, shorten(name), "strong" if is_first else "")
         before = rank
+
+
+def shorten(name: str) -> str:
+    """Cut the name of a lane to what has room beside the bars."""
+    return (
+        name
+        if len(name) <= _MOST_LETTERS
+        else name[: _MOST_LETTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def longest_bars(step: Timeline) -> list[Bar]:
@@ -110,7 +124,7 @@ def lane_order(lane: str) -> tuple[int, str]:
 
 def by_kind(bars: Sequence[Bar]) -> dict[Key, list[Bar]]:
     """Return the bars by what the legend says: operations take colours in turn."""
-    operations = sorted({bar.kind for bar in bars if bar.lane == "communication"})
+    operations = sorted({bar.kind for bar in bars if bar.is_communication})
     groups: dict[Key, list[Bar]] = defaultdict(list)
     for bar in sorted(bars, key=lambda bar: (lane_order(bar.lane), bar.rank, bar.start_ns)):
         groups[_key(bar, operations)].append(bar)
@@ -120,7 +134,7 @@ def by_kind(bars: Sequence[Bar]) -> dict[Key, list[Bar]]:
 def _key(bar: Bar, operations: Sequence[str]) -> Key:
     if bar.kind == "blocked":
         return Key("blocked", "exposed_comm")
-    if bar.lane == "communication":
+    if bar.is_communication:
         return Key(bar.kind, f"series-{operations.index(bar.kind) % _SERIES + 1}")
     if bar.kind in _PHASES:
         return Key(bar.kind, f"phase-{bar.kind}")

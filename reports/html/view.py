@@ -31,13 +31,20 @@ from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
-from dsprof.reports.html.timeline_drawing import MAX_BARS, timeline_drawing
+from dsprof.reports.html.timeline_drawing import MAX_BARS, WHOLES, timeline_drawing
 from dsprof.reports.html.topology_drawing import topology_drawing
 
 MAX_STEP_BARS = 120
 MAX_FLAME_GRAPHS = 4
 
+_STEPS = {
+    "worst": "Longest measured step",
+    "median": "Step near the median",
+    "first": "First measured step",
+    "chosen": "Chosen step",
+}
 _PICKS = ("worst", "median", "first")
+_ONLY_LIVE = ("sample", "named")
 _CHECKS = {
     Status.PASS: "passed",
     Status.NOT_APPLICABLE: "not applicable",
@@ -62,6 +69,12 @@ class StepDetail:
     step: Timeline
     drawing: Drawing
     left_out: int  # bars
+
+    @property
+    def title(self) -> str:
+        """Which step it is."""
+        why = self.step.why
+        return WHOLES.get(why) or f"{_STEPS.get(why, why.capitalize())}, {self.step.step}"
 
 
 class View:
@@ -148,7 +161,7 @@ class View:
     @cached_property
     def timelines(self) -> list[StepDetail]:
         """Drawings of the worst, the median and the first step, or of the one that was chosen."""
-        steps = (step for step in self.carried if step.why != "sample")
+        steps = (step for step in self.carried if step.why not in _ONLY_LIVE)
         return [
             StepDetail(
                 step,
@@ -157,6 +170,12 @@ class View:
             )
             for step in steps
         ]
+
+    @cached_property
+    def undrawn_ranks(self) -> list[int]:
+        """Ranks that the timelines have no room for; none where other pages have one rank each."""
+        drawn = {bar.rank for step in self.carried for bar in step.bars}
+        return [rank for rank in self._diagnosis.run.ranks if rank not in drawn and len(drawn) > 1]
 
     @cached_property
     def memory(self) -> Drawing | None:

@@ -6,7 +6,6 @@ import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.timelines import Timelines
 from dsprof.analysis.engine import fold
 from dsprof.analysis.pool import collect
 from dsprof.analysis.summarise import summarise
@@ -14,10 +13,10 @@ from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
 from dsprof.trace.readers.kineto import KinetoReader
-from dsprof.trace.run import RunFiles, find_run
+from dsprof.trace.run import find_run
 from dsprof.trace.schema import CounterRow, StepCounters
 from tests.factories import kineto
-from tests.factories.trace import MS, disagreeing, fetch, header, issued, rank_trace, zero_rank
+from tests.factories.trace import MS, fetch, header, issued, rank_trace, zero_rank
 
 
 def parts() -> list[RunSummary]:
@@ -77,19 +76,3 @@ def test_profiles_that_do_not_name_their_hosts_are_read_once(monkeypatch, tmp_pa
     summary = summarise(find_run([tmp_path]))
     assert sorted(path.name for path in reads) == ["a.json", "b.json"]
     assert "wall clocks" in summary[Run].clock_method
-
-
-def test_ranks_that_disagree_are_read_again_for_the_timelines(monkeypatch, tmp_path):
-    monkeypatch.setattr("dsprof.analysis.aggregates.timelines.SAMPLE", 0)
-    ranks = {f"rank{t.rank}": t for t in disagreeing()}
-    monkeypatch.setattr("dsprof.analysis.summarise.read_rank", lambda path, *_: ranks[path.name])
-    monkeypatch.setattr("dsprof.analysis.pool.read_rank", lambda path, *_: ranks[path.name])
-    files = tuple(tmp_path / name for name in ranks)
-    run = RunFiles(files, tuple(trace.header for trace in ranks.values()))
-    timelines = summarise(run)[Timelines]
-    assert timelines.missing() == {}
-    assert {number: set(timelines.steps[number]) for _, number in timelines.choose()} == {
-        5: {0, 1},
-        3: {0, 1},
-        2: {0, 1},
-    }

@@ -111,7 +111,7 @@ def _rank_flight(dump: FlightDump, name: str, entries: Iterable[FlightEntry]) ->
     calls: dict[int, Call] = {}
     for entry in entries:
         if not entry.is_p2p:
-            call = _call(entry, dump.knows_completion and entry.seq > completed)
+            call = _call(entry, dump.is_in_flight(entry) and entry.seq > completed)
             calls[entry.seq] = _coalesced(call) if entry.seq in calls else call
     in_flight = [seq for seq, call in calls.items() if call.is_in_flight]
     if completed < 0 and dump.knows_completion and calls:
@@ -121,25 +121,21 @@ def _rank_flight(dump: FlightDump, name: str, entries: Iterable[FlightEntry]) ->
         enqueued=max(enqueued, max(calls, default=-1)),
         completed=completed if dump.knows_completion else -1,
         calls={seq: calls[seq] for seq in (*ended, *in_flight)},
-        p2p_in_flight=tuple(e for e in p2p if dump.knows_completion and _is_in_flight(e)),
+        p2p_in_flight=tuple(filter(dump.is_in_flight, p2p)),
     )
 
 
-def _call(entry: FlightEntry, may_be_in_flight: bool) -> Call:
+def _call(entry: FlightEntry, is_in_flight: bool) -> Call:
     return Call(
         op=entry.op,
         elements=(sum(map(prod, entry.input_sizes)), sum(map(prod, entry.output_sizes))),
         dtype=entry.dtype,
         created_ns=entry.created_ns,
-        is_in_flight=may_be_in_flight and _is_in_flight(entry),
+        is_in_flight=is_in_flight,
         frame=entry.frame,
         is_even=is_even(entry.op),
         is_of_zero3=entry.is_of_zero3,
     )
-
-
-def _is_in_flight(entry: FlightEntry) -> bool:
-    return entry.state != "completed" and not entry.is_retired
 
 
 def _coalesced(call: Call) -> Call:

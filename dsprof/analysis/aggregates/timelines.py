@@ -1,17 +1,20 @@
 """Steps in detail: what some ranks did in the worst, median and first step, and in a sample.
 
 The choice of the first three needs the times of all ranks, so it is not known when a rank is read.
-In synchronous training ranks mostly agree on it: each draws its own few candidates. Where they do
-not, `missing` says which ranks must be read again.
+In synchronous training ranks mostly agree on it: each draws its own few candidates. What the report
+shows beyond them, `missing` names: those ranks are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
+from dsprof.analysis.rank.bars import Bar, StepDetail, dumped
 from dsprof.analysis.rank.intervals import (
     Intervals,
     completion,
@@ -32,35 +35,13 @@ from dsprof.trace.schema import ROLES, Copy, Flush, Phase, Step
 
 CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
-RANKS = 16  # the lowest ones; more would not fit a page
+RANKS = 16  # more would not fit a page
 BARS_PER_LANE = 300
 STREAMS = 4  # of a device, the busiest
 _GAPS = 1000  # of a step: kernels that are closer are drawn as one
 WHOLE = -1  # in place of a step: all that a rank without steps recorded
+DUMP = -2  # in place of a step: what a flight recorder held
 _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "copies"}
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One rectangle, in ns of the run's time line."""
-
-    lane: str  # "activity", "phase", "communication", "copies" or "stream" and its number
-    kind: str
-    start_ns: int
-    end_ns: int
-    label: str = ""
-    group: str = ""  # of ranks
-    module: str = ""  # on whose behalf
-
-
-@dataclass(frozen=True, slots=True)
-class StepDetail:
-    """One step of one rank, in ns of the run's time line."""
-
-    start_ns: int
-    end_ns: int
-    bars: tuple[Bar, ...]
-    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +51,17 @@ class Timelines(Aggregate):
     durations: dict[int, tuple[int, int]]  # step -> ns summed over ranks, and how many ranks
     steps: dict[int, dict[int, StepDetail]]
     ranks: tuple[int, ...]  # those that are drawn, ascending
+    clocks: dict[int, RankClock]  # of all ranks, to draw more of them
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
+        clocks = {trace.rank: clock}
         if not trace.steps:
-            return cls._of_recording(trace, clock)
+            found = _without_steps(trace, clock)
+            durations = {n: (detail.end_ns - detail.start_ns, 1) for n, detail in found.items()}
+            drawn = {n: {trace.rank: detail} for n, detail in found.items()}
+            return cls(durations, drawn, (trace.rank,), clocks)
         kept = np.union1d(kept_steps(trace), longest_steps(trace))
         numbers = set(np.intersect1d(detailed_steps(trace), kept).tolist())
         steps = {step.step: step for step in trace.steps if step.step in numbers}
@@ -85,16 +71,7 @@ class Timelines(Aggregate):
         chosen = {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]}
         if trace.rank < RANKS:
             chosen.update(spread(sorted(order), SAMPLE))
-        return cls(durations, draw(trace, clock, chosen), (trace.rank,))
-
-    @classmethod
-    def _of_recording(cls, trace: RankTrace, clock: RankClock) -> Timelines:
-        whole = _recording(trace)
-        if whole is None:
-            return cls({}, {}, (trace.rank,))
-        drawn = _Artist(trace, clock).draw(whole)
-        length_ns = whole.end_ns - whole.start_ns
-        return cls({WHOLE: (length_ns, 1)}, {WHOLE: {trace.rank: drawn}}, (trace.rank,))
+        return cls(durations, draw(trace, clock, chosen), (trace.rank,), clocks)
 
     def merge(self, other: Timelines) -> Timelines:
         """Add up the times of each step, and put the lowest ranks side by side."""
@@ -103,15 +80,16 @@ class Timelines(Aggregate):
             before = durations.get(number, (0, 0))
             durations[number] = (before[0] + spent, before[1] + count)
         ranks = tuple(sorted({*self.ranks, *other.ranks})[:RANKS])
-        return replace(self.with_details(other.steps, ranks), durations=durations)
+        both = self.with_details(other.steps, ranks)
+        return replace(both, durations=durations, clocks=self.clocks | other.clocks)
 
     def with_details(
-        self, details: dict[int, dict[int, StepDetail]], ranks: tuple[int, ...]
+        self, details: Mapping[int, Mapping[int, StepDetail]], ranks: tuple[int, ...]
     ) -> Timelines:
         """Return the timelines of `ranks` with further details."""
         steps: dict[int, dict[int, StepDetail]] = {}
         for number in self.steps.keys() | details.keys():
-            both = self.steps.get(number, {}) | details.get(number, {})
+            both = {**self.steps.get(number, {}), **details.get(number, {})}
             steps[number] = {rank: both[rank] for rank in sorted(both) if rank in ranks}
         return replace(self, steps=steps, ranks=ranks)
 
@@ -121,22 +99,22 @@ class Timelines(Aggregate):
         A step is named once. Steps that not all ranks recorded in detail are left aside, if there
         are others.
         """
-        durations = {n: d for n, d in self.durations.items() if n != WHOLE}
+        durations = {n: d for n, d in self.durations.items() if n >= 0}
         if not durations:
-            return [("recording", WHOLE)] if self.durations else []
+            wholes = {WHOLE: "recording", DUMP: "dump"}
+            return [(why, n) for n, why in wholes.items() if n in self.durations][:1]
         most = max(count for _, count in durations.values())
         order = _slowest_first({n: d for n, d in durations.items() if d[1] == most})
         chosen = {"first": min(order), "median": order[len(order) // 2], "worst": order[0]}
         why = {step: name for name, step in chosen.items()}
         return [(name, step) for step, name in reversed(why.items())]
 
-    def missing(self) -> dict[int, set[int]]:
-        """Return the chosen steps that ranks to be drawn have not drawn, by rank."""
-        chosen = [number for _, number in self.choose() if number != WHOLE]
-        lacking: dict[int, set[int]] = {}
-        for rank in self.ranks:
-            if steps := {n for n in chosen if rank not in self.steps.get(n, {})}:
-                lacking[rank] = steps
+    def missing(self, numbers: Collection[int], ranks: Collection[int]) -> dict[int, set[int]]:
+        """Return which of these steps each of these ranks has not drawn."""
+        lacking: dict[int, set[int]] = defaultdict(set)
+        for rank, number in product(ranks, numbers):
+            if rank not in self.steps.get(number, {}):
+                lacking[rank].add(number)
         return lacking
 
 
@@ -148,9 +126,20 @@ def spread(numbers: Sequence[int], at_most: int) -> list[int]:
 
 def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dict[int, StepDetail]]:
     """Draw these steps of one rank, as far as it recorded them."""
+    if not trace.steps:
+        found = _without_steps(trace, clock)
+        return {n: {trace.rank: detail} for n, detail in found.items() if n in numbers}
     artist = _Artist(trace, clock)
     steps = {step.step: step for step in trace.steps if step.step in numbers}
     return {number: {trace.rank: artist.draw(step)} for number, step in steps.items()}
+
+
+def _without_steps(trace: RankTrace, clock: RankClock) -> dict[int, StepDetail]:
+    """Draw all that a rank recorded, or what its flight recorder held."""
+    if (whole := _recording(trace)) is not None:
+        return {WHOLE: _Artist(trace, clock).draw(whole)}
+    held = None if trace.flight is None else dumped(trace.flight)
+    return {} if held is None else {DUMP: held}
 
 
 def _recording(trace: RankTrace) -> Step | None:

@@ -1,4 +1,4 @@
-"""Steps split into their parts: in total, on each rank, and as timelines."""
+"""Steps split into their parts: in total and on each rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.timelines import SAMPLE, WHOLE, StepDetail, Timelines, spread
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
@@ -23,8 +22,6 @@ from dsprof.findings.wording import percent
 _WAIT_RANKS = 64
 _SPAN_RANKS = 64
 _WAIT_STEPS = 500
-_SAMPLE_BARS = 20_000
-"""Of all steps that a report has beside the worst, the median and the first: they make its size."""
 
 
 def split_steps(summary: RunSummary) -> model.Steps:
@@ -67,17 +64,6 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
         exposed_ns=matrix,
         left_out_ranks=len(measurable) - len(ranks),
     )
-
-
-def timelines(summary: RunSummary) -> list[model.Timeline]:
-    """Show the worst, the median and the first step of up to 16 ranks, then a sample of others."""
-    facts = summary[Timelines]
-    chosen = [(why, number) for why, number in facts.choose() if facts.steps.get(number)]
-    others = sorted(facts.steps.keys() - {number for _, number in chosen} - {WHOLE})
-    counts = [sum(len(detail.bars) for detail in facts.steps[n].values()) for n in others]
-    affordable = _SAMPLE_BARS * len(others) // max(sum(counts), 1)
-    chosen += [("sample", number) for number in spread(others, min(affordable, SAMPLE))]
-    return [timeline(number, why, facts.steps[number]) for why, number in chosen]
 
 
 def devices(summary: RunSummary) -> list[model.DeviceRow]:
@@ -206,34 +192,8 @@ def _kernel_row(sums: KernelSum) -> model.KernelRow:
     return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
-def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
-    """Lay out one step of several ranks."""
-    start = min(detail.start_ns for detail in ranks.values())
-    return model.Timeline(
-        step=number,
-        why=why,
-        duration_ns=max(detail.end_ns for detail in ranks.values()) - start,
-        bars=[
-            model.Bar(
-                rank=rank,
-                lane=bar.lane,
-                kind=bar.kind,
-                start_ns=bar.start_ns - start,
-                end_ns=bar.end_ns - start,
-                label=bar.label,
-                group=bar.group,
-                module=bar.module,
-            )
-            for rank, detail in ranks.items()
-            for bar in detail.bars
-        ],
-        left_out=sum(detail.left_out for detail in ranks.values()),
-    )
-
-
 SECTIONS = {
     "annotations": annotated,
     "devices": devices,
-    "timelines": timelines,
     "waits": waits,
 }

@@ -31,6 +31,7 @@ class FlightEntry:
     dtype: str
     state: str  # "scheduled", "started" or "completed", as the recorder says
     created_ns: int
+    completed_ns: int = 0  # when the watchdog saw it; 0: it did not
     is_retired: bool = False  # the watchdog has stopped to look after it
     is_p2p: bool = False
     source: int = -1  # ranks in the group, of a send or recv
@@ -47,3 +48,8 @@ class FlightDump:
     knows_completion: bool  # gloo's recorder never learns what has ended
     groups: dict[str, FlightGroup]
     entries: list[FlightEntry]
+
+    def is_in_flight(self, entry: FlightEntry) -> bool:
+        """Whether a call had not ended when the recorder was dumped."""
+        is_open = entry.state != "completed" and not entry.is_retired
+        return self.knows_completion and is_open

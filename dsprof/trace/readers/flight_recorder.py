@@ -127,6 +127,7 @@ def _entry(entry: dict[Any, Any]) -> FlightEntry:
         dtype=text(dtypes[0]) if dtypes else "",
         state=text(entry.get("state")),
         created_ns=number(entry.get("time_created_ns")),
+        completed_ns=number(entry.get("time_discovered_completed_ns")),
         is_retired=entry.get("retired") is True,
         is_p2p=is_p2p,
         source=there if is_receiving else here,

@@ -5,7 +5,8 @@
   const part = (name) => live.querySelector(name);
   const WIDTH = 1000, ROW = 14, BAR = 11, GAP = 8, LEVELS = 3, SERIES = 6, MOST = 22, LEAST_NS = 100;
   const LANES = ["activity", "phase", "communication", "copies"];
-  const NAMES = { phase: "phases" };
+  const named = (lane) => (lane === "phase" ? "phases" : lane.replace(/^group /, ""));
+  const communicates = (bar) => bar.lane === "communication" || bar.lane.startsWith("group ");
   const PHASES = ["forward", "backward", "step"];
   const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 
@@ -61,9 +62,9 @@
   function painter(by) {
     const bars = report.timelines.flatMap((step) => step.bars);
     if (by === "kind") {
-      const operations = [...new Set(bars.filter((bar) => bar.lane === "communication").map((bar) => bar.kind))].sort();
+      const operations = [...new Set(bars.filter(communicates).map((bar) => bar.kind))].sort();
       return (bar) => {
-        if (bar.lane === "communication") return `series-${(operations.indexOf(bar.kind) % SERIES) + 1}`;
+        if (communicates(bar)) return `series-${(operations.indexOf(bar.kind) % SERIES) + 1}`;
         if (bar.kind === "blocked") return "exposed_comm";
         if (PHASES.includes(bar.kind)) return `phase-${bar.kind}`;
         return ["compute", "copies", "idle"].includes(bar.kind) ? bar.kind : "other";
@@ -82,7 +83,7 @@
 
   const said = (bar) =>
     [
-      `rank ${bar.rank}`, bar.lane === bar.kind ? "" : NAMES[bar.lane] ?? bar.lane, bar.kind,
+      `rank ${bar.rank}`, bar.lane === bar.kind ? "" : named(bar.lane), bar.kind,
       duration(bar.end_ns - bar.start_ns), `from ${duration(Math.max(bar.start_ns, 0))}`,
       bar.group, bar.module, bar.label,
     ].filter(Boolean).join(", ");
@@ -177,8 +178,8 @@
     span = [0, Math.max(step.duration_ns, 1)];
     picked = null;
     framed = stragglers(step.step);
-    const why = { worst: ", the longest", median: ", near the median", first: ", the first measured" }[step.why] ?? "";
-    const name = step.why === "recording" ? "The whole recording" : `Step ${step.step}${why}`;
+    const why = { worst: ", the longest", median: ", near the median", first: ", the first measured", named: ", named by a finding" }[step.why] ?? "";
+    const name = { recording: "The whole recording", dump: "Calls that the flight recorders held" }[step.why] ?? `Step ${step.step}${why}`;
     const title = `${name}: ${duration(step.duration_ns)}`;
     part(".step").textContent = title;
     part(".range").value = report.timelines.indexOf(step);
@@ -196,7 +197,7 @@
   }
 
   function names(height) {
-    const name = (row) => `${row.isFirst ? `rank ${row.rank} ` : ""}${NAMES[row.lane] ?? row.lane}`;
+    const name = (row) => `${row.isFirst ? `rank ${row.rank} ` : ""}${named(row.lane)}`;
     const texts = shown.rows.map(name).map((text) => (text.length > MOST ? `${text.slice(0, MOST - 1)}…` : text));
     const wide = Math.max(64, 7 * Math.max(...texts.map((text) => text.length)) + 8);
     const lanes = part(".lanes");
@@ -229,7 +230,7 @@
   function numbers() {
     const sums = new Map();
     for (const bar of shown.bars) {
-      const key = [bar.rank, NAMES[bar.lane] ?? bar.lane, bar.kind].join("\n");
+      const key = [bar.rank, named(bar.lane), bar.kind].join("\n");
       const length = bar.end_ns - bar.start_ns;
       const [count, sum, most] = sums.get(key) ?? [0, 0, 0];
       sums.set(key, [count + 1, sum + length, Math.max(most, length)]);

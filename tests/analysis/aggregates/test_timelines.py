@@ -46,16 +46,14 @@ def test_worst_and_median_are_of_measured_steps():
     timelines = summary(uneven(0), uneven(1, longer=1))[Timelines]
     chosen = dict(timelines.choose())
     assert (chosen["worst"], LENGTHS[chosen["median"]]) == (7, 54)
-    assert all(len(timelines.steps[number]) == 2 for number in chosen.values())
-    assert timelines.missing() == {}
+    assert timelines.missing(chosen.values(), (0, 1)) == {}
 
 
 def test_the_choice_is_by_the_mean_over_ranks(monkeypatch):
     monkeypatch.setattr("dsprof.analysis.aggregates.timelines.SAMPLE", 0)
     timelines = summary(*disagreeing())[Timelines]
     assert timelines.choose() == [("worst", 5), ("median", 3), ("first", 2)]
-    assert {step for steps in timelines.missing().values() for step in steps} <= {2, 3, 5}
-    assert timelines.missing()
+    assert timelines.missing((5, 3, 2), (0, 1)) == {1: {3}}
 
 
 def test_only_the_lowest_ranks_are_drawn():

@@ -207,6 +207,15 @@ def test_many_steps_are_averaged_and_say_so() -> None:
     assert "step 2-10" in drawn.text
 
 
+def test_ranks_without_room_in_the_timeline_are_named_with_the_command_that_shows_them() -> None:
+    made = factory.diagnosis(2, 4)
+    assert "Drawn are" not in page_of(made).one("section", id="timeline").text
+    made.run.ranks = [0, 1, *range(5, 70)]
+    text = page_of(made).one("section", id="timeline").text
+    assert "Drawn are 2 of 67 ranks:" in text
+    assert "dsprof report PATH --ranks 5-16" in text
+
+
 def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
     rank_0 = page.one("section", id="waits").one("table", _class="heat").one("tbody").all("tr")[0]
     step_1 = rank_0.all("td")[2]  # after the mean and step 0
