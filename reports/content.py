@@ -42,6 +42,7 @@ class StepBar:
     fastest_ns: int | None
     slowest_ns: int | None
     slowest_rank: int | None
+    steps: int = 1  # whose mean it is
 
     @property
     def is_split(self) -> bool:
@@ -140,6 +141,7 @@ def _step_bar(rows: Sequence[StepParts]) -> StepBar:
         fastest_ns=_mean([row.fastest_total_ns for row in rows]),
         slowest_ns=_mean([row.slowest_total_ns for row in rows]),
         slowest_rank=first.slowest_rank if first is last else None,
+        steps=len(rows),
     )
 
 

@@ -27,7 +27,7 @@ from dsprof.diagnosis.headline import (
 )
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.sections import sections
-from dsprof.diagnosis.sections.communication import transfers
+from dsprof.diagnosis.sections.communication import expected_curves, transfers
 from dsprof.diagnosis.sections.hang import hang_report
 from dsprof.diagnosis.sections.history import history_note
 from dsprof.diagnosis.sections.quality import in_a_line, quality
@@ -118,6 +118,7 @@ def diagnosis_of(
         throughput=throughput(summary, typical),
         **{field: make(summary) for field, make in sections().items()},
     )
+    diagnosis.expected_curves = expected_curves(summary, diagnosis.transfers)
     diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, mapped)
     diagnosis.quality.notes += filter(None, [history_note(diagnosis.history)])
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)

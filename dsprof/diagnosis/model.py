@@ -260,6 +260,27 @@ class TransferRow(_Part):
     is_judged: bool = False  # by low-bus-bandwidth: large and frequent enough
 
 
+class ExpectedCurve(_Part):
+    """The bus bandwidth that is expected of an operation in a group, over the sizes of the run."""
+
+    op: str
+    group: str
+    group_size: int
+    hosts: int
+    source: str  # "the baseline", or the link that others measured
+    bytes: list[int]
+    busbw: list[float]
+
+    def __post_init__(self) -> None:
+        """Refuse a curve that no renderer could draw: one may come from a file.
+
+        Raises:
+            ValueError: it has not one speed for each size, or one that no logarithm has.
+        """
+        if len(self.bytes) != len(self.busbw) or min([*self.bytes, *self.busbw], default=1) <= 0:
+            raise ValueError("an expected curve has not one speed for each size")
+
+
 class FlightRow(_Part):
     """A process group in which collectives were in flight when flight recorders were dumped."""
 
@@ -826,6 +847,7 @@ class Diagnosis(_Part):
     rules: list[RuleInfo] = []
     baseline: BaselineInfo | None = None
     transfers: list[TransferRow] = []
+    expected_curves: list[ExpectedCurve] = []
     utilisation: UtilisationInfo = msgspec.field(default_factory=UtilisationInfo)
     throughput: Throughput = msgspec.field(default_factory=Throughput)
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsprof.diagnosis.model import TransferRow
+from dsprof.diagnosis.model import ExpectedCurve, TransferRow
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, level, line
 
@@ -15,37 +15,42 @@ _SERIES = 6
 _LEAST = 3  # sizes: fewer are read in the table
 
 
-def bandwidth_drawing(transfers: Sequence[TransferRow]) -> Drawing | None:
+def bandwidth_drawing(
+    transfers: Sequence[TransferRow], curves: Sequence[ExpectedCurve] = ()
+) -> Drawing | None:
     """Draw a line for each operation and group, on logarithmic axes; None for a few sizes."""
     rows = [row for row in transfers if row.bytes > 0 and row.busbw > 0]
     if len(rows) < _LEAST:
         return None
-    rates = [row.busbw for row in rows] + [row.expected_busbw for row in rows if row.expected_busbw]
-    axes = _Axes([float(row.bytes) for row in rows], rates)
     lines: dict[str, list[TransferRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.op, row.group, row.bytes)):
-        lines[f"{row.op} ({row.group}, {fmt.plural(row.group_size, 'rank')})"].append(row)
+        lines[_name(row)].append(row)
+    expected = [curve for curve in curves if curve.bytes and _name(curve) in lines]
+    rates = [row.busbw for row in rows] + [rate for curve in expected for rate in curve.busbw]
+    axes = _Axes([float(row.bytes) for row in rows], rates)
     colours = {name: f"series-{n % _SERIES + 1}" for n, name in enumerate(lines)}
     fastest = max(rows, key=lambda row: row.busbw)
+    sources = dict.fromkeys(curve.source for curve in expected)
     return Drawing(
         sentence=f"Bus bandwidth by size of a collective, at most {fmt.rate(fastest.busbw)} at "
         f"{fmt.size(fastest.bytes)}.",
         height_px=_TOP_PX + _PLOT_PX + _AXIS_PX,
         shapes=(
             Shape("".join(level(axes.y(rate)) for rate in axes.rates()), "line", kind="line"),
-            *(
-                shape
-                for name, alike in lines.items()
-                for shape in _lines(alike, axes, colours[name])
-            ),
+            *(_expected(curve, axes, colours[_name(curve)]) for curve in expected),
+            *(_measured(alike, axes, colours[name]) for name, alike in lines.items()),
         ),
         words=(*_points(lines, colours, axes), *axes.sizes()),
         lanes=tuple(Word(100, axes.y(rate) + 4, fmt.rate(rate)) for rate in axes.rates()),
         keys=(
             *(Key(name, colour) for name, colour in colours.items()),
-            *([Key("expected at that size", "soft")] if len(rates) > len(rows) else []),
+            *([Key(f"expected: {', '.join(sources)}", "soft", "dashed")] if sources else []),
         ),
     )
+
+
+def _name(row: TransferRow | ExpectedCurve) -> str:
+    return f"{row.op} ({row.group}, {fmt.plural(row.group_size, 'rank')})"
 
 
 class _Axes:
@@ -75,19 +80,20 @@ class _Axes:
             yield Word(self.x(2.0**power) / 10, _TOP_PX + _PLOT_PX + 15, fmt.size(2.0**power))
 
 
-def _lines(alike: Sequence[TransferRow], axes: _Axes, colour: str) -> Iterator[Shape]:
-    yield Shape(line((axes.x(r.bytes), axes.y(r.busbw)) for r in alike), colour, kind="line")
-    expected = [(axes.x(r.bytes), axes.y(r.expected_busbw)) for r in alike if r.expected_busbw]
-    if expected:
-        yield Shape(line(expected), "soft", kind="line")
+def _measured(alike: Sequence[TransferRow], axes: _Axes, colour: str) -> Shape:
+    return Shape(line((axes.x(r.bytes), axes.y(r.busbw)) for r in alike), colour, kind="line")
+
+
+def _expected(curve: ExpectedCurve, axes: _Axes, colour: str) -> Shape:
+    pairs = zip(curve.bytes, curve.busbw, strict=True)
+    path = line((axes.x(size), axes.y(rate)) for size, rate in pairs)
+    return Shape(path, colour, f"{_name(curve)}, expected: {curve.source}", "dashed")
 
 
 def _points(
     lines: Mapping[str, Sequence[TransferRow]], colours: Mapping[str, str], axes: _Axes
 ) -> Iterator[Word]:
-    """Mark what was measured by a dot, and what is expected by a ring: lines may be points."""
+    """Mark what was measured by a dot: lines may be points."""
     for name, row in ((name, row) for name, alike in lines.items() for row in alike):
         x = axes.x(row.bytes) / 10
         yield Word(x, axes.y(row.busbw) + 4, "\N{BLACK CIRCLE}", colour=colours[name])
-        if row.expected_busbw:
-            yield Word(x, axes.y(row.expected_busbw) + 4, "\N{WHITE CIRCLE}")

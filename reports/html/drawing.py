@@ -12,6 +12,7 @@ from typing import Literal
 
 WIDTH = 1000
 _LANES_PX = 64
+_LETTER_PX, _CAPITAL_PX = 7, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Shape:
     path: str
     colour: str  # its name in the style sheet
     title: str = ""  # shown while the pointer is on it
-    kind: Literal["area", "line", "outline", "tint"] = "area"
+    kind: Literal["area", "line", "dashed", "outline", "tint"] = "area"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Key:
 
     label: str
     colour: str
-    kind: Literal["area", "outline", "triangle", "line"] = "area"
+    kind: Literal["area", "outline", "triangle", "line", "dashed"] = "area"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,11 @@ class Drawing:
     @property
     def lanes_px(self) -> int:
         """Width of the names at its left: that of most, so that axes of drawings align."""
-        return max(7 * max((len(lane.text) for lane in self.lanes), default=0) + 8, _LANES_PX)
+        return max(max((_wide(lane.text) for lane in self.lanes), default=0) + 8, _LANES_PX)
+
+
+def _wide(text: str) -> int:
+    return sum(_CAPITAL_PX if letter.isupper() else _LETTER_PX for letter in text)
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> str:

@@ -55,11 +55,11 @@ class FlameGraph:
 
 
 def waiting_lines(rows: Sequence[CallSiteRow]) -> FlameGraph | None:
-    """Draw exposed time by phase, line and operation; None where none was measured."""
+    """Draw exposed time by phase, file, function, line, operation; None where none was measured."""
     paths: dict[Path, float] = {
         (
             Frame(row.phase or "outside all phases", "library"),
-            Frame(row.site or _FROM_CPP, "own", shortened(row.site)),
+            *_site(row.site),
             Frame(row.op, "library"),
         ): row.exposed_ns
         for row in rows
@@ -67,6 +67,19 @@ def waiting_lines(rows: Sequence[CallSiteRow]) -> FlameGraph | None:
     }
     labels = {"own": "line of the program", "library": "phase, operation", "others": "others"}
     return _flame_graph(paths, "exposed communication per rank and step", fmt.duration, labels)
+
+
+def _site(site: str) -> Path:
+    """Return the frames of "file:line function": traces hold no callers."""
+    file, _, place = site.rpartition(":")
+    line, _, function = place.partition(" ")
+    if not (file and function):
+        return (Frame(site or _FROM_CPP, "own", shortened(site)),)
+    return (
+        Frame(file, "own", shortened(f"{file}:").rstrip(":")),
+        Frame(f"{function} in {file}", "own", function),
+        Frame(site, "own", f"line {line}"),
+    )
 
 
 def held_memory(row: SnapshotRow) -> FlameGraph | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
-from dsprof.diagnosis.model import StepMap
+from dsprof.diagnosis.model import StepMap, StepMark
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle, upright
 from dsprof.reports.html.step_drawings import step_labels
@@ -82,17 +83,39 @@ def _cells(levels: Sequence[Sequence[int | None]], height: float) -> Iterator[Sh
 def _marks(found: StepMap, height: float, bottom: int) -> Iterator[Shape]:
     """Frame stragglers, put a triangle above outliers, and a line where the pace changes."""
     width = WIDTH / len(found.steps)
+    for run in _runs(found.marks):
+        first, last = run[0], run[-1]
+        frame = rectangle(
+            first.column * width,
+            _TOP_PX + (first.row or 0) * height,
+            (last.column - first.column + 0.94) * width,
+            height - 1,
+        )
+        yield Shape(frame, "ink", _said(found, run), "outline")
     for mark in found.marks:
         left = mark.column * width
-        if mark.kind == "straggler" and mark.row is not None:
-            path = rectangle(left, _TOP_PX + mark.row * height, width * 0.94, height - 1)
-            yield Shape(path, "ink", mark.text, "outline")
-        elif mark.kind == "outlier":
+        if mark.kind == "outlier":
             middle, half = left + width * 0.47, min(width / 2, 5)
             path = f"M{middle - half:.1f} 2h{2 * half:.1f}l-{half:.1f} 7z"
             yield Shape(path, "ink", mark.text)
-        else:
+        elif mark.kind == "change":
             yield Shape(upright(left, 0, bottom), "ink", mark.text, "line")
+
+
+def _runs(marks: Iterable[StepMark]) -> Iterator[list[StepMark]]:
+    """Join stragglers that are neighbours in a row: a frame around each cell would hatch it."""
+    late = [mark for mark in marks if mark.kind == "straggler" and mark.row is not None]
+    late.sort(key=lambda mark: (mark.row, mark.column))
+    place = enumerate(late)
+    for _, run in groupby(place, key=lambda at: (at[1].rank, at[1].row, at[1].column - at[0])):
+        yield [mark for _, mark in run]
+
+
+def _said(found: StepMap, run: Sequence[StepMark]) -> str:
+    if len(run) == 1:
+        return run[0].text
+    first, last = found.steps[run[0].column][0], found.steps[run[-1].column][1]
+    return f"The others wait for rank {run[0].rank} in steps {first} to {last}"
 
 
 def _lanes(found: StepMap, height: float) -> Iterator[Word]:

@@ -71,9 +71,10 @@ def _bandwidth(diagnosis: Diagnosis) -> go.Figure:
         sizes = [row.bytes for row in rows]
         speeds = [row.busbw / _GB for row in rows]
         figure.add_scatter(x=sizes, y=speeds, name=op, mode="lines+markers")
-        expected = [row.expected_busbw and row.expected_busbw / _GB for row in rows]
-        if any(expected):
-            figure.add_scatter(x=sizes, y=expected, name=f"{op}, expected", mode="markers")
+    for curve in diagnosis.expected_curves:
+        speeds = [busbw / _GB for busbw in curve.busbw]
+        name = f"{curve.op}, expected: {curve.source}"
+        figure.add_scatter(x=curve.bytes, y=speeds, name=name, mode="lines", line_dash="dash")
     return figure
 
 

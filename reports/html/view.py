@@ -134,13 +134,19 @@ class View:
         return step_bar(self.step) if self.step.total_ns and self.step.is_split else None
 
     @cached_property
-    def step_columns(self) -> Drawing | None:
-        """All steps, or those of the map below, so that both have one axis; None for one step."""
+    def column_bars(self) -> list[content.StepBar]:
+        """All steps, or those of the map below, so that both have one axis."""
         if self.heat_map is None:
-            return step_columns(self.bars) if len(self.bars) > 1 else None
+            return self.bars
         first = self._diagnosis.step_map.steps[0][0]
         rows = [row for row in self._diagnosis.steps.rows if (row.step or 0) >= first]
-        return step_columns(content.step_bars(rows, MAX_STEP_BARS)) if rows else None
+        return content.step_bars(rows, MAX_STEP_BARS)
+
+    @cached_property
+    def step_columns(self) -> Drawing | None:
+        """Each step; None for a single one."""
+        least = 2 if self.heat_map is None else 1
+        return step_columns(self.column_bars) if len(self.column_bars) >= least else None
 
     @cached_property
     def heat_map(self) -> Drawing | None:
@@ -238,7 +244,7 @@ class View:
     @cached_property
     def bandwidth(self) -> Drawing | None:
         """Speed of transfers by size; None for a few sizes."""
-        return bandwidth_drawing(self._diagnosis.transfers)
+        return bandwidth_drawing(self._diagnosis.transfers, self._diagnosis.expected_curves)
 
     @cached_property
     def hang(self) -> hangs.Picture | None:

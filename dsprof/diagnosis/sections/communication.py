@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,18 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.lateness import Lateness, lateness
+from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.per_step import per_rank_step
 from dsprof.findings.wording import percent
-from dsprof.rules.hardware.judged_transfers import Judged, Thresholds, judged
+from dsprof.rules.hardware.judged_transfers import (
+    Expectations,
+    Judged,
+    Thresholds,
+    judged,
+)
 
 _FLUSH_ROWS = 200
 _CALL_SITES = 200
@@ -170,6 +177,38 @@ def transfers(summary: RunSummary, thresholds: Mapping[str, Any]) -> list[model.
     """List transfers by group, operation and size, up to 100."""
     given: Thresholds = thresholds.get(_RULE, Thresholds())
     return [_transfer_row(row, given) for row in judged(summary, given)[:_TRANSFER_ROWS]]
+
+
+def expected_curves(
+    summary: RunSummary, rows: Sequence[model.TransferRow]
+) -> list[model.ExpectedCurve]:
+    """Say what is expected over all sizes of the rows, for each operation and group of them."""
+    known = [row.bytes for row in rows if row.bytes > 0]
+    if not known:
+        return []
+    powers = (1 << power for power in range(max(known).bit_length()))
+    sizes = sorted({min(known), *(size for size in powers if size > min(known)), max(known)})
+    expected = Expectations.of(summary)
+    curves = []
+    for op, group, group_size, hosts in dict.fromkeys(map(_PATH_OF, rows)):
+        path = Path(op, group, group_size, hosts, "")
+        found = [(size, held) for size in sizes if (held := expected.at(path, size))]
+        if found:
+            curves.append(
+                model.ExpectedCurve(
+                    op=op,
+                    group=group,
+                    group_size=group_size,
+                    hosts=hosts,
+                    source=found[0][1].source,
+                    bytes=[size for size, _ in found],
+                    busbw=[held.busbw for _, held in found],
+                )
+            )
+    return curves
+
+
+_PATH_OF = attrgetter("op", "group", "group_size", "hosts")
 
 
 def _transfer_row(row: Judged, thresholds: Thresholds) -> model.TransferRow:

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import busbw_factor
-from dsprof.analysis.run.transfer_speed import Transfer, transfers
+from dsprof.analysis.run.transfer_speed import Path, Transfer, transfers
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.hardware.links import Expected, LinkModel
 
@@ -47,25 +47,40 @@ class Judged:
 
 def judged(run: RunSummary, thresholds: Thresholds) -> list[Judged]:
     """Return all transfers of measured steps, each with what it is held to."""
-    steps, costs = run[Steps].measured, run[BaselineCosts]
-    model = LinkModel.of(run[EnvironmentFacts])
+    expected = Expectations.of(run)
     found = []
-    for row in transfers(run[Arrivals], steps or None):
-        if (measured := _measured(costs, row)) is not None:
-            found.append(Judged(row, measured, thresholds.baseline_bytes))
-            continue
-        large = row.path.nodes > 1
-        least = thresholds.across_nodes_bytes if large else thresholds.within_node_bytes
-        found.append(Judged(row, model.expected(row.path, row.nbytes), least))
+    for row in transfers(run[Arrivals], run[Steps].measured or None):
+        held_to = expected.at(row.path, row.nbytes)
+        least = thresholds.within_node_bytes
+        if held_to and held_to.is_measured:
+            least = thresholds.baseline_bytes
+        elif row.path.nodes > 1:
+            least = thresholds.across_nodes_bytes
+        found.append(Judged(row, held_to, least))
     return found
 
 
-def _measured(costs: BaselineCosts, row: Transfer) -> Expected | None:
-    """Return what the baseline says; None if it does not know such a group."""
-    path = row.path
-    across = path.nodes > 1
-    cost_ns = costs.cost_ns(path.op, row.nbytes, path.group_size, crosses_nodes=across)
-    factor = busbw_factor(path.op, path.group_size)
-    if not cost_ns or not factor:
-        return None
-    return Expected(row.nbytes / cost_ns * 1e9 * factor, "the baseline", is_measured=True)
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What messages may be held to: a baseline, else what others measured of the link."""
+
+    costs: BaselineCosts
+    links: LinkModel
+
+    @classmethod
+    def of(cls, run: RunSummary) -> Expectations:
+        """Return those of a run."""
+        return cls(run[BaselineCosts], LinkModel.of(run[EnvironmentFacts]))
+
+    def at(self, path: Path, nbytes: int) -> Expected | None:
+        """Return what a message may be held to; None where that is not known."""
+        return self._measured(path, nbytes) or self.links.expected(path, nbytes)
+
+    def _measured(self, path: Path, nbytes: int) -> Expected | None:
+        """Return what the baseline says; None if it does not know such a group."""
+        across = path.nodes > 1
+        cost_ns = self.costs.cost_ns(path.op, nbytes, path.group_size, crosses_nodes=across)
+        factor = busbw_factor(path.op, path.group_size)
+        if not cost_ns or not factor:
+            return None
+        return Expected(nbytes / cost_ns * 1e9 * factor, "the baseline", is_measured=True)

@@ -199,11 +199,11 @@
   function names(height) {
     const name = (row) => `${row.isFirst ? `rank ${row.rank} ` : ""}${named(row.lane)}`;
     const texts = shown.rows.map(name).map((text) => (text.length > MOST ? `${text.slice(0, MOST - 1)}…` : text));
-    const wide = Math.max(64, 7 * Math.max(...texts.map((text) => text.length)) + 8);
     const lanes = part(".lanes");
-    lanes.setAttribute("width", wide);
-    lanes.setAttribute("height", height);
     lanes.replaceChildren(...shown.rows.map((row, i) => word("100%", row.y + 9, texts[i], row.isFirst ? "strong" : "")));
+    const wide = Math.max(...[...lanes.children].map((text) => text.getComputedTextLength()));
+    lanes.setAttribute("width", Math.max(64, Math.ceil(wide) + 8));
+    lanes.setAttribute("height", height);
   }
 
   function stragglers(number) {

@@ -34,8 +34,10 @@ SIGHT = {
 XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
 WHITE = [0.9505, 1.0, 1.089]
 TOGETHER = (
-    ("compute", "exposed_comm", "copies", "idle", "other"),
-    ("phase-forward", "phase-backward", "phase-step"),
+    (
+        *("compute", "exposed_comm", "copies", "idle", "other"),
+        *("phase-forward", "phase-backward", "phase-step"),
+    ),
     tuple(f"series-{n}" for n in range(1, 7)),
 )
 

@@ -10,6 +10,7 @@ import pytest
 from dsprof.diagnosis.model import (
     Bar,
     BucketFill,
+    ExpectedCurve,
     FillMoment,
     GroupLayout,
     LogMarkRow,
@@ -117,6 +118,22 @@ def test_a_slow_rank_is_a_dark_row_and_marks_say_what_stands_out() -> None:
     assert [key.kind for key in made.keys] == ["area", "area", "outline", "triangle", "line"]
 
 
+def test_stragglers_that_are_neighbours_have_one_frame() -> None:
+    late = [
+        StepMark(kind="straggler", step=7 + c, column=c, rank=r, row=r, text=f"late in {7 + c}")
+        for c, r in ((0, 1), (1, 1), (2, 0), (3, 1), (4, 1))
+    ]
+    made = heat_map(cells([[100] * 5, [160] * 5], late))
+    assert made is not None
+    assert [shape.title for shape in made.shapes if shape.kind == "outline"] == [
+        "late in 9",
+        "The others wait for rank 1 in steps 7 to 8",
+        "The others wait for rank 1 in steps 10 to 11",
+    ]
+    frames = [(left, width) for left, _, width, _ in rectangles(made, "ink")]
+    assert frames == [(400, 188), (0, 388), (600, 388)]
+
+
 def test_noise_is_not_dark() -> None:
     made = heat_map(cells([[100, 103], [101, 102]]))
     assert made is not None
@@ -205,20 +222,27 @@ def test_memory_has_a_colour_for_each_kind_that_can_be_seen_and_gaps_where_it_is
     assert table.rows[0][7:] == (300, 500, 9)
 
 
-def test_bandwidth_is_a_point_for_each_size_and_a_ring_where_one_is_expected() -> None:
+def test_bandwidth_is_a_point_for_each_size_and_a_dashed_curve_where_it_is_expected() -> None:
     small, large = reversed(factory.transfers(8))
     rows = [small, large, msgspec.structs.replace(large, op="all_gather", busbw=3e9)]
-    made = bandwidth_drawing(rows)
+    curve = ExpectedCurve(
+        op="all_reduce", group="world", group_size=8, hosts=1, source="the baseline",
+        bytes=[12, 1 << 20, 28_731_392], busbw=[40e3, 1e9, 2.9e9],
+    )  # fmt: skip
+    elsewhere = msgspec.structs.replace(curve, op="broadcast")
+    made = bandwidth_drawing(rows, [curve, elsewhere])
     assert made is not None
     points = [word for word in made.words if word.text == "\N{BLACK CIRCLE}"]
-    rings = [word for word in made.words if word.text == "\N{WHITE CIRCLE}"]
-    assert (len(points), len(rings)) == (3, 2)
+    assert len(points) == 3
     assert {word.colour for word in points} == {key.colour for key in made.keys[:2]}
     by_speed = sorted(points, key=lambda word: word.y)  # the fastest is the highest
     assert by_speed[0].x == by_speed[1].x > by_speed[2].x
     assert [key.label for key in made.keys] == [
-        "all_gather (world, 8 ranks)", "all_reduce (world, 8 ranks)", "expected at that size",
+        "all_gather (world, 8 ranks)", "all_reduce (world, 8 ranks)", "expected: the baseline",
     ]  # fmt: skip
+    (dashed,) = [shape for shape in made.shapes if shape.kind == "dashed"]
+    assert dashed.colour == made.keys[1].colour
+    assert dashed.path.count("L") == 2
     assert bandwidth_drawing(rows[:2]) is None
 
 
