@@ -41,7 +41,7 @@ class HtmlRenderer:
             sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
             csp=_content_security_policy(code),
             script=code,
-            facts=packed(to_json(diagnosis)),
+            facts=packed(to_json(view.facts)),
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
+
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.diagnosis.model import (
     Diagnosis,
@@ -85,7 +87,7 @@ class View:
         self.carried = [step for step in diagnosis.timelines if step.bars]
         self.picks = [step for step in self.carried if step.why in _PICKS]
         self.is_live = bool(self.carried) and not is_static
-        self.facts = content.run_line(diagnosis.run)
+        self.run_line = content.run_line(diagnosis.run)
         self.quality = list(content.quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
         self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
@@ -164,17 +166,32 @@ class View:
             if first <= step <= last
         )
 
+    @property
+    def facts(self) -> Diagnosis:
+        """What the page carries as JSON: a static one only the steps that it draws."""
+        if self.is_live:
+            return self._diagnosis
+        drawn = {step.step for step in self._still}
+        places = [place for place in self._diagnosis.timeline_places if place.step in drawn]
+        return msgspec.structs.replace(
+            self._diagnosis, timelines=self._still, timeline_places=places
+        )
+
+    @property
+    def _still(self) -> list[Timeline]:
+        """The worst, the median and the first step, or the one that was chosen."""
+        return [step for step in self.carried if step.why not in _ONLY_LIVE]
+
     @cached_property
     def timelines(self) -> list[StepDetail]:
-        """Drawings of the worst, the median and the first step, or of the one that was chosen."""
-        steps = (step for step in self.carried if step.why not in _ONLY_LIVE)
+        """Drawings of steps, for pages and readers without scripts."""
         return [
             StepDetail(
                 step,
                 timeline_drawing(step, self._stragglers(step.step)),
                 step.left_out + max(len(step.bars) - MAX_BARS, 0),
             )
-            for step in steps
+            for step in self._still
         ]
 
     @cached_property
