@@ -16,6 +16,7 @@ from dsprof.config import (
     COMMAND_PID,
     CONFIG_VARIABLE,
     FIELDS,
+    OBSERVER,
     PREFIX,
     SWITCH,
     Config,
@@ -25,6 +26,7 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.errors import DsprofError
+from dsprof.recording.observer import dismiss, observe
 
 _STARTUP = Path(__file__).parents[1] / "recording/startup"
 
@@ -66,7 +68,7 @@ nothing, set DSPROF=1 on each node."""
             command = command[1:]
         if not command:
             raise DsprofError("no command to start; type it after --: dsprof run -- COMMAND...")
-        variables = _variables(os.environ, vars(arguments))
+        variables, out = _variables(os.environ, vars(arguments))
         if not loads_plugins(torch := version_of("torch")):
             print(
                 f"dsprof: torch {torch} loads no plugins (2.6 and later do), so recording starts "
@@ -75,13 +77,18 @@ nothing, set DSPROF=1 on each node."""
             )
             variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
         variables[COMMAND_PID] = str(os.getpid())
-        become(command, variables)
+        variables[OBSERVER] = observe(Path(out))
+        try:
+            become(command, variables)
+        except DsprofError:
+            dismiss(variables[OBSERVER])
+            raise
 
 
 def _variables(
     environment: Mapping[str, str], arguments: Mapping[str, str | None]
-) -> dict[str, str]:
-    """Return the environment of the command.
+) -> tuple[dict[str, str], str]:
+    """Return the environment of the command, and the folder of its traces.
 
     Raises:
         ConfigError: it, or an option, holds a setting that recording would refuse.
@@ -94,8 +101,8 @@ def _variables(
     others = {name: value for name, value in ours.items() if name not in asked}
     options = {name: parsed(name, value) for name, value in given.items()} | {"config": file}
     has_file = bool(ours.get(CONFIG_VARIABLE))
-    find_settings(others, options, threshold_schema() if has_file else None)
-    return {**environment, **ours, **mirrored(ours)}
+    settings = find_settings(others, options, threshold_schema() if has_file else None)
+    return {**environment, **ours, **mirrored(ours)}, settings["out"].value
 
 
 def _with_startup(path: str) -> str:

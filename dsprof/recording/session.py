@@ -23,10 +23,11 @@ import msgspec
 
 from dsprof import environment
 from dsprof._version import __version__
-from dsprof.config import COMMAND_PID, Config
+from dsprof.config import COMMAND_PID, OBSERVER, Config
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recording.interpreter import NO_GIL, has_gil
+from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
@@ -393,7 +394,7 @@ class Session:
 
     def _report_silence(self) -> None:
         """Say so if what `dsprof run` started has not communicated, nor its children."""
-        if os.environ.get(COMMAND_PID) != str(os.getpid()) or hasattr(sys, "last_type"):
+        if not _is_command() or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
             traces = Path(self.config.out).glob(FILE_PATTERN)
@@ -425,6 +426,11 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
         writer_ns=writer.cpu_ns,
         budget_spent=writer.budget_spent,
     )
+
+
+def _is_command() -> bool:
+    """Say whether this process is what `dsprof run` became."""
+    return os.environ.get(COMMAND_PID) == str(os.getpid())
 
 
 def _uncaught() -> str:
@@ -468,6 +474,8 @@ def start(config: Config, torch_is_complete: bool = False) -> None:
     if not has_gil():
         _say(f"not recording: {NO_GIL}")
         return
+    if _is_command():  # it says itself at its end that nothing was recorded
+        dismiss(os.environ.get(OBSERVER, ""))
     _current = Session(config)
     install = _guarded(_current.install)
     if torch_is_complete:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +19,6 @@ SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]])
 def test_the_switch_the_options_and_their_mirrors_are_set(tmp_path: Path) -> None:
     options = ("--out", "a b", "--start-step", "3", "--anonymize", "--", sys.executable, "-c", SHOW)
     done = dsprof("run", *options, cwd=tmp_path)
-    assert done.stderr == ""
     variables, _ = json.loads(done.stdout)
     ours = {
         "DSPROF": "1",
@@ -28,6 +29,7 @@ def test_the_switch_the_options_and_their_mirrors_are_set(tmp_path: Path) -> Non
     mirrors = {f"PYTHON_{name}": value for name, value in ours.items()}
     set_ones = {name: value for name, value in variables.items() if "DSPROF" in name}
     assert set_ones.pop("_DSPROF_COMMAND_PID").isdecimal()
+    assert set_ones.pop("_DSPROF_OBSERVER").startswith("dsprof-")
     assert set_ones == ours | mirrors
 
 
@@ -91,22 +93,106 @@ RANK = (
 )
 
 
+ALONE = "dsprof: nothing was recorded: the program communicated with no other"
+BESIDE = "dsprof: nothing was recorded in "
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import torch", "dsprof: nothing was recorded: the program communicated with no other"),
+        ("import torch", ALONE),
         (f"import subprocess, sys, torch\nsubprocess.run([sys.executable, '-c', {RANK!r}])", ""),
-        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])", ""),
+        ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import torch'])", BESIDE),
+        (RANK, ""),
         ("import torch; raise KeyError", "Traceback"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", BESIDE),
     ],
-    ids=["alone", "launcher", "child", "failed"],
+    ids=["alone", "launcher", "child", "recorded", "failed", "killed"],
 )
-def test_a_program_that_communicates_with_nobody_is_told_so(
+def test_a_command_that_records_nothing_ends_with_a_line(
     tmp_path: Path, code: str, said: str
 ) -> None:
     done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path)
     assert done.stderr[: len(said) or None] == said
-    assert ("nothing was recorded" in done.stderr) == said.startswith("dsprof")
+    assert done.stderr.count("nothing was recorded") == (said in (ALONE, BESIDE))
+
+
+IDENTITY = """\
+import json, os, signal
+try:
+    child = os.wait()
+except ChildProcessError:
+    child = None
+fds = sorted(os.listdir("/proc/self/fd"))
+blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+print(json.dumps([os.getpid(), os.getppid(), os.getpgrp(), os.getsid(0), child, fds, blocked]))
+"""
+
+
+def test_the_command_is_the_process_that_was_started(tmp_path: Path) -> None:
+    """So its signals, terminal, process group, children and end are as without dsprof."""
+    plain, ours = (
+        subprocess.Popen(
+            [*before, sys.executable, "-c", IDENTITY],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for before in ((), (sys.executable, "-m", "dsprof", "run", "--"))
+    )
+    found = [json.loads(process.communicate(timeout=60)[0]) for process in (plain, ours)]
+    assert [one[0] for one in found] == [plain.pid, ours.pid]
+    assert found[0][1:] == found[1][1:]
+
+
+GROUP = """\
+import os, signal, time
+def count(number, frame):
+    os.write(1, signal.Signals(number).name.encode() + b" ")
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, count)
+os.write(1, b"ready ")
+os.read(0, 1)
+"""
+
+
+def test_a_signal_to_the_process_group_arrives_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dsprof", "run", "--", sys.executable, "-c", GROUP]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said = process.stdout.read(6)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            os.killpg(process.pid, number)
+            said += process.stdout.read(len(number.name) + 1)
+        rest, errors = process.communicate(b"x", timeout=60)
+    assert (said + rest).split() == [b"ready", b"SIGINT", b"SIGTERM", b"SIGUSR1"]
+    assert errors.startswith(BESIDE.encode())  # the observer is no part of that group
+
+
+ADOPTING = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become children of this process
+os.execv(sys.executable, [sys.executable, "-m", "dsprof", "run", "--", *sys.argv[1:]])
+"""
+
+
+def test_a_process_that_inherits_orphans_gets_no_child(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", ADOPTING, sys.executable, "-c", IDENTITY]
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(done.stdout)[4] is None
+    assert done.stderr == ""
 
 
 def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) -> None:
@@ -121,7 +207,7 @@ def test_before_torch_2_6_the_command_starts_us_from_pythonpath(tmp_path: Path) 
     done = dsprof("run", "--", sys.executable, "-c", code, cwd=tmp_path, env=environment(tmp_path))
     assert done.stdout.split() == ["sitecustomize"] * 2 + ["start", "torch", "armed", "end"]
     assert done.stderr.startswith("dsprof: torch 2.4.0+cpu loads no plugins")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2  # and that nothing was recorded
 
 
 def test_a_python_without_dsprof_still_runs_the_command(tmp_path: Path) -> None:
@@ -139,7 +225,7 @@ def test_from_torch_2_6_on_pythonpath_is_left_alone(tmp_path: Path) -> None:
     done = dsprof("run", "--", sys.executable, "-c", SHOW, cwd=tmp_path, env=env)
     variables, _ = json.loads(done.stdout)
     assert variables["PYTHONPATH"] == env["PYTHONPATH"]
-    assert done.stderr == ""
+    assert done.stderr.startswith(BESIDE)
     assert os.pathsep in variables["PYTHONPATH"]
 
 
