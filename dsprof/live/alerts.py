@@ -53,7 +53,7 @@ class Alerts:
     def show(self, now: RunNow) -> None:
         """Send what is new in the state of a run, unless something is being sent."""
         new = [one for one in now.findings if one.severity in self._severities]
-        if now.run_key != self._run_key:
+        if now.run_key != self._run_key and now.epoch == 1:  # else it restarted
             self._run_key, self._known = now.run_key, set()
         new = [one for one in new if one.rule not in self._known]
         is_stuck = bool(now.stuck) and now.stuck not in self._known

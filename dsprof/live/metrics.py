@@ -65,6 +65,7 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     yield info
     yield _gauge("dsprof_over", "1 once all ranks have ended their traces", now.is_over)
     yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
+    yield _gauge("dsprof_epoch", "Starts of the process group, restarts included", now.epoch)
     yield _gauge("dsprof_ranks", "Ranks that have a trace", len(now.ranks))
     yield _gauge(
         "dsprof_exposed_share",

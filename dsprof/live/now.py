@@ -70,5 +70,6 @@ class RunNow(msgspec.Struct):
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet
     judge_failure: str = ""  # why the newest judgement failed
+    epoch: int = 1  # of the run: how often its process group was started by now
     waiting_rules: list[str] = []  # judged only when the run is over
     schema_version: int = 1

@@ -66,10 +66,11 @@ def _title(now: RunNow) -> Line:
         present = f"{len(now.ranks)} of {present}"
     hosts = {rank.host for rank in now.ranks}
     where = next(iter(hosts)) if len(hosts) == 1 else fmt.plural(len(hosts), "host")
+    epoch = f"epoch {now.epoch}, " if now.epoch > 1 else ""
     state = "ended" if now.is_over else "running"
     return [
         ("dsprof ", "bold"),
-        (f"{present} on {shortened(where, 24)}, since {now.started[11:19]} UTC, ", ""),
+        (f"{present} on {shortened(where, 24)}, since {now.started[11:19]} UTC, {epoch}", ""),
         (state, "bold" if now.is_over else "green"),
     ]
 

@@ -55,6 +55,7 @@ class Watched:
         self._paths = paths
         self._seen: set[str] = set()
         self.ranks: dict[int, FollowedRank] = {}
+        self.epoch = 1
         self.recent = RecentSteps()
         self.totals = Totals()
         self.judge = Judge(paths)
@@ -125,6 +126,7 @@ class Watched:
             findings=self.judge.standing.findings,
             judged_steps=self.judge.steps,
             judge_failure=self.judge.failure,
+            epoch=self.epoch,
             waiting_rules=self.judge.standing.waiting,
         )
 
@@ -137,14 +139,14 @@ class Watched:
                     f"{path}: packed or of another tool, so it does not grow; use dsprof report"
                 )
         known = {rank.path: rank for rank in self.ranks.values()}
-        if run.headers[0].run_key not in {rank.header.run_key for rank in known.values()}:
+        if known.keys().isdisjoint(run.files):  # another run, or another epoch of it
             self.judge.close()
             self.recent, self.totals, self.judge = RecentSteps(), Totals(), Judge(self._paths)
         self.ranks = {
             header.rank: known.get(path) or FollowedRank(path, header)
             for path, header in zip(run.files, run.headers, strict=True)
         }
-        self._seen = names
+        self.epoch, self._seen = run.epoch, names
 
     def _rank(self, number: int) -> RankNow:
         followed, steps = self.ranks[number], self.recent.of_rank(number)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.factories import baseline, exports, flight, kineto, logs, snapshot
+from tests.factories import baseline, epochs, exports, flight, kineto, logs, snapshot
 from tests.factories.trace_files import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +19,7 @@ def set_up(folder: Path) -> Path:
     """Write all of it."""
     for name in ("dsprof-out", "dsprof-2", "before", "after", "early", "late", "found"):
         write_run(folder / name)
+    epochs.write(folder / "restarted", epochs.Start(0, ends=(None, None)), epochs.Start(60))
     for host in ("host1", "host2"):
         (folder / host).mkdir()
     write_run(folder / "host1" / "dsprof-out", 1)

@@ -92,6 +92,15 @@ def test_a_stuck_run_is_told_without_a_finding(tmp_path: Path) -> None:
     assert [alert["stuck"] for alert in lines(out)] == ["Rank 1 never entered all_reduce 7."]
 
 
+def test_a_restart_tells_nothing_again(tmp_path: Path) -> None:
+    found = [finding("late-rank")]
+    given = OnFinding(command=appending(tmp_path / "told"), every_minutes=1e-9)
+    again = run(findings=found, epoch=2)
+    again.run_key = "next"
+    told(given, run(findings=found), again)
+    assert len(lines(tmp_path / "told")) == 1
+
+
 def test_a_finding_is_told_of_each_run(tmp_path: Path) -> None:
     found = [finding("late-rank")]
     given = OnFinding(command=appending(tmp_path / "told"), every_minutes=1e-9)

@@ -16,6 +16,7 @@ from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header, MemorySample, Segment, Trailer
 from tests.factories import trace as make
+from tests.factories.epochs import Start, write
 from tests.factories.hostile import owned_by_another
 from tests.factories.trace_files import encode
 
@@ -168,6 +169,18 @@ def test_ranks_that_come_later_are_found_and_a_new_run_replaces_the_old(tmp_path
     now = watched.now()
     assert (now.run_key, now.world_size, now.step) == ("next", 1, 7)
     assert (watched.judge.is_done, now.stuck) == (False, "")
+
+
+def test_steps_of_an_epoch_are_not_mixed_with_those_of_the_next(tmp_path: Path) -> None:
+    same = (("run_key", "run"),)  # nodes that join or leave are no restart to torchelastic
+    write(tmp_path, Start(0, ends=(None, None), fields=same))
+    watched = Watched([tmp_path])
+    watched.look()
+    assert (watched.now().epoch, watched.now().step) == (1, 9)
+    write(tmp_path, Start(0, ends=(None, None), fields=same), Start(60, steps=3, fields=same))
+    watched.look()
+    watched.judge.close()
+    assert (watched.now().epoch, watched.now().step) == (2, 2)
 
 
 def as_dict(header: Header) -> dict[str, object]:

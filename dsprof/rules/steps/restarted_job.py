@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.epochs import Epoch, Epochs
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised, long_duration, named, percent, plural
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -57,8 +57,6 @@ class RestartedJob:
             severity=_severity(share, thresholds) if is_costly else Severity.NONE,
             cause=failed[-1].why,
             action=_action(found, failed),
-            ranks=failed[-1].ranks,
-            evidence=(_table(found),),
             confidence="high" if all(one.ranks for one in failed) else "medium",
         )
 
@@ -69,7 +67,6 @@ class RestartedJob:
             f"The process group was made {len(found.each) + found.unread} times, of {sizes} ranks, "
             f"and no failure is recorded. It cost {_cost(found)}.",
             title="The process group was made again",
-            evidence=(_table(found),),
         )
 
 
@@ -122,22 +119,6 @@ def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
     if found.repeated_ns > found.gap_ns:
         return f"{look} Save checkpoints more often: most of the time is lost in repeated steps."
     return f"{look} A shorter timeout of the process group ends a stuck epoch earlier."
-
-
-def _table(found: Epochs) -> Table:
-    columns = (
-        Column("Epoch", "count"),
-        Column("Ranks", "count"),
-        Column("Steps", "count"),
-        Column("Lost before it", "ns"),
-        Column("Repeated steps", "count"),
-        Column("End"),
-    )
-    rows = (
-        (one.number, one.world_size, one.span.count, one.gap_ns, one.repeated, one.end)
-        for one in found.each
-    )
-    return Table(columns, tuple(rows), caption="Epochs")
 
 
 RULE: Rule = RestartedJob()
