@@ -29,9 +29,10 @@ from dsprof.trace.schema import (
     Segment,
 )
 from dsprof.trace.source import Source, check_damage, read_start, size_of
-from dsprof.trace.step_cutting import needed_lines
+from dsprof.trace.step_cutting import needed_lines, needed_parts, read_index
 
 _CHUNK_BYTES = 1 << 20
+_TO_THE_END = 1 << 62
 _HEADER_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
@@ -178,8 +179,19 @@ def _step_of(event: Line) -> int:
 def _chunks(path: Path, steps: range | None) -> Iterator[_Chunk]:
     """Yield a megabyte of the file at a time."""
     with Source(path) as source:
-        for lines in _whole_lines(source):
-            yield _chunk(lines if steps is None else needed_lines(lines, steps))
+        for begin, end in _parts(source, steps):
+            for lines in _whole_lines(source, begin, end):
+                yield _chunk(lines if steps is None else needed_lines(lines, steps))
+
+
+def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
+    """Return what is to be read: all, or the parts that an index names."""
+    index = read_index(source) if steps is not None else None
+    if index is not None and steps is not None:
+        return needed_parts(index, steps)
+    if source.is_plain:
+        source.seek(0)
+    return [(0, _TO_THE_END)]
 
 
 def _chunk(lines: bytearray) -> _Chunk:
@@ -192,19 +204,22 @@ def _chunk(lines: bytearray) -> _Chunk:
     return _Chunk(NO_ROWS, *_decode(lines))
 
 
-def _whole_lines(source: Source) -> Iterator[bytearray]:
-    """Yield the file in parts that end where a line ends, with a blank before and behind each.
+def _whole_lines(source: Source, begin: int, end: int) -> Iterator[bytearray]:
+    """Yield a part of the file in pieces that end where a line ends, with a blank around each.
 
     Of a line that is too long only `_UNREADABLE` and its end are kept, so that it counts as broken.
     """
     rest: list[bytes] = []
     size = 0
-    while block := source.read(_CHUNK_BYTES):
-        end = block.rfind(b"\n")
-        if end >= 0:
-            yield _padded([*rest, memoryview(block)[:end]])
+    if begin or end < _TO_THE_END:
+        source.seek(begin)
+    while block := source.read(min(_CHUNK_BYTES, end - begin)):
+        begin += len(block)
+        last = block.rfind(b"\n")
+        if last >= 0:
+            yield _padded([*rest, memoryview(block)[:last]])
             rest, size = [], 0
-        tail = block[end + 1 :]
+        tail = block[last + 1 :]
         rest.append(tail)
         size += len(tail)
         if size > _LONGEST_LINE_BYTES:

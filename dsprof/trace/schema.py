@@ -472,6 +472,21 @@ class Segment(msgspec.Struct, gc=False, omit_defaults=True):
     step: Annotated[int, "last step that ended before it"] = -1
 
 
+class StepIndex(msgspec.Struct, omit_defaults=True):
+    """Where in the file steps are, about every MiB; absent if the process was killed."""
+
+    at_bytes: Annotated[list[int], "places where a line begins"] = []
+    steps: Annotated[
+        list[int], "step of the record before each; what is before it is at most 2 steps newer"
+    ] = []
+    ended_ns: Annotated[
+        list[int], "end of the newest step before each, in ns since the start of the trace"
+    ] = []
+    others: Annotated[
+        list[tuple[int, int]], "begin and end of lines of no step, which describe what others name"
+    ] = []
+
+
 class Header(msgspec.Struct, omit_defaults=True):
     """Who wrote the file, in which run, with which clock."""
 
@@ -559,7 +574,7 @@ class Kind(NamedTuple):
     what: str = ""  # where the first sentence of the record does not say it
 
 
-COMM, OPEN, PHASE, USER, HOOKS = "comm", "open", "phase", "user", "hooks"
+COMM, OPEN, PHASE, USER, HOOKS, INDEX = "comm", "open", "phase", "user", "hooks", "index"
 METADATA = "__metadata"
 
 _LATER = "at a later step end"
@@ -684,6 +699,7 @@ KINDS: Final = (
         "before the first event of a lane",
         what="names of lanes, for Perfetto",
     ),
+    Kind(INDEX, StepIndex, "before the trailer, except in rolling recordings"),
     Kind("trailer", Trailer, "last", "trailer"),
 )
 """All kinds of lines; a reader passes over others."""

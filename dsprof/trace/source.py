@@ -166,6 +166,10 @@ class Source:
             end = (end + block)[-size:]
         return end
 
+    def seek(self, at_bytes: int) -> None:
+        """Go on reading elsewhere in a file that `is_plain`."""
+        self._file.seek(at_bytes)
+
     def _open(self, path: Path, member: str) -> tuple[BufferedIOBase, int, int]:
         """Return what gives the bytes, how many the file says it has, and how many are there."""
         file = self._opened.enter_context(open_input(path))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import accumulate, pairwise
 
+import msgspec
+
+from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import Collectives, RankTrace
-from dsprof.trace.schema import KINDS
+from dsprof.trace.schema import INDEX, KINDS, StepIndex
+from dsprof.trace.source import Source
 
 _LATE_STEPS = 2
 """Records of a step are written at most so many steps later."""
 _TAIL_BYTES = 1 << 14
+_INDEX_BYTES = 1 << 16
+"""The index and the trailer are shorter."""
+_NEAR_BYTES = 1 << 16  # reading so much more costs less than another request
 
 _TIMED = tuple(
     kind.cat for kind in KINDS if "step" in getattr(kind.record, "__struct_fields__", ())
@@ -20,7 +30,59 @@ _LINE_OF_STEP = re.compile(
     + "|".join(_TIMED).encode()
     + rb')","args":\{[^\n]*?"step":(\d{1,18})[,}]'
 )
+_INDEX_LINE = re.compile(rb'^\{"cat":"' + INDEX.encode() + rb'".*$', re.M)
+_index = msgspec.json.Decoder(LINES[INDEX])
 _STARTS = tuple(f'{{"cat":"{cat}"'.encode() for cat in _TIMED)
+
+
+def read_index(source: Source) -> StepIndex | None:
+    """Return the index of an uncompressed native trace, whose place is its last one.
+
+    None without one, or with one that does not fit the file.
+    """
+    if not source.is_plain:
+        return None
+    end = source.end(_INDEX_BYTES)
+    if not (found := [*_INDEX_LINE.finditer(end)]):
+        return None
+    try:
+        index: StepIndex = _index.decode(found[-1][0].rstrip(b",\r")).args
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    index.others.append((source.nbytes - len(end) + found[-1].start(), source.nbytes))
+    return index if _fits(index, source.nbytes) else None
+
+
+def _fits(index: StepIndex, nbytes: int) -> bool:
+    counts = {len(index.at_bytes), len(index.steps), len(index.ended_ns)}
+    places = [0, *index.at_bytes, nbytes]
+    return (
+        len(counts) == 1
+        and bool(index.steps)
+        and all(one <= other for one, other in pairwise(places))
+        and all(0 <= begin <= end <= nbytes for begin, end in index.others)
+    )
+
+
+def needed_parts(index: StepIndex, steps: range) -> list[tuple[int, int]]:
+    """Return the parts of a file in which what there is of `steps` is, with what all steps need."""
+    newest = list(accumulate(index.steps, max))
+    first = bisect_left(newest, steps.start - _LATE_STEPS)
+    last = bisect_left(newest, steps.stop + _LATE_STEPS)
+    begin = index.at_bytes[first - 1] if first else 0
+    end = index.at_bytes[min(last, len(index.at_bytes) - 1)]
+    return _joined([(begin, max(begin, end)), *index.others])
+
+
+def _joined(parts: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Join parts that overlap, or between which little is left out."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted((part[0], part[1]) for part in parts):
+        if joined and begin <= joined[-1][1] + _NEAR_BYTES:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
 
 
 def needed_lines(lines: bytearray, steps: range) -> bytearray:

@@ -23,6 +23,7 @@ from dsprof.trace.heartbeat import Silence
 from dsprof.trace.last_step import LastStep
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
+    INDEX,
     Collective,
     CounterRow,
     DeviceStep,
@@ -34,6 +35,7 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
+from dsprof.trace.step_index import IndexBuilder
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
@@ -136,6 +138,8 @@ class TraceWriter:
         self._window = window
         self._budget_bytes = budget_bytes
         self._written_bytes = 0
+        self._at_bytes = 0  # in the file, its first line included
+        self._index = IndexBuilder(header.started_monotonic_ns)
         self._file = -1
         self._step = -1
         self._memory: MemorySample | None = None
@@ -216,8 +220,11 @@ class TraceWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._file, self.path = _create(self._folder, self._header.rank)
         line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
-        write_all(self._file, b"[\n" + line + b",\n")
-        self._write(self._define(self._source.prepare()))
+        start = b"[\n" + line + b",\n"
+        write_all(self._file, start)
+        self._at_bytes = len(start)
+        self._index.keep(0, self._at_bytes)
+        self._describe(self._define(self._source.prepare()))
         self._write(self._lines.record(self._source.sample_memory("writer", -1)))
 
     def _drain(self) -> None:
@@ -228,14 +235,25 @@ class TraceWriter:
             self._silence.broken(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
-            lines = self._define(definitions.popleft() for _ in range(len(definitions)))
+            self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
+            lines: list[Line] = []
+            record = None
             for _ in range(min(len(records), CHUNK_RECORDS)):
                 record = records.popleft()
                 if last_step.is_asked:
                     last_step.take(record)
                 lines += self._take(record)
             self._write(lines)
+            if record is not None:
+                self._index.mark(self._at_bytes, record.step)
         self.cpu_ns = time.thread_time_ns()
+
+    def _describe(self, lines: list[Line]) -> None:
+        """Write what records of any step may refer to."""
+        begin = self._at_bytes
+        self._write(lines)
+        if self._at_bytes > begin:
+            self._index.keep(begin, self._at_bytes)
 
     def _define(self, definitions: Iterable[Any]) -> list[Line]:
         return [self._lines.definition(self._source.disclose(part)) for part in definitions]
@@ -265,8 +283,9 @@ class TraceWriter:
 
     def _end_step(self, record: Step) -> list[Line]:
         if self._step < 0:
-            self._write(self._define(self._source.prepare_late()))
+            self._describe(self._define(self._source.prepare_late()))
         self._step = record.step
+        self._index.end(record)
         self.counted_only_steps += not self._is_kept(record.step)
         sample = msgspec.structs.replace(self._look_at_memory(record), step=record.step)
         if self._source.last_step.is_asked:
@@ -315,6 +334,7 @@ class TraceWriter:
         data = self._encode(lines)
         write_all(self._file, data)
         self.events += len(lines)
+        self._at_bytes += len(data)
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
 
@@ -334,6 +354,8 @@ class TraceWriter:
         if self._given_up:
             return
         self._write(self._last_lines() + self._counter_lines(self._step + 2))
+        index = self._index.built(self._at_bytes, self._step)
+        self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()
 

@@ -23,13 +23,18 @@ def test_each_field_says_what_it_is(record: type) -> None:
 
 @pytest.mark.parametrize("record", generate.structs(), ids=lambda record: record.__name__)
 def test_times_say_whether_they_are_moments_or_durations(record: type) -> None:
-    """Those of a header are on clocks of their own; a trailer counts from the start they name."""
+    """Those of a header are on clocks of their own; those of trailer and index name their start."""
     unmarked = [
         field.name
         for field in generate.fields(record)
         if field.name.endswith("_ns") and not field.marks & {Mark.INSTANT, Mark.DURATION}
     ]
-    assert unmarked in ([], ["started_epoch_ns", "started_monotonic_ns"], ["exception_ns"])
+    assert unmarked in (
+        [],
+        ["started_epoch_ns", "started_monotonic_ns"],
+        ["exception_ns"],
+        ["ended_ns"],
+    )
 
 
 @pytest.mark.parametrize("record", FILE_RECORDS, ids=lambda record: record.__name__)

@@ -1,0 +1,54 @@
+"""Notes while a trace is written where its steps are: the line before the trailer says it.
+
+This runs in the training process; `dsprof.trace.step_cutting` reads the line.
+"""
+
+from __future__ import annotations
+
+from dsprof.trace.schema import Step, StepIndex
+
+_SPACING_BYTES = 1 << 20
+_MOST_MARKS, _MOST_OTHERS = 1024, 256
+
+
+class IndexBuilder:
+    """The index of one file; it stays shorter than `INDEX_BYTES`."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._start_ns = start_ns
+        self._ended_ns = start_ns
+        self._spacing_bytes = _SPACING_BYTES
+        self._due_bytes = 0
+        self._index = StepIndex()
+
+    def end(self, step: Step) -> None:
+        """Know when the newest step ended."""
+        self._ended_ns = step.end_ns
+
+    def mark(self, at_bytes: int, step: int) -> None:
+        """Note that the last record before a place is of a step, if the last mark is far."""
+        if at_bytes < self._due_bytes:
+            return
+        index = self._index
+        index.at_bytes.append(at_bytes)
+        index.steps.append(step)
+        index.ended_ns.append(self._ended_ns - self._start_ns)
+        if len(index.steps) > _MOST_MARKS:
+            index.at_bytes, index.steps = index.at_bytes[1::2], index.steps[1::2]
+            index.ended_ns = index.ended_ns[1::2]
+            self._spacing_bytes *= 2
+        self._due_bytes = at_bytes + self._spacing_bytes
+
+    def keep(self, begin: int, end: int) -> None:
+        """Note where lines are that readers of any step need."""
+        others = self._index.others
+        others.append((begin, end))
+        if len(others) > _MOST_OTHERS:
+            pairs = zip(others[::2], others[1::2], strict=False)
+            self._index.others = [(one[0], other[1]) for one, other in pairs] + others[-1:]
+
+    def built(self, at_bytes: int, step: int) -> StepIndex:
+        """Return the index of a file that ends here."""
+        self._due_bytes = 0
+        self.mark(at_bytes, step)
+        return self._index

@@ -1,0 +1,143 @@
+"""Some steps of a long trace are read without the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsprof.trace import step_cutting, step_index
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import read_trace
+from dsprof.trace.schema import Group, Site
+from dsprof.trace.source import Source
+from dsprof.trace.step_cutting import cut_to_steps
+from tests.trace.test_writer import Run, collective, step_end
+
+STEPS, CALLS = 1000, 10
+WANTED = range(600, 610)
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many bytes each call reads."""
+    read, end, sizes = Source.read, Source.end, list[int]()
+
+    def counted(source: Source, size: int) -> bytes:
+        data = read(source, size)
+        sizes.append(len(data))
+        return data
+
+    def counted_end(source: Source, size: int) -> bytes:
+        data = end(source, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(Source, "read", counted)
+    monkeypatch.setattr(Source, "end", counted_end)
+    return sizes
+
+
+@pytest.fixture
+def long_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace of 4 MB, in which a site is described far before the steps that name it."""
+    monkeypatch.setattr(step_index, "_SPACING_BYTES", 1 << 15)
+    run = Run(tmp_path)
+    run.writer._drain = with_sites(run, run.writer._drain)
+    run.definitions.append(Group(1, "key", "world", ranks=[0, 1], size=2))
+    run.close()
+    return run.writer.path
+
+
+def with_sites(run: Run, drain):
+    """Give the records in four parts, before each of which a call site is met."""
+    parts = iter(range(4))
+
+    def drained() -> None:
+        for part in parts:
+            run.definitions.append(Site(part + 1, "train.py", part + 1))
+            for step in range(part * STEPS // 4, (part + 1) * STEPS // 4):
+                first = step * CALLS
+                run.records += [
+                    collective(first + one, max(step - 2 * (one == 0), 0), site=part + 1)
+                    for one in range(CALLS)
+                ]
+                run.records.append(step_end(step))
+            drain()
+        drain()
+
+    return drained
+
+
+def facts(trace: RankTrace) -> tuple[object, ...]:
+    rows = trace.collectives
+    order = np.argsort(rows.id)
+    times = (rows.id, rows.step, rows.issue_ns, rows.site)
+    columns = [column[order].tolist() for column in times]
+    return (*columns, trace.steps, trace.sites, trace.groups, trace.trailer, trace.broken_lines)
+
+
+def test_steps_are_read_with_what_they_name_and_without_the_rest(long_trace, read_bytes):
+    whole = read_trace(long_trace)
+    cut_to_steps(whole, WANTED)
+    read_bytes.clear()
+    part = read_trace(long_trace, WANTED)
+    cut_to_steps(part, WANTED)
+    assert facts(part) == facts(whole)
+    assert len(part.collectives) == CALLS * len(WANTED)
+    assert sum(read_bytes) < long_trace.stat().st_size / 4
+
+
+@pytest.mark.parametrize("wanted", [range(2), range(990, 1000), range(5000, 6000), range(1000)])
+def test_any_steps_are_those_of_the_whole(long_trace, wanted):
+    whole, part = read_trace(long_trace), read_trace(long_trace, wanted)
+    cut_to_steps(whole, wanted)
+    cut_to_steps(part, wanted)
+    assert facts(part) == facts(whole)
+
+
+def test_a_cut_file_is_read_whole(long_trace):
+    data = long_trace.read_bytes()
+    long_trace.write_bytes(data[: data.rindex(b'{"cat":"index"')])
+    whole, part = read_trace(long_trace), read_trace(long_trace, WANTED)
+    cut_to_steps(whole, WANTED)
+    cut_to_steps(part, WANTED)
+    assert facts(part) == facts(whole)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b'{"at_bytes":[9,5],"steps":[1,2],"ended_ns":[1,2]}',
+        b'{"at_bytes":[99999999999],"steps":[1],"ended_ns":[1]}',
+        b'{"at_bytes":[5],"steps":[],"ended_ns":[]}',
+        b'{"at_bytes":[5],"steps":[1],"ended_ns":[1],"others":[[7,3]]}',
+        b'{"at_bytes":["x"]}',
+        b"{}",
+    ],
+)
+def test_an_index_that_does_not_fit_its_file_is_not_used(long_trace, index):
+    data = long_trace.read_bytes()
+    at = data.rindex(b'{"cat":"index"')
+    end = data.index(b"\n", at)
+    long_trace.write_bytes(data[:at] + b'{"cat":"index","args":' + index + b"}," + data[end:])
+    part = read_trace(long_trace, WANTED)
+    cut_to_steps(part, WANTED)
+    assert len(part.collectives) == CALLS * len(WANTED)
+
+
+def test_an_index_stays_short(monkeypatch):
+    monkeypatch.setattr(step_index, "_SPACING_BYTES", 1)
+    builder = step_index.IndexBuilder(0)
+    for at in range(20_000):
+        builder.keep(at, at + 1)
+        builder.mark(at, at)
+    index = builder.built(20_000, 20_000)
+    assert len(index.steps) <= 1025
+    assert len(index.others) <= 256
+    assert index.at_bytes[-1] == 20_000
+    assert index.others[0][0] == 0
+    assert index.others[-1][1] == 20_000
+    assert step_cutting.needed_parts(index, range(5, 6))
