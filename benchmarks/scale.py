@@ -1,6 +1,7 @@
 """What a report of many ranks costs, and whether it names a rank that is late for a while.
 
-    python benchmarks/scale.py [--ranks 64] [--steps 5000] [--calls 100] [--folder FOLDER]
+    python -m benchmarks.scale [--ranks 64] [--steps 5000] [--calls 100] [--folder FOLDER]
+    python -m benchmarks.scale --ranks 1024 --steps 10000 --calls 1 --packed --no-dask
 
 Writes a run (64 x 5,000 x 100: 32 million collectives, 14 GB) in which one rank is late in 50 of
 the steps. Judges it in processes of this machine, then by Dask with one and two workers, whose JSON
@@ -24,10 +25,18 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import psutil
-from scale_runs import Size, write_run
+
+from benchmarks.scale_pages import look_at, said
+from benchmarks.scale_runs import Size, write_run
 
 _REPORT = [sys.executable, "-m", "dsprof", "report", "--format", "json", "--quiet"]
-_LARGEST_PAGE_BYTES = 3_000_000
+
+
+_CLUSTERS = (
+    ("Dask, 1 worker", 1, False),
+    ("Dask, 2 workers", 2, False),
+    ("Dask, a worker killed", 2, True),
+)
 
 
 class Cost(NamedTuple):
@@ -45,57 +54,49 @@ def main() -> int:
     for name, default in zip(Size._fields, (64, 5000, 100), strict=True):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", type=Path, help="where the run is written, and stays")
+    parser.add_argument("--packed", action="store_true", help="write gzip: a tenth of the disk")
     parser.add_argument("--no-dask", action="store_true")
+    parser.add_argument("--no-damage", action="store_true")
     arguments = parser.parse_args()
     size = Size(*(getattr(arguments, name) for name in Size._fields))
     os.environ["DSPROF_CACHE"] = "off"
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary) / "run"
         if not folder.exists():
-            write_run(folder, size)
-        return 0 if _holds(folder, size, with_dask=not arguments.no_dask) else 1
+            write_run(folder, size, is_packed=arguments.packed)
+        print(f"{'':24} {'wall s':>7} {'CPU s':>7} {'driver MB':>10} {'other MB':>9}")
+        here = _measured("processes", [str(folder)])
+        holds = [look_at(_page(here.json)), _names(here.json, size.slow_rank)]
+        if not arguments.no_dask:
+            holds += _on_dask(folder, here.json)
+        if not arguments.no_damage:
+            holds.append(_damaged(folder))
+        return 0 if all(holds) else 1
 
 
-def _holds(folder: Path, size: Size, *, with_dask: bool) -> bool:
-    print(
-        f"{size.ranks} ranks, {size.steps:,} steps, {size.ranks * size.steps * size.calls:,} calls"
-    )
-    print(f"{'':24} {'wall s':>7} {'CPU s':>7} {'driver MB':>10} {'other MB':>9}")
-    here = _measured("processes", [str(folder)])
-    found = [_page_holds(here.json), _names(here.json, size.slow_rank)]
-    if with_dask:
-        for workers in (1, 2):
-            with _cluster(workers) as (address, pids):
-                there = _measured(f"Dask, {workers} workers", [str(folder), *address], pids)
-            found.append(_said("JSON equal to the last byte", there.json == here.json))
-        with _cluster(2, is_one_killed=True) as (address, pids):
-            there = _measured("Dask, a worker killed", [str(folder), *address], pids)
-        found.append(_said("JSON equal to the last byte", there.json == here.json))
-    found.append(_damaged(folder))
-    return all(found)
-
-
-def _said(what: str, holds: bool) -> bool:
-    print(f"    {what}: {'yes' if holds else 'NO'}")
-    return holds
+def _on_dask(folder: Path, expected: bytes) -> Iterator[bool]:
+    for what, workers, is_one_killed in _CLUSTERS:
+        with _cluster(workers, is_one_killed=is_one_killed) as (address, pids):
+            there = _measured(what, [str(folder), *address], pids)
+        yield said("JSON equal to the last byte", there.json == expected)
 
 
 def _names(document: bytes, rank: int) -> bool:
-    """Say whether a finding or a mark of the map of steps names the rank that is late."""
+    """Say whether a finding or a mark of the map of steps names the late rank, and draws it."""
     found = json.loads(document)
-    in_findings = any(one["status"] == "fail" and rank in one["ranks"] for one in found["findings"])
-    marks = [one["text"] for one in found["step_map"]["marks"] if one["rank"] == rank]
-    where = (marks or ["in no mark"])[0]
-    return _said(f"the late rank is named ({where})", bool(marks or in_findings))
+    named = [one["problem"] for one in found["findings"] if rank in one["ranks"]]
+    named += [one["text"] for one in found["step_map"]["marks"] if one["rank"] == rank]
+    drawn = any(bar["rank"] == rank for one in found["timelines"] for bar in one["bars"])
+    where = f"{(named or ['nowhere'])[0]}; {'' if drawn else 'not '}drawn in detail"
+    return said(f"the late rank is named ({where})", bool(named))
 
 
-def _page_holds(document: bytes) -> bool:
+def _page(document: bytes) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         saved, page = Path(folder) / "run.json", Path(folder) / "page.html"
         saved.write_bytes(document)
         subprocess.run([*_REPORT[:4], str(saved), "--quiet", "-o", str(page)], check=True)
-        nbytes = page.stat().st_size
-    return _said(f"page of {nbytes / 1e6:.2f} MB, at most 3", nbytes <= _LARGEST_PAGE_BYTES)
+        return page.read_bytes()
 
 
 def _damaged(folder: Path) -> bool:
@@ -112,7 +113,7 @@ def _damaged(folder: Path) -> bool:
             file.write(end)
         hidden.rename(missing)
     told = quality["unclean_ranks"] == [1] and quality["missing_ranks"] == [2]
-    return _said("both are named", told)
+    return said("both are named", told)
 
 
 def _measured(what: str, arguments: list[str], workers: Sequence[int] = ()) -> Cost:

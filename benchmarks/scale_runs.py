@@ -8,16 +8,21 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dsprof.trace import schema as trace
 from dsprof.trace.lines import COMM_LINE, LINES, Line
+from dsprof.trace.rolling.parts import ALWAYS, SERIES, TAILS, part_of
+from dsprof.trace.rolling.rollups import RollUps
 
 SLOW_STEPS = 50
 STEP_NS = 100_000_000
 LATE_NS = 40_000_000
+STARTED_NS = 1_700_000_000_000_000_000
+_NEWEST = 40
+"""Steps in detail at the end of a rolling recording."""
 _CALL_NS = 2_000_000
 _ENCODE = msgspec.json.Encoder().encode
 _END = _ENCODE(LINES["trailer"](args=trace.Trailer(reason="exit"))) + b"\n]\n"
@@ -60,7 +65,7 @@ def _lines(lines: Iterable[Line]) -> bytes:
     return b"".join(_ENCODE(line) + b",\n" for line in lines)
 
 
-def start(size: Size, rank: int) -> Iterator[Line]:
+def start(size: Size, rank: int, config: dict[str, Any] | None = None) -> Iterator[Line]:
     """Yield what is of one rank only."""
     yield LINES["header"](
         args=trace.Header(
@@ -71,10 +76,11 @@ def start(size: Size, rank: int) -> Iterator[Line]:
             host="bench",
             boot_id="bench",
             pid=1000 + rank,
-            started_epoch_ns=1_700_000_000_000_000_000,
+            started_epoch_ns=STARTED_NS,
             started_monotonic_ns=1_000_000_000,
             backend="gloo",
             device="cpu",
+            config=config or {},
         )
     )
     ranks = list(range(size.ranks))
@@ -87,16 +93,50 @@ def start(size: Size, rank: int) -> Iterator[Line]:
         yield LINES["site"](args=trace.Site(id=site, file="train.py", line=site))
 
 
-def body(size: Size, *, is_slow: bool) -> Iterator[Line]:
-    """Yield the steps as the slow rank saw them, or all others."""
+def write_sums(folder: Path, size: Size, rank: int, parts: dict[str, bytes]) -> None:
+    """Write a rolling recording of a rank: its newest steps in detail, and sums of all."""
+    book = folder / f"trace.rank{rank:05d}.json"
+    book.write_bytes(b"[\n" + _lines(start(size, rank, {"mode": ALWAYS})) + _END)
+    for ending, data in parts.items():
+        part_of(book, ending).write_bytes(data)
+
+
+def sums(size: Size, *, is_slow: bool) -> dict[str, bytes]:
+    """Return what is beside the book, as the slow rank saw it, or all others."""
+    rollups, spans = RollUps(), []
+    call_ns = min(_CALL_NS, STEP_NS // 3 // (size.calls + 1))
+    for step, begin, length, late in times(size):
+        blocked = size.calls * call_ns + (0 if is_slow else late)
+        ops = {"all_reduce": trace.OpTotals(size.calls, size.calls << 20, blocked)}
+        ended_s = (STARTED_NS + begin + length) // 1_000_000_000
+        spans += rollups.add(trace.StepTotals(step, begin, begin + length, {}, 0, ops), ended_s)
+    lines = map(LINES["rollup"], [*spans, *rollups.end()])
+    first = size.steps - _NEWEST
+    newest = _lines(body(size, is_slow=is_slow, first=first))
+    return {
+        SERIES: gzip.compress(b"".join(_ENCODE(one) + b",\n" for one in lines)),
+        TAILS[0]: _lines([LINES["segment"](args=trace.Segment(1, first - 2))]) + newest,
+    }
+
+
+def times(size: Size) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, begin and length of each step, and how late one rank is in it."""
     begin = 0
     for step in range(size.steps):
         late = LATE_NS if step in size.slow_steps else 0
         length = STEP_NS + late + (step * 7919) % 1_000_000
+        yield step, begin, length, late
+        begin += length
+
+
+def body(size: Size, *, is_slow: bool, first: int = 0) -> Iterator[Line]:
+    """Yield the steps from `first` on, as the slow rank saw them, or all others."""
+    for step, begin, length, late in times(size):
+        if step < first:
+            continue
         yield from _calls(size, step, begin, length - late, late, is_slow=is_slow)
         whole = trace.Step(step=step, start_ns=begin, end_ns=begin + length, micro_steps=1)
         yield LINES["step"](name="step", ts=begin / 1e3, dur=length / 1e3, args=whole)
-        begin += length
 
 
 def _calls(

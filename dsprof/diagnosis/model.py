@@ -39,7 +39,7 @@ class RunInfo(_Part):
     run_key: str = ""
     started: str = ""  # ISO 8601, UTC
     setup: str = ""  # e.g. "DeepSpeed ZeRO-2, bf16, accumulation 2"
-    source: list[str] = []  # files read
+    source: list[str] = []  # files read, the first 256
     epoch: int = 1  # which start of a run that restarted, see `epochs`
     epochs: int = 1
     parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains
@@ -583,6 +583,7 @@ class StepMap(_Part):
 
     ranks: list[tuple[int, int]] = []  # first and last of each row
     steps: list[tuple[int, int]] = []  # first and last of each column
+    row_hosts: int = 0  # whole hosts of a row; 0: a row is one rank, or hosts differ
     total_ns: list[list[int]] = []
     exposed_ns: list[list[int]] = []
     compute_ns: list[list[int]] = []
@@ -828,7 +829,7 @@ class Diagnosis(_Part):
     fetches: list[FetchRow] = []
     copies: list[CopyRow] = []
     annotations: list[AnnotationRow] = []
-    memory: list[RankMemory] = []
+    memory: list[RankMemory] = []  # of more than 64 ranks, those with extremes
     snapshots: list[SnapshotRow] = []
     environment: EnvironmentInfo = msgspec.field(default_factory=EnvironmentInfo)
     logged: list[LoggedFact] = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.lateness import lateness
@@ -51,6 +53,7 @@ class _Found(NamedTuple):
 def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int | None) -> StepMap:
     """Lay out the steps after warm-up, neighbours together beyond 64 ranks and 120 steps.
 
+    Rows of several ranks are whole hosts where all hosts have as many ranks, side by side.
     A cell of several ranks is the rank of them with most time outside communication waits,
     mean over the cell's steps.
     """
@@ -59,7 +62,8 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
     if not ranks or not numbers:
         return StepMap()
-    rows, columns = _blocks(len(ranks), _ROWS), _blocks(len(numbers), _COLUMNS)
+    host_ranks = _host_ranks(summary[Run], ranks)
+    rows, columns = _blocks(len(ranks), _ROWS, host_ranks), _blocks(len(numbers), _COLUMNS)
     times = _laid_out([steps.ranks[rank] for rank in ranks], np.array(numbers, np.int64))
     cells = _aggregated(times, rows, columns)
     blocks = [numbers[one] for one in columns]
@@ -76,6 +80,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
         total_ns=cells.total.tolist(),
         exposed_ns=cells.exposed.tolist(),
         compute_ns=cells.compute.tolist(),
+        row_hosts=rows[0].stop // host_ranks if rows[0].stop > 1 and host_ranks > 1 else 0,
         marks=[
             StepMark(
                 kind=one.kind,
@@ -97,8 +102,17 @@ def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
     return (bisect_right(values, value) - 1) // width
 
 
-def _blocks(count: int, at_most: int) -> list[slice]:
+def _host_ranks(run: Run, ranks: Sequence[int]) -> int:
+    """Return how many neighbours each host has; 1 where hosts differ or their ranks are spread."""
+    hosts = [run.ranks[rank].header.host for rank in ranks]
+    counts = [len([*same]) for _, same in groupby(hosts)]
+    return counts[0] if len(set(counts)) == 1 and len(counts) == len(set(hosts)) else 1
+
+
+def _blocks(count: int, at_most: int, unit: int = 1) -> list[slice]:
+    """Split into blocks; large ones are whole units."""
     width = -(-count // at_most)
+    width = -(-width // unit) * unit if width > unit else width
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
 
 

@@ -138,6 +138,9 @@ def _sentence(found: StepMap) -> str:
     count = found.ranks[-1][1] - found.ranks[0][0] + 1
     text = f"Time outside communication waits of {fmt.plural(count, 'rank')}"
     text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
+    if found.row_hosts:
+        hosts = fmt.plural(found.row_hosts, "host")
+        text += f" A row is {hosts}: the rank of them that waits least."
     late = Counter(mark.rank for mark in found.marks if mark.kind == "straggler")
     for rank, count in late.most_common(1):
         text += f" Most often late: rank {rank}, in {fmt.plural(count, 'column')}."

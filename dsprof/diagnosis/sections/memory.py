@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
@@ -12,11 +13,35 @@ from dsprof.diagnosis import model
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.schema import MemorySample
 
+_MOST_RANKS = 64
+_EXTREMES = 4
+"""Of more ranks, those with the largest values of each counter, and with the least memory left."""
+
 
 def memory(summary: RunSummary) -> list[model.RankMemory]:
-    """List the memory of each rank."""
+    """List the memory of each rank; of many, of those that stand out."""
     ranks = summary[Memory].ranks
-    return [_memory(rank, ranks[rank]) for rank in sorted(ranks)]
+    shown = ranks if len(ranks) <= _MOST_RANKS else set(_extremes(ranks))
+    return [_memory(rank, ranks[rank]) for rank in sorted(shown)]
+
+
+def _extremes(ranks: Mapping[int, MemoryFacts]) -> Iterator[int]:
+    counters = sorted({name for facts in ranks.values() for name in facts.device_max})
+    columns: list[dict[int, int | None]] = [
+        {rank: facts.device_max.get(name) for rank, facts in ranks.items()} for name in counters
+    ]
+    columns += [
+        {rank: facts.peak_rss_bytes for rank, facts in ranks.items()},
+        {rank: _negative(facts.least_host_available_bytes) for rank, facts in ranks.items()},
+        {rank: _negative(facts.least_shm_free_bytes) for rank, facts in ranks.items()},
+    ]
+    for column in columns:
+        known = [(value, -rank) for rank, value in column.items() if value is not None]
+        yield from (-negative for _, negative in nlargest(_EXTREMES, known))
+
+
+def _negative(value: int | None) -> int | None:
+    return None if value is None else -value
 
 
 def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:

@@ -19,6 +19,7 @@ from dsprof.rules.page import page_of
 from dsprof.rules.rule import Rule
 
 _PAGE_LENGTH = 1 << 15
+_MOST_SOURCES = 256
 
 
 def run_info(summary: RunSummary) -> model.RunInfo:
@@ -81,9 +82,10 @@ def thresholds_in_force(
 
 
 def _sources(run: Run) -> list[str]:
-    """List the files read, rank by rank; one may be of several ranks."""
+    """List the files read, rank by rank, the first of many; one may be of several ranks."""
     facts = [run.ranks[rank] for rank in sorted(run.ranks)]
-    return list(dict.fromkeys(path for one in facts for path in (one.path, *one.beside)))
+    paths = dict.fromkeys(path for one in facts for path in (one.path, *one.beside))
+    return list(paths)[:_MOST_SOURCES]
 
 
 def _parameters(engines: Engines) -> int | None:

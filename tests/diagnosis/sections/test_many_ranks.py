@@ -1,0 +1,63 @@
+"""What a diagnosis holds of very many ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.diagnosis import model
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.reports.html.heat_map import heat_map
+from dsprof.trace.schema import MemorySample
+from tests.factories.trace import header, ns, rank_trace, step, summary
+
+HOST_RANKS = 8
+
+
+def diagnosis(ranks: int) -> model.Diagnosis:
+    """Hosts of eight ranks, with two steps and two memory samples each; rank 77 holds most."""
+    return diagnosis_of(
+        summary(
+            *(
+                rank_trace(
+                    rank,
+                    ranks,
+                    steps=[step(n, 100 * n, 100 * n + 100) for n in range(4)],
+                    memory=[
+                        MemorySample("step", ns(100 * n), n, rss_bytes=10**9 + (rank == 77))
+                        for n in range(2)
+                    ],
+                    head=header(rank, ranks, host=f"node{rank // HOST_RANKS}"),
+                )
+                for rank in range(ranks)
+            )
+        ),
+        {},
+    )
+
+
+@pytest.fixture(scope="module")
+def large() -> model.Diagnosis:
+    return diagnosis(600)
+
+
+def test_memory_is_of_the_ranks_that_stand_out(large: model.Diagnosis) -> None:
+    assert len(large.memory) <= 16
+    assert 77 in [row.rank for row in large.memory]
+    assert len(large.run.ranks) == 600
+    assert len(large.run.source) == 256
+
+
+def test_rows_of_the_map_are_whole_hosts(large: model.Diagnosis) -> None:
+    found = large.step_map
+    assert found.ranks[:2] == [(0, 15), (16, 31)]
+    assert found.row_hosts == 2
+    drawn = heat_map(found)
+    assert drawn is not None
+    assert "A row is 2 hosts" in drawn.sentence
+
+
+def test_few_ranks_are_all_there() -> None:
+    few = diagnosis(16)
+    assert [row.rank for row in few.memory] == list(range(16))
+    assert few.step_map.ranks[:2] == [(0, 0), (1, 1)]
+    assert few.step_map.row_hosts == 0
