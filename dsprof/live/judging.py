@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import msgspec
 
 from dsprof.analysis.hang.model import HangReport
 from dsprof.diagnosis.model import Diagnosis, from_json
+from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status
 
@@ -25,14 +25,6 @@ _AGAIN_S = 60.0
 
 _PERSISTENCE = 2
 """So many judgements in a row raise a finding, and withdraw it."""
-
-_PROGRAM = """\
-import sys
-sys.path = [place for place in sys.path if place]
-from dsprof.__main__ import main
-sys.exit(main())
-"""
-"""`python -m dsprof` would import whatever another user left in the current folder."""
 
 
 class Standing:
@@ -80,7 +72,7 @@ class Asked:
     """
 
     def __init__(self, *arguments: str) -> None:
-        self._command = [sys.executable, "-c", _PROGRAM, *arguments]
+        self._command = own_command("dsprof.__main__", *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._files: tuple[IO[bytes], ...] = ()
         self._began = self._due = monotonic()

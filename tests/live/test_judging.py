@@ -9,9 +9,9 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
+from dsprof.environment import own_command
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Status
-from dsprof.live import judging
 from dsprof.live.judging import Asked, Judge, Standing
 from dsprof.trace.run import find_run
 from tests.factories import diagnosis as make
@@ -99,7 +99,7 @@ def test_a_command_beside_imports_nothing_from_the_current_folder(
 def test_an_answer_that_cannot_be_read_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(judging, "_PROGRAM", f"print('x'); raise SystemExit({code})")
+    monkeypatch.setattr(own_command, "_PROGRAM", f"print('x'); raise SystemExit({code})")
     judge = Judge([tmp_path])
     while not judge.failure:
         judge.poll(is_over=False, is_stalled=True)

@@ -1,4 +1,4 @@
-"""Trains with trainers that report to TensorBoard and MLflow; dsprof's figures are among theirs."""
+"""Trains with trainers that report to trackers; dsprof's figures and report are among theirs."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import dsprof
-from dsprof.api.trainers import lightning_callback, log_to_trackers
+from dsprof.api.trainers import lightning_callback, log_report, log_to_trackers
 
 STEPS = 24
 
@@ -30,8 +30,6 @@ class Squares(Dataset):
 
 
 def hugging_face(out: Path) -> None:
-    os.environ["MLFLOW_TRACKING_URI"] = (out / "mlruns").as_uri()
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     os.environ["TENSORBOARD_LOGGING_DIR"] = str(out / "tensorboard")
     sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
     arguments = TrainingArguments(
@@ -40,7 +38,7 @@ def hugging_face(out: Path) -> None:
         per_device_train_batch_size=4,
         logging_steps=3,
         save_strategy="no",
-        report_to=["tensorboard", "mlflow"],
+        report_to=["tensorboard", "mlflow", "wandb"],
         use_cpu=True,
     )
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
@@ -51,7 +49,12 @@ def hugging_face(out: Path) -> None:
 
 def lightning(out: Path) -> None:
     from lightning.pytorch import LightningModule, Trainer
-    from lightning.pytorch.loggers import CSVLogger
+    from lightning.pytorch.loggers import (
+        CSVLogger,
+        MLFlowLogger,
+        TensorBoardLogger,
+        WandbLogger,
+    )
 
     class Line(LightningModule):
         def __init__(self) -> None:
@@ -70,7 +73,12 @@ def lightning(out: Path) -> None:
         accelerator="cpu",
         devices=2,
         strategy="ddp",
-        logger=CSVLogger(out / "lightning"),
+        logger=[
+            CSVLogger(out / "lightning"),
+            TensorBoardLogger(out / "tensorboard", name=""),
+            MLFlowLogger(tracking_uri=os.environ["MLFLOW_TRACKING_URI"]),
+            WandbLogger(save_dir=out),
+        ],
         log_every_n_steps=3,
         callbacks=[lightning_callback()],
         enable_checkpointing=False,
@@ -80,12 +88,35 @@ def lightning(out: Path) -> None:
     trainer.fit(Line(), torch.utils.data.DataLoader(torch.randn(400, 8), batch_size=4))
 
 
+def accelerate(out: Path) -> None:
+    from accelerate import Accelerator
+
+    trackers = ["tensorboard", "mlflow", "wandb"]
+    accelerator = Accelerator(cpu=True, log_with=trackers, project_dir=out / "tensorboard")
+    accelerator.init_trackers("training", init_kwargs={"wandb": {"dir": str(out)}})
+    layer = torch.nn.Linear(8, 1)
+    model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), lr=0.01))
+    for step in range(STEPS):
+        time.sleep(0.1)
+        accelerator.backward(model(torch.ones(4, 8)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        accelerator.log(dsprof.metrics(), step=step)
+    log_report(accelerator)
+    accelerator.end_training()
+
+
+CASES = {"hugging_face": hugging_face, "lightning": lightning, "accelerate": accelerate}
+
+
 def main() -> None:
     out = Path(sys.argv[1])
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_DIR": str(out), "WANDB_SILENT": "true"}
     dsprof.enable(out=out / "trace")
-    {"hugging_face": hugging_face, "lightning": lightning}[sys.argv[2]](out)
-    dist.barrier()
-    dist.destroy_process_group()
+    CASES[sys.argv[2]](out)
+    if dist.is_initialized():  # Accelerate leaves the group itself
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

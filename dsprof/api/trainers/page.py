@@ -1,0 +1,25 @@
+"""Makes the report of a run that may go on: the page in its folder, and the text as output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.errors import DsprofError
+from dsprof.reports import render, write_whole
+from dsprof.trace.run import find_run, is_growing
+
+
+def main() -> int:
+    """Report the newest run in the folder that is the first argument."""
+    folder = Path(sys.argv[1])
+    try:
+        run = find_run([folder])
+        diagnosis = diagnose(run, is_running=is_growing(run))
+        write_whole(folder / "report.html", render(diagnosis, "html"))
+        sys.stdout.buffer.write(render(diagnosis, "text"))
+    except DsprofError as error:
+        sys.stderr.write(str(error))
+        return 2
+    return 0

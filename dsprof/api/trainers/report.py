@@ -1,0 +1,94 @@
+"""The report in trackers: another process makes it, of what is on disk when training ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+from dsprof.environment.own_command import own_command
+from dsprof.errors import DsprofError
+from dsprof.files.redaction import redact_text
+from dsprof.recording import session
+
+
+class Report(NamedTuple):
+    """The same in two forms."""
+
+    page: Path
+    text: str
+
+
+Sink = Callable[[Report], None]
+"""Logs the report to one tracker."""
+
+WANDB, MLFLOW, TENSORBOARD = "Weights & Biases", "MLflow", "TensorBoard"
+
+
+def to_wandb(run: Any) -> Sink:
+    """Log the page to a run, which shows it as a panel."""
+
+    def log(report: Report) -> None:
+        import wandb
+
+        run.log({"dsprof/report": wandb.Html(str(report.page), inject=False)})
+
+    return log
+
+
+def to_mlflow(client: Any, run_id: str) -> Sink:
+    """Add the page to the artifacts of a run, which may have ended."""
+    return lambda report: client.log_artifact(run_id, str(report.page), "dsprof")
+
+
+def to_tensorboard(folder: str) -> Sink:
+    """Log the text: TensorBoard shows no pages."""
+
+    def log(report: Report) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(folder) as writer:
+            writer.add_text("dsprof/report", f"```\n{report.text}\n```")
+
+    return log
+
+
+def send_report_beside(sinks: Mapping[str, Sink]) -> None:
+    """Send it from a thread, for other ranks may need this one; the process ends after it."""
+    Thread(target=send_report, args=(sinks,), name="dsprof-report").start()
+
+
+def send_report(sinks: Mapping[str, Sink]) -> None:
+    """Report what is recorded by now, log it, and say what fails."""
+    on = session.current()
+    if not sinks or on is None or on.trace_file is None:
+        return
+    try:
+        report = _make(on.trace_file.parent)
+    except (OSError, DsprofError) as error:
+        _say(f"the report could not be made: {error}")
+        return
+    for tracker, send in sinks.items():
+        try:
+            send(report)
+        except Exception as error:  # noqa: BLE001 - trackers raise what they like
+            why = f"{type(error).__name__}: {error}"
+            _say(f"the report is in {report.page}, but could not be logged to {tracker}: {why}")
+
+
+def _make(folder: Path) -> Report:
+    done = subprocess.run(
+        own_command("dsprof.api.trainers.page", str(folder)), capture_output=True, encoding="utf-8"
+    )
+    if done.returncode:
+        raise DsprofError(done.stderr.strip() or "the process was killed")
+    return Report(folder / "report.html", done.stdout)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):
+        print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
