@@ -247,6 +247,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 UNRUNNABLE = {
     "torch.cuda": "needs a GPU",
     "import ray": "needs Ray",
+    "start_debug_server": "listens on all interfaces",
     "DataLoader(": "a part of the reader's program",
     "model": "a part of the reader's program",
 }
