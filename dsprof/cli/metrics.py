@@ -6,13 +6,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from threading import Event
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsprof.cli.serve import port
 from dsprof.errors import DsprofError
 
 if TYPE_CHECKING:
-    from dsprof.live.otlp import Families, OtlpSender
+    from dsprof.live.now import RunNow
 
 
 class MetricsCommand:
@@ -58,7 +59,7 @@ docs/how-to/watch.md lists the metrics."""
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from dsprof.live.metrics import RunCollector, listen
         except ImportError:
             raise DsprofError(
                 "dsprof metrics needs prometheus_client: pip install 'dsprof[metrics]'"
@@ -66,44 +67,32 @@ docs/how-to/watch.md lists the metrics."""
         from dsprof.cli.watch import found
         from dsprof.config.alerts import load_alerts
         from dsprof.live.alerts import Alerts
-        from dsprof.live.metrics import RunCollector
-        from dsprof.live.now import RunNow
         from dsprof.live.watching import repeat
 
         alerts = Alerts(load_alerts(arguments.alerts)) if arguments.alerts else None
-        otlp = None
-        collector, registry = RunCollector(), CollectorRegistry(auto_describe=False)
-        registry.register(collector)
-        if arguments.otlp:
-            otlp = _otlp(collector.collect)
-        try:
-            server, _ = start_http_server(arguments.port, arguments.host, registry)
-        except UnicodeError:  # no name has such parts
-            raise DsprofError(f"unknown host '{arguments.host}'; correct --host") from None
-        except OSError as error:
-            raise DsprofError(
-                f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror}; choose "
-                "another port with --port N, or any with --port 0"
-            ) from None
+        otlp = _otlp() if arguments.otlp else None
+        collector = RunCollector()
+        port = listen(collector, arguments.host, arguments.port)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        shown = f"http://{host}:{server.server_port}/metrics"
+        shown = f"http://{host}:{port}/metrics"
         print(f"dsprof: {shown}; Ctrl-C quits", file=sys.stderr, flush=True)
         watched = found(arguments.paths)
+        senders = (otlp.OtlpSender(collector.collect), otlp.StepSpans(watched)) if otlp else ()
 
         def show(now: RunNow) -> None:
             collector.show(now, watched.totals)
             if alerts is not None:
                 alerts.show(now)
-            if otlp is not None:
-                otlp.show()
+            for sender in senders:
+                sender.show()
 
         repeat(watched, Event(), show)
         return 0
 
 
-def _otlp(families: Families) -> OtlpSender:
+def _otlp() -> ModuleType:
     try:
-        from dsprof.live.otlp import OtlpSender
+        from dsprof.live import otlp
     except ImportError:
         raise DsprofError("--otlp needs OpenTelemetry: pip install 'dsprof[otlp]'") from None
-    return OtlpSender(families)
+    return otlp

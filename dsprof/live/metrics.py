@@ -11,6 +11,7 @@ from itertools import accumulate
 from threading import Lock
 from time import process_time
 
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,6 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from dsprof.errors import DsprofError
 from dsprof.findings.finding import Severity
 from dsprof.live.now import RankNow, RunNow
 from dsprof.live.totals import BUCKETS_S, OTHERS, Totals
@@ -59,6 +61,25 @@ class RunCollector(Collector):
             yield from self._families
 
 
+def listen(collector: RunCollector, host: str, port: int) -> int:
+    """Answer Prometheus from a thread; return the port.
+
+    Raises:
+        DsprofError: the address cannot be listened on.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    try:
+        return start_http_server(port, host, registry)[0].server_port
+    except UnicodeError:  # no name has such parts
+        raise DsprofError(f"unknown host '{host}'; correct --host") from None
+    except OSError as error:
+        raise DsprofError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose "
+            "another port with --port N, or any with --port 0"
+        ) from None
+
+
 def _of_run(now: RunNow) -> Iterator[Metric]:
     info = InfoMetricFamily("dsprof_run", "The watched run")
     info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
@@ -74,12 +95,12 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     )
     yield _gauge(
         "dsprof_straggler_rank",
-        "The late rank of most recent steps; absent if there is none",
+        "The rank that comes last in most recent steps; absent if there is none",
         now.straggler,
     )
     yield _gauge(
         "dsprof_straggler_lateness_seconds",
-        "Time that the others wait for the straggler in a step",
+        "Time that the others wait for that rank in a step",
         _seconds(now.straggler_ns) or 0,
     )
     yield _gauge("dsprof_stuck", "1 if no step ends and the cause is known", bool(now.stuck))

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client.core import Metric
 
 from dsprof._version import __version__
+from dsprof.live.watching import Watched
+from dsprof.trace.schema import Step
 
 Families = Callable[[], Iterable[Metric]]
 
@@ -30,7 +38,7 @@ class OtlpSender:
         self._families = families
         self._known: set[str] = set()
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        self._provider = MeterProvider([reader], Resource.create({"service.name": "dsprof"}))
+        self._provider = MeterProvider([reader], _resource())
         self._meter = self._provider.get_meter("dsprof", __version__)
 
     def show(self) -> None:
@@ -58,6 +66,51 @@ class OtlpSender:
                         yield Observation(float(sample.value), sample.labels)
 
         return read
+
+
+class StepSpans:
+    """Sends each step of the first rank as a span of the trace that `TRACEPARENT` names.
+
+    That is OpenTelemetry's variable for a process that another one starts; without it none is sent.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        names = ("traceparent", "tracestate")
+        carrier = {name: os.environ.get(name.upper(), "") for name in names}
+        self._parent = TraceContextTextMapPropagator().extract(carrier)
+        self._provider = TracerProvider(resource=_resource())
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("dsprof", __version__)
+
+    def show(self) -> None:
+        """Send the steps that have ended since the last call."""
+        steps, rank = self._watched.ended, min(self._watched.ranks)
+        started_ns = self._watched.ranks[rank].header.started_epoch_ns
+        has_parent = get_current_span(self._parent).get_span_context().is_valid
+        while steps:
+            step = steps.popleft()
+            if has_parent:
+                self._send(step, rank, started_ns)
+
+    def _send(self, step: Step, rank: int, started_ns: int) -> None:
+        found = self._watched.recent.steps.get(step.step, {}).get(rank)
+        attributes: dict[str, float] = {"dsprof.step": step.step, "dsprof.rank": rank}
+        if found is not None and found.exposed_ns is not None:
+            attributes["dsprof.exposed_seconds"] = found.exposed_ns / 1e9
+        begin_ns, end_ns = started_ns + step.start_ns, started_ns + step.end_ns
+        span = self._tracer.start_span(
+            "step", self._parent, attributes=attributes, start_time=begin_ns
+        )
+        span.end(end_ns)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
+
+
+def _resource() -> Resource:
+    return Resource.create({"service.name": "dsprof"})
 
 
 class _Problems(logging.Handler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -19,10 +20,11 @@ from dsprof.live.judging import REST, Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import Group, Header
+from dsprof.trace.schema import Group, Header, Step
 
 _SILENT_S = 10.0
 """A living process writes at least every 5 s."""
@@ -33,6 +35,7 @@ _STALLED = 5
 """So many typical steps without the end of one are a stall, if that is longer."""
 
 _STRIP_RANKS = 64
+_MOST_ENDED = 4096
 
 
 class NotGrowingError(TraceError):
@@ -59,6 +62,9 @@ class Watched:
         self.recent = RecentSteps()
         self.totals = Totals()
         self.judge = Judge(paths)
+        self.ended: deque[Step] = deque(maxlen=_MOST_ENDED)
+        """New steps of the first rank, for whoever takes them out."""
+        self._last_ended = -1
         self._moved_at = monotonic()
         self._find()
 
@@ -85,12 +91,20 @@ class Watched:
             labels = {number: group.label for number, group in followed.groups.items()}
             self.totals.add_lines(events, labels)
         steps = self.recent.add(windows)
+        self._note_ends(windows)
         for rank, number, found in steps:
             self.totals.add_step(rank, number, found, self.ranks[rank].header.host)
         if steps:
             self._moved_at = monotonic()
         if not self.is_behind:
             self.judge.poll(is_over=self.is_over, is_stalled=self.is_stalled)
+
+    def _note_ends(self, windows: Iterable[RankTrace]) -> None:
+        first = min(self.ranks)
+        for window in windows:
+            if window.rank == first:
+                self.ended += [one for one in window.steps if one.step > self._last_ended]
+                self._last_ended = max(one.step for one in window.steps)
 
     @property
     def is_stalled(self) -> bool:
@@ -142,6 +156,7 @@ class Watched:
         if known.keys().isdisjoint(run.files):  # another run, or another epoch of it
             self.judge.close()
             self.recent, self.totals, self.judge = RecentSteps(), Totals(), Judge(self._paths)
+            self._last_ended = -1
         self.ranks = {
             header.rank: known.get(path) or FollowedRank(path, header)
             for path, header in zip(run.files, run.headers, strict=True)

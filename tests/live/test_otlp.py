@@ -2,6 +2,7 @@
 
 import gzip
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
@@ -12,12 +13,19 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dsprof.live.metrics import RunCollector
-from dsprof.live.otlp import OtlpSender
+from dsprof.live.otlp import OtlpSender, OTLPSpanExporter, StepSpans
 from dsprof.live.totals import Totals
+from dsprof.live.watching import Watched
+from tests.factories import trace as make
 from tests.factories.trace import sync
+from tests.factories.trace_files import encode
+from tests.live.test_following import events
 from tests.live.test_screen import run
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -64,6 +72,58 @@ def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = {one.key: one.value.string_value for one in nbytes.attributes}
     assert (nbytes.as_double, labels) == (100, {"op": "all_reduce", "group": "data"})
     assert metrics["dsprof_bytes"].sum.is_monotonic
+
+
+def test_steps_are_spans_of_the_trace_that_started_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(2):
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(events(rank, steps=3)))
+    monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
+    Receiver.got.clear()
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        watched = Watched([tmp_path])
+        spans = StepSpans(watched)
+        watched.look()
+        spans.show()
+        watched.look()
+        spans.show()  # none is sent twice
+        watched.judge.close()
+        spans.close()
+        server.shutdown()
+    (_, body), *more = Receiver.got
+    assert more == []
+    sent = [
+        span
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    started_ns = watched.ranks[0].header.started_epoch_ns
+    numbers = [{one.key: one.value.int_value for one in span.attributes} for span in sent]
+    assert [one["dsprof.step"] for one in numbers] == [0, 1, 2]
+    for number, span in enumerate(sent):
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, SPAN)
+        times = span.start_time_unix_nano - started_ns, span.end_time_unix_nano - started_ns
+        assert times == (make.ns(50 * number), make.ns(50 * number + 50))
+
+
+def test_without_a_trace_context_no_span_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(events(0, steps=3)))
+    monkeypatch.delenv("TRACEPARENT", raising=False)
+    monkeypatch.setattr(OTLPSpanExporter, "export", lambda *_: pytest.fail("a span"))
+    watched = Watched([tmp_path])
+    spans = StepSpans(watched)
+    watched.look()
+    spans.show()
+    watched.judge.close()
+    spans.close()
+    assert not watched.ended
 
 
 def test_neither_address_nor_headers_are_shown(
