@@ -43,6 +43,8 @@ def enable(
     hang_after: float | Literal["auto"] = _NOT_GIVEN,
     on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,
     anonymize: bool = _NOT_GIVEN,
+    metrics_port: int | None = _NOT_GIVEN,
+    alerts: str | os.PathLike[str] | None = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> None:
     """Record this process, from now on if a process group exists, else from the first collective.
@@ -62,6 +64,8 @@ def enable(
         hang_after: seconds without progress after which a rank suspects a hang; 0: never.
         on_hang: what to do when a run is stuck.
         anonymize: replace the names of hosts, users and folders.
+        metrics_port: port of 127.0.0.1 at which a process beside local rank 0 answers Prometheus.
+        alerts: YAML file that says where a process beside rank 0 sends findings.
         unknown: refused, with the option that was probably meant.
 
     Raises:
@@ -96,6 +100,8 @@ def record(
     hang_after: float | Literal["auto"] = _NOT_GIVEN,
     on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,
     anonymize: bool = _NOT_GIVEN,
+    metrics_port: int | None = _NOT_GIVEN,
+    alerts: str | os.PathLike[str] | None = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> Recording:
     """Record inside `with`; the options are those of `enable`.

@@ -30,8 +30,9 @@ MIRROR_PREFIX = "PYTHON_"
 """DeepSpeed's launchers forward only some prefixes to other nodes; this one is among them."""
 
 
-def _option(default: Any, text: str, minimum: int | None = None) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text, "minimum": minimum})
+def _option(default: Any, text: str, minimum: int | None = None, maximum: int | None = None) -> Any:
+    metadata = {"help": text, "minimum": minimum, "maximum": maximum}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,16 @@ class Config:
         "stacks in C++ with py-spy, abort also ends the process with exit code 75",
     )
     anonymize: bool = _option(False, "replace the names of hosts, users and folders")
+    metrics_port: int | None = _option(
+        None,
+        "port of 127.0.0.1 at which a process beside local rank 0 answers Prometheus",
+        minimum=1,
+        maximum=65535,
+    )
+    alerts: str | None = _option(
+        None,
+        "YAML file with the command or webhook to which a process beside rank 0 sends findings",
+    )
 
 
 _OFF = ("0", "no", "off", "false")

@@ -26,6 +26,7 @@ from dsprof._version import __version__
 from dsprof.config import COMMAND_PID, OBSERVER, Config
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
+from dsprof.recording.beside import follow_beside
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
@@ -80,6 +81,7 @@ class Session:
         self._world_size = 0
         self._started_s = time.time()
         self._key = f"process {os.urandom(6).hex()}"
+        self._is_followed = False
 
     @property
     def rank(self) -> int:
@@ -204,7 +206,7 @@ class Session:
             unfinished=recorder.in_flight.unfinished,
             reduce_op_name=reduce_op_name,
             sample_memory=MemorySampler().sample,
-            prepare=partial(self._describe_environment, key),
+            prepare=partial(self._prepare, header, key),
             prepare_late=partial(self._describe_effective_environment, key),
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
@@ -302,10 +304,14 @@ class Session:
             restarts=environment.restarts(os.environ),
         )
 
-    def _describe_environment(self, key: SharedKey) -> list[Any]:
+    def _prepare(self, header: Header, key: SharedKey) -> list[Any]:
+        """Describe the environment, and let a process follow the trace that has begun."""
         key.wait()
         self._environment = environment.snapshot(os.environ, key.digest)
-        return [self._environment]
+        if self._is_followed:
+            return [self._environment]
+        self._is_followed = True
+        return [self._environment, *follow_beside(self.config, header, Path(self.config.out))]
 
     def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""

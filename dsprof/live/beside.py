@@ -1,0 +1,88 @@
+"""Follows the run of a training process that started this one: for Prometheus, and for alerts.
+
+It ends after the run, or a minute after the last sign of life.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from dsprof.errors import DsprofError
+from dsprof.live.now import RunNow
+from dsprof.live.watching import Watched, repeat
+
+_GONE_S = 60.0
+_NICE = 10
+"""It shares the processors with training."""
+
+
+def main() -> int:
+    """Follow the run in a folder; the arguments are the folder, a port and a file, "" for none."""
+    folder, port, file = sys.argv[1:]
+    os.nice(_NICE)
+    try:
+        _follow(Path(folder), port, file)
+    except DsprofError as error:
+        print(f"dsprof: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _follow(folder: Path, port: str, file: str) -> None:
+    watched, ended = Watched([folder]), Event()
+    shows: list[Callable[[RunNow], object]] = []
+    if file:
+        from dsprof.config.alerts import load_alerts
+        from dsprof.live.alerts import Alerts
+
+        alerts = Alerts(load_alerts(Path(file)))
+        shows.append(alerts.show)
+    if port:
+        shows.append(_to_prometheus(watched, int(port)))
+    end = End(watched, ended)
+    repeat(watched, ended, lambda now: [show(now) for show in (*shows, end.show)])
+    if file:
+        alerts.close()
+
+
+def _to_prometheus(watched: Watched, port: int) -> Callable[[RunNow], object]:
+    try:
+        from dsprof.live.metrics import RunCollector, listen
+    except ImportError:
+        raise DsprofError(
+            "metrics_port needs prometheus_client: pip install 'dsprof[metrics]'"
+        ) from None
+    collector = RunCollector()
+    listen(collector, "127.0.0.1", port)
+    return lambda now: collector.show(now, watched.totals)
+
+
+class End:
+    """Says when there is nothing more to follow."""
+
+    def __init__(self, watched: Watched, ended: Event) -> None:
+        self._watched, self._ended = watched, ended
+        self._parent = os.getppid()
+        self._lived_at = monotonic()
+
+    def show(self, now: RunNow) -> None:
+        """Look at the state of the run, and at who started this process."""
+        if os.getppid() != self._parent:
+            _let_go_of_output()
+        if any(rank.state == "running" for rank in now.ranks):
+            self._lived_at = monotonic()
+        is_told = now.is_over and (self._watched.judge.is_done or now.judge_failure)
+        if is_told or monotonic() - self._lived_at > _GONE_S:
+            self._ended.set()
+
+
+def _let_go_of_output() -> None:
+    """Whoever reads the output of the training waits for its end, not for that of this process."""
+    with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
