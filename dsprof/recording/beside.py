@@ -42,7 +42,7 @@ def _start(*arguments: str) -> None:
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # it sees the end of the run, however that comes
     )
-    process.returncode = 0  # nobody waits for it
+    process.returncode = 0  # it outlives this process
 
 
 def _is_taken(port: int) -> bool:
