@@ -73,6 +73,12 @@ def add_reading(parser: ArgumentParser) -> None:
         help="read only these steps: 1000:1200 is 1000 to 1199",
     )
     parser.add_argument(
+        "--since",
+        default="",
+        metavar="TIME",
+        help="read only steps since then: 30m or 2h before the end, or 2026-11-24T10:00",
+    )
+    parser.add_argument(
         "--epoch",
         type=_epoch,
         metavar="N",
@@ -98,15 +104,19 @@ class Reading(NamedTuple):
         """Take what `add_reading` and --quiet gave.
 
         Raises:
-            ConfigError: ranks or steps are none.
+            ConfigError: ranks, steps or the time are none.
         """
-        from dsprof.trace.selection import Selection, hosts_in, ranks_in, steps_in
+        from dsprof.trace.selection import Selection, hosts_in, ranks_in, since_in, steps_in
+
+        if arguments.steps and arguments.since:
+            raise ConfigError("--steps and --since both choose steps; give one of them")
 
         try:
             selection = Selection(
                 ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
                 hosts=hosts_in(arguments.hosts) if arguments.hosts else frozenset(),
                 steps=steps_in(arguments.steps) if arguments.steps else None,
+                since=since_in(arguments.since) if arguments.since else None,
                 epoch=arguments.epoch,
             )
         except ValueError as error:

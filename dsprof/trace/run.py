@@ -33,7 +33,8 @@ from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.rolling.parts import is_part, parts_of
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
-from dsprof.trace.selection import EVERYTHING, Selection
+from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
+from dsprof.trace.since import first_step_since
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
 from dsprof.trace.step_cutting import cut_to_steps
 
@@ -103,6 +104,7 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
     if not ranks:
         raise _nothing_selected(selection)
     strangers += chosen.strangers
+    selection = _with_steps(selection, ranks[0][0])
     return RunFiles(
         files=tuple(files[0].path for files in ranks),
         headers=tuple(files[0].header for files in ranks),
@@ -112,6 +114,23 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
         epochs=[_epoch(files, selection) for files in chosen.epochs[:-1] and chosen.epochs],
         epoch=chosen.number,
     )
+
+
+def _with_steps(selection: Selection, first: TraceFile) -> Selection:
+    """Return a selection that names steps instead of a time, as the first rank counts them.
+
+    Raises:
+        TraceError: no step of it ended since.
+    """
+    if selection.since is None:
+        return selection
+    path, header = first.path, first.header
+
+    def read(steps: range | None) -> RankTrace:
+        return _of_rank(path, header.rank, {}, steps)
+
+    begin = first_step_since(path, header.started_epoch_ns, selection.since, read)
+    return replace(selection, since=None, steps=range(begin, OPEN_END))
 
 
 def _epoch(files: Iterable[TraceFile], selection: Selection) -> RunFiles:

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+OPEN_END = 1 << 62
+"""A step that no run reaches."""
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Since(NamedTuple):
+    """A time on the wall clock, or so long before the last step ended."""
+
+    text: str
+    before_end_ns: int = 0
+    epoch_ns: int | None = None
+
+    def __str__(self) -> str:
+        """Say when."""
+        return f"since {self.text}" if self.epoch_ns is not None else f"in the last {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +31,7 @@ class Selection:
     ranks: tuple[range, ...] = ()
     hosts: frozenset[str] = frozenset()
     steps: range | None = None
+    since: Since | None = None  # until `find_run` knows the steps
     epoch: int | None = None  # of the run, from 1; None: the last
 
     def holds_rank(self, rank: int) -> bool:
@@ -35,9 +54,15 @@ class Selection:
         told = {
             "ranks": ranks,
             "hosts": ", ".join(sorted(self.hosts)),
-            "steps": f"{self.steps.start} to {self.steps.stop - 1}" if self.steps else "",
+            "steps": _named_steps(self.steps) if self.steps else "",
         }
         return "; ".join(f"{name} {text}" for name, text in told.items() if text)
+
+
+def _named_steps(steps: range) -> str:
+    if steps.stop == OPEN_END:
+        return f"from {steps.start}"
+    return f"{steps.start} to {steps.stop - 1}"
 
 
 EVERYTHING = Selection()
@@ -79,3 +104,19 @@ def steps_in(text: str) -> range:
     if not found:
         raise ValueError(f"invalid steps '{text}': write 1000:1200 for steps 1000 to 1199")
     return found
+
+
+def since_in(text: str) -> Since:
+    """Read `2h`, or a time such as `2026-11-24T10:00`, which is local unless it names its zone.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if parts := re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])", text):
+        return Since(text, before_end_ns=round(float(parts[1]) * _UNITS_S[parts[2]] * 1e9))
+    try:
+        # Before Python 3.11 no time may end in Z.
+        epoch_s = datetime.fromisoformat(re.sub("Z$", "+00:00", text)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"invalid time '{text}': write 30m, 2h or 2026-11-24T10:00") from None
+    return Since(text, epoch_ns=round(epoch_s * 1e9))

@@ -15,7 +15,7 @@ from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import INDEX, KINDS, StepIndex
 from dsprof.trace.source import Source
 
-_LATE_STEPS = 2
+LATE_STEPS = 2
 """Records of a step are written at most so many steps later."""
 _TAIL_BYTES = 1 << 14
 _INDEX_BYTES = 1 << 16
@@ -67,8 +67,8 @@ def _fits(index: StepIndex, nbytes: int) -> bool:
 def needed_parts(index: StepIndex, steps: range) -> list[tuple[int, int]]:
     """Return the parts of a file in which what there is of `steps` is, with what all steps need."""
     newest = list(accumulate(index.steps, max))
-    first = bisect_left(newest, steps.start - _LATE_STEPS)
-    last = bisect_left(newest, steps.stop + _LATE_STEPS)
+    first = bisect_left(newest, steps.start - LATE_STEPS)
+    last = bisect_left(newest, steps.stop + LATE_STEPS)
     begin = index.at_bytes[first - 1] if first else 0
     end = index.at_bytes[min(last, len(index.at_bytes) - 1)]
     return _joined([(begin, max(begin, end)), *index.others])
@@ -94,7 +94,7 @@ def needed_lines(lines: bytearray, steps: range) -> bytearray:
     *_, last = [None, *_LINE_OF_STEP.finditer(lines[-_TAIL_BYTES:])]
     if first is None or last is None:
         return lines
-    begin, end = steps.start - _LATE_STEPS, steps.stop + _LATE_STEPS
+    begin, end = steps.start - LATE_STEPS, steps.stop + LATE_STEPS
     if int(last[1]) >= begin and int(first[1]) < end:
         return lines
     kept = [line for line in lines.split(b"\n") if not line.lstrip(b"[ ").startswith(_STARTS)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from dsprof.trace import reader
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
-from dsprof.trace.selection import Selection, hosts_in, ranks_in, steps_in
+from dsprof.trace.selection import OPEN_END, Selection, hosts_in, ranks_in, since_in, steps_in
 from dsprof.trace.step_cutting import needed_lines
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
@@ -120,3 +121,38 @@ def test_hosts_without_a_name_are_refused():
 def test_steps_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="1000:1200"):
         steps_in(text)
+
+
+def since(folder: Path, text: str) -> range | None:
+    return find_run([folder], Selection(since=since_in(text))).selection.steps
+
+
+def test_a_time_before_the_end_chooses_the_steps_that_ended_since(tmp_path):
+    write_long(tmp_path)  # a step each 100 ms
+    assert since(tmp_path, "1s") == range(STEPS - 10, OPEN_END)
+    assert since(tmp_path, "3d") == range(OPEN_END)
+
+
+def test_a_time_of_the_clock_chooses_the_steps_that_ended_since(tmp_path):
+    started = datetime(2026, 11, 24, 10, tzinfo=timezone.utc)
+    started_ns = int(started.timestamp()) * 1_000_000_000
+    lines = [LINES["header"](header(0, 1, started_epoch_ns=started_ns))]
+    lines += [LINES["step"](step(number, 1e3 * number, 1e3 * (number + 1))) for number in range(9)]
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(lines))
+    assert since(tmp_path, "2026-11-24T10:00:05Z") == range(5, OPEN_END)
+    assert since(tmp_path, "2026-11-24T12:00:05+02:00") == range(5, OPEN_END)
+    with pytest.raises(TraceError, match=r"no step ended since 2026-11-24T10:01Z; omit --since"):
+        since(tmp_path, "2026-11-24T10:01Z")
+
+
+def test_steps_since_a_time_are_named_in_the_report(tmp_path):
+    write_long(tmp_path)
+    chosen = Selection(since=since_in("1s"))
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert any("steps from 390" in note for note in diagnosis.quality.notes)
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "-2h", "2w", "yesterday", "99999-01-01"])
+def test_times_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match="2h"):
+        since_in(text)

@@ -12,6 +12,8 @@ from dsprof.trace import step_cutting, step_index
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import Group, Site
+from dsprof.trace.selection import Since
+from dsprof.trace.since import first_step_since
 from dsprof.trace.source import Source
 from dsprof.trace.step_cutting import cut_to_steps
 from tests.trace.test_writer import Run, collective, step_end
@@ -96,6 +98,17 @@ def test_any_steps_are_those_of_the_whole(long_trace, wanted):
     cut_to_steps(whole, wanted)
     cut_to_steps(part, wanted)
     assert facts(part) == facts(whole)
+
+
+def test_a_time_is_found_without_the_rest(long_trace, read_bytes):
+    whole = read_trace(long_trace)
+    for step in (0, 333, 600, 998):
+        read_bytes.clear()
+        end_ns = whole.steps[step].end_ns
+        since = Since("", epoch_ns=whole.header.started_epoch_ns + end_ns)
+        found = first_step_since(long_trace, 5, since, lambda steps: read_trace(long_trace, steps))
+        assert found == step + 1
+        assert sum(read_bytes) < long_trace.stat().st_size / 2
 
 
 def test_a_cut_file_is_read_whole(long_trace):

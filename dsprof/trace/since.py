@@ -1,0 +1,63 @@
+"""From a time to the first step that is read, by the clock and the steps of one rank."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+
+from dsprof.errors import TraceError
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import StepIndex
+from dsprof.trace.selection import Since
+from dsprof.trace.source import Source
+from dsprof.trace.step_cutting import LATE_STEPS, read_index
+
+Read = Callable[[range | None], RankTrace]
+"""Reads some steps of a trace, or all."""
+
+
+def first_step_since(path: Path, started_epoch_ns: int, since: Since, read: Read) -> int:
+    """Return the first step that ended after a time; with an index in the file little is read.
+
+    Raises:
+        TraceError: the file cannot be read, or no step ended since.
+    """
+    with Source(path) as source:
+        index = read_index(source)
+    if index is not None and index.ended_ns[-1]:
+        after_ns = _after_ns(since, index.ended_ns[-1], started_epoch_ns)
+        ended = _ends(read(_near(index, after_ns)))
+    else:
+        ended = _ends(read(None))
+        if ended:
+            after_ns = _after_ns(since, ended[-1][0], started_epoch_ns)
+    if not ended or ended[-1][0] <= after_ns:
+        raise TraceError(f"{path}: no step ended {since}; omit --since, or go further back")
+    return next(step for end_ns, step in ended if end_ns > after_ns)
+
+
+def _after_ns(since: Since, end_ns: int, started_epoch_ns: int) -> int:
+    """Return the time in ns since the start of the trace."""
+    if since.epoch_ns is None:
+        return end_ns - since.before_end_ns
+    return since.epoch_ns - started_epoch_ns
+
+
+def _near(index: StepIndex, after_ns: int) -> range:
+    """Return the steps between the marks around a time."""
+    place = bisect_right(list(accumulate(index.ended_ns, max)), after_ns)
+    first = index.steps[place - 1] if place else 0
+    last = index.steps[min(place, len(index.steps) - 1)]
+    return range(first - LATE_STEPS, last + LATE_STEPS + 1)
+
+
+def _ends(trace: RankTrace) -> list[tuple[int, int]]:
+    """Return the ends of steps, and the first step of spans of a rolling recording."""
+    ends = [(one.end_ns, one.step) for one in trace.steps]
+    ends += ((one.end_ns, one.step) for one in trace.totals.values())
+    for span in trace.rollups.values():
+        end_ns = (span.begin_s + span.length_s) * 1_000_000_000 - trace.header.started_epoch_ns
+        ends.append((end_ns, span.first_step))
+    return sorted(ends)
