@@ -113,6 +113,16 @@ class LogMark:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class LogStarts:
+    """A log of a job that was started several times: only the last start is read."""
+
+    file: str
+    count: int
+    last_at_bytes: int
+    errors: tuple[str, ...]  # before the last start
+
+
 CallKind = tuple[str, str, int]
 """Operation, calling function ("" unless the logger was set to print it), bytes of a message."""
 
@@ -150,6 +160,7 @@ class RankLog:
     measured: list[Measured] = field(default_factory=list)
     throughput: list[Throughput] = field(default_factory=list)
     marks: list[LogMark] = field(default_factory=list)
+    starts: list[LogStarts] = field(default_factory=list)  # of files that hold several
     nbytes: int = 0  # of its file
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
@@ -191,6 +202,7 @@ class RankLog:
         self._extend(self.timeouts, other.timeouts)
         self._extend(self.last_works, other.last_works)
         self._extend(self.marks, other.marks)
+        self._extend(self.starts, other.starts)
         self.nbytes = max(self.nbytes, other.nbytes)
         self.measured += other.measured
         self.throughput += other.throughput

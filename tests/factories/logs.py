@@ -26,10 +26,12 @@ def said(message: str, rank: int = 0, host: str = "", level: str = "INFO") -> st
 
 def ready(rank: int, of: int = 4, host: str = "") -> str:
     """The line that says which rank a process is."""
-    text = (
-        f"comm 0x7f{rank:04x} rank {rank} nranks {of} cudaDev {rank % 2} busId 1000 - Init COMPLETE"
+    return said(
+        f"comm 0x7f{rank:04x} rank {rank} nranks {of} cudaDev {rank % 2} nvmlDev {rank % 2} "
+        f"busId {rank % 2 + 1}000 commId 0x1 - Init COMPLETE",
+        rank,
+        host,
     )
-    return said(text, rank, host)
 
 
 def every(message: str, ranks: int = 4, level: str = "INFO") -> list[str]:

@@ -6,10 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.epochs import Epoch, Epochs
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.findings.wording import capitalised, long_duration, named, percent, plural
+from dsprof.findings.wording import (
+    capitalised,
+    long_duration,
+    named,
+    percent,
+    plural,
+    shortened,
+)
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.rank_log import LogStarts
 
 _FAILED = ("crashed", "stuck", "killed")
 
@@ -33,7 +42,7 @@ class RestartedJob:
         "the steps since the last checkpoint.",
         category="steps",
         order=445,
-        needs=(Epochs,),
+        needs=(Epochs, Logs),
     )
     thresholds = Thresholds()
 
@@ -41,6 +50,7 @@ class RestartedJob:
         """Say what the restarts cost, and who ended the epochs before them."""
         found = run[Epochs]
         if not found.each:
+            yield from (self._logged(one) for log in run[Logs].ranks.values() for one in log.starts)
             return
         failed = [one for one in found.each[:-1] if one.end in _FAILED]
         if not failed:
@@ -58,6 +68,20 @@ class RestartedJob:
             cause=failed[-1].why,
             action=_action(found, failed),
             confidence="high" if all(one.ranks for one in failed) else "medium",
+        )
+
+    def _logged(self, found: LogStarts) -> Finding:
+        name, errors = shortened(found.file), ", ".join(map(shortened, found.errors))
+        after = f" Before the last one: {errors}." if errors else ""
+        return self.meta.finding(
+            Status.FAIL if errors else Status.INFO,
+            f"{name} holds {found.count} starts of the job; the last one is analysed.{after}",
+            problem=f"The job restarted after: {shortened(found.errors[0])}" if errors else "",
+            fix="Analyse the part of the log before the last start",
+            severity=Severity.MEDIUM if errors else Severity.NONE,
+            action=f"`head -c {found.last_at_bytes} LOG > earlier.log` keeps the earlier starts; "
+            "analyse them with `dsprof report earlier.log`.",
+            confidence="high",
         )
 
     def _made_again(self, found: Epochs) -> Finding:

@@ -13,6 +13,7 @@ from dsprof.reports import render
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import BECAME, EXIT, INTERRUPTED
 from dsprof.trace.selection import Selection
+from tests.factories import logs
 from tests.factories.epochs import Start, write
 
 CRASH = ((EXIT, ""), (EXIT, "ValueError"))
@@ -108,3 +109,14 @@ def test_reports_say_which_epoch_they_show(tmp_path: Path, form: str) -> None:
     assert "epoch 1 of 2" in page
     assert "--epoch N" in page
     assert "crashed (rank 1)" in page
+
+
+def test_a_log_of_two_starts_says_what_ended_the_first(tmp_path: Path) -> None:
+    first = logs.run(logs.out_of_memory(), ranks=2)
+    last = [line.replace(":100", ":200") for line in logs.run(ranks=2)]
+    log = tmp_path / "train.log"
+    log.write_text("\n".join([*first, *last]) + "\n")
+    (found,) = [one for one in diagnose(find_run([log])).findings if one.rule == "restarted-job"]
+    assert found.status is Status.FAIL
+    assert found.problem == "The job restarted after: device out of memory (rank 0)"
+    assert f"head -c {len(chr(10).join(first)) + 1} LOG" in found.action

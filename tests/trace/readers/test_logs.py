@@ -138,8 +138,8 @@ def test_facts_go_to_the_rank_of_the_process():
 
 
 def test_the_largest_communicator_gives_the_rank():
-    small = [make.said(f"comm 0x1 rank {r % 2} nranks 2 cudaDev 0 busId 1 - Init COMPLETE", r)
-             for r in range(4)]  # fmt: skip
+    text = "comm 0x1 rank {} nranks 2 cudaDev 0 busId {} - Init COMPLETE"
+    small = [make.said(text.format(r % 2, r % 2), r) for r in range(4)]
     assert [trace.header.pid for trace in make.read(make.run(small))] == [1000, 1001, 1002, 1003]
     alone = make.read(small)  # two groups of two, nobody says which rank is which
     assert [trace.header.pid for trace in alone] == [1000, 1001, 1002, 1003]
@@ -409,3 +409,36 @@ def test_the_list_of_torchrun_is_not_in_the_order_in_which_ranks_failed():
     assert log is not None
     assert log.out_of_memory
     assert log.marks == []
+
+
+def again(lines):
+    """The same lines of processes that were started later."""
+    return [line.replace(":100", ":200") for line in lines]
+
+
+def test_only_the_last_start_in_a_log_is_read():
+    network = make.every("NET/Socket : Using [0]eth0:10.0.0.1<0>", 4)
+    first = make.run(network, "[rank1]: " + make.out_of_memory(), ranks=4)
+    other = make.every("NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>", 2)
+    traces = make.read([*first, *again(make.run(other, ranks=2))])
+    assert [(trace.rank, trace.header.world_size) for trace in traces] == [(0, 2), (1, 2)]
+    assert [trace.log.out_of_memory for trace in traces] == [[], []]
+    ((starts,), others) = (trace.log.starts for trace in traces)
+    assert (starts.count, starts.errors) == (2, ("device out of memory (rank 1)",))
+    assert others == []
+
+
+def test_a_world_that_grew_begins_with_its_first_line():
+    first, second = make.run(make.every("NET/Socket : Using [0]eth0", 2), ranks=2), []
+    for rank in (3, 2, 1, 0):  # those on new devices are ready first
+        second += make.every("NET/Socket : Using [0]eth1", 4)[rank : rank + 1]
+    second += [make.ready(rank) for rank in (3, 2, 1, 0)]
+    traces = make.read([*first, *again(second)])
+    assert [trace.rank for trace in traces] == [0, 1, 2, 3]
+    assert {*(one for t in traces for one in t.log.values("network devices for TCP"))} == {"eth1"}
+
+
+def test_further_communicators_are_no_start():
+    whole = make.run(ranks=2)
+    traces = make.read([*whole, *whole])
+    assert [trace.log.starts for trace in traces] == [[], []]

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.files.inputs import FileStatus
-from dsprof.trace.rank_log import RankLog, joined
+from dsprof.trace.rank_log import LogStarts, RankLog, joined
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.readers.logs.lines import MarkedLines
@@ -33,6 +33,7 @@ _LEFT_OUT = (
     "{name} names more processes or facts than are kept of one log: {lines:,} lines are left out; "
     "give the log of fewer ranks"
 )
+_MOST_ERRORS = 4
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 
 
@@ -47,6 +48,7 @@ class _LogFile:
     deepspeed: str
     config: dict[str, Any]  # of DeepSpeed, as the user wrote it
     left_out: int
+    starts: list[LogStarts]  # one, if it holds several
     nbytes: int  # unpacked
 
 
@@ -100,19 +102,43 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
         engines={1: engine_of(found.config)} if has_engine else {},
         collectives=CollectivesBuilder().build(),
         trailer=Trailer(reason="end of the log"),
-        log=joined(RankLog(nbytes=found.nbytes), one.log),
-        notes=[Note(note) for note in (one.note, is_first and left_out) if note],
+        log=joined(RankLog(nbytes=found.nbytes, starts=found.starts if is_first else []), one.log),
+        notes=[Note(note) for note in (one.note, left_out) if note],
         nbytes=size_of(path),
     )
 
 
-@lru_cache(maxsize=256)  # headers and traces are asked for one after the other
-def _scan(path: Path, _status: FileStatus) -> _LogFile:
+def _scan_from(path: Path, at_bytes: int) -> tuple[LogScan, MarkedLines]:
+    """Go through the lines that begin at a place or behind it."""
     scan = LogScan()
     with Source(path) as source:
         lines = MarkedLines(source, MARKS)
         for line in lines:
-            lines.takes_all = scan.take(line, lines.at_bytes)
+            if lines.at_bytes >= at_bytes:
+                lines.takes_all = scan.take(line, lines.at_bytes)
+    return scan, lines
+
+
+def _starts(path: Path, scan: LogScan) -> LogStarts:
+    """Say what went wrong before the last start."""
+    ranks, _ = scan.ranks(-1)
+    begin = scan.starts.last_at_bytes
+    errors = [
+        f"{mark.text} (rank {one.rank})"
+        for one in ranks
+        for mark in one.log.marks
+        if mark.is_error and mark.at_bytes < begin
+    ]
+    return LogStarts(path.name, scan.starts.count, begin, tuple(errors[:_MOST_ERRORS]))
+
+
+@lru_cache(maxsize=256)  # headers and traces are asked for one after the other
+def _scan(path: Path, _status: FileStatus) -> _LogFile:
+    scan, lines = _scan_from(path, 0)
+    several: list[LogStarts] = []
+    if scan.starts.count > 1:
+        several = [_starts(path, scan)]
+        scan, lines = _scan_from(path, scan.starts.last_at_bytes)
     named = _RANK_IN_NAME.search(path.name)
     ranks, world_size = scan.ranks(int(named[1]) if named else -1)
     if not ranks:
@@ -128,6 +154,7 @@ def _scan(path: Path, _status: FileStatus) -> _LogFile:
         scan.deepspeed,
         scan.config.written,
         scan.left_out,
+        several,
         lines.at_bytes,
     )
 

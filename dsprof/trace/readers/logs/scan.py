@@ -18,6 +18,7 @@ from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.logs.nccl_messages import understand, warning
 from dsprof.trace.readers.logs.prefix import LARGEST_RANK, Said, nccl_message, without_launcher
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
+from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
 
 MARKS = (
@@ -100,6 +101,7 @@ class LogScan:
         self._strange_lines = 0
         self._elastic_rank = -1  # of the block in torchrun's list of failures
         self.config = PrintedConfig()
+        self.starts = Starts()
         self.is_nccl = False
         self._at_bytes = 0
 
@@ -139,6 +141,7 @@ class LogScan:
 
     def _nccl(self, rank: int, said: Said) -> None:
         self.is_nccl = True
+        self.starts.take(said, self._at_bytes)
         writer = self._writer(rank, said)
         place = understand(said, writer.log)
         if said.level == "WARN":
