@@ -36,12 +36,13 @@ def put(path: Path, data: bytes, *, is_first: bool = False) -> bool:
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """Return a small file of this user; nothing where there is none."""
+    """Return a small file of this user; nothing where there is none, or it is larger."""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(file)
-            is_fit = stat.S_ISREG(status.st_mode) and is_own(status)
+            is_small = stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes
+            is_fit = is_small and is_own(status)
             return os.read(file, most_bytes) if is_fit else b""
         finally:
             os.close(file)

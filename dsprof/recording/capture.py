@@ -123,7 +123,7 @@ class Capture:
         if alarm := self._writer.alarms.last:
             self._writer.alarms.last = None
             self._alarm(alarm)
-        if self._signal is not None and self._signal.take() and not self._is_soon():
+        if self._signal is not None and not self._is_soon() and self._signal.take():
             cause = f"{self._signal.name} on rank {self._rank}"
             self._tell_all(self._ahead(secrets.token_hex(8), _STEPS, cause))
         if not self._leads:
@@ -187,6 +187,8 @@ class Capture:
         self._last_ns = clock()
         if found.why == "alarm":
             self._quiet_until_ns = self._last_ns + _QUIET_NS
+        elif self._signal is not None:
+            self._signal.take()  # all ranks may have got it at once
         self._writer.wanted.append(found)
         if self._leads:
             self._tell(found)

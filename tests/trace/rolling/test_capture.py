@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dsprof.trace.rolling.capture import Captured, Request, agree, agreed, ask, asked
+from dsprof.trace.rolling.capture import Captured, Request, agree, agreed, ask, asked, decoded
 
 FITTING = {"id": "abc", "steps": 20, "asked_s": 1.0}
 
@@ -40,10 +41,51 @@ def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, 
     assert asked(tmp_path) is None
 
 
-def test_a_request_behind_a_link_is_ignored(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_text(json.dumps(FITTING))
-    (tmp_path / ".capture.json").symlink_to(tmp_path / "elsewhere")
+def behind_a_link(path: Path) -> None:
+    elsewhere = path.with_name("elsewhere")
+    elsewhere.write_text(json.dumps(FITTING))
+    path.symlink_to(elsewhere)
+
+
+def of_another_user(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path.write_text(json.dumps(FITTING))
+    os.chown(path, 12345, -1)
+
+
+def huge(path: Path) -> None:
+    path.write_text(json.dumps(FITTING) + " " * (1 << 20))
+
+
+def in_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def deeply_nested(path: Path) -> None:
+    path.write_text("[" * 4000)
+
+
+@pytest.mark.parametrize(
+    "hostile", [behind_a_link, of_another_user, huge, in_a_pipe, a_folder, deeply_nested]
+)
+def test_a_hostile_request_is_ignored(tmp_path: Path, hostile: Callable[[Path], None]) -> None:
+    hostile(tmp_path / ".capture.json")
     assert asked(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 1001}, {"first_step": -1}, {"why": "slow"}, {"cause": "x" * 101}, {"x": 1}],
+)
+def test_an_answer_of_another_form_is_ignored(change: dict[str, object]) -> None:
+    answer = {"id": "abc", "first_step": 100, "steps": 20}
+    assert decoded(json.dumps(answer).encode()) == Captured("abc", 100, 20)
+    assert decoded(json.dumps(answer | change).encode()) is None
 
 
 def test_the_first_proposal_counts_for_all(tmp_path: Path) -> None:
