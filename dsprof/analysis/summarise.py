@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.timelines import draw
 from dsprof.analysis.alignment.clocks import (
@@ -17,6 +18,7 @@ from dsprof.analysis.alignment.clocks import (
     unread_samples,
 )
 from dsprof.analysis.engine import HERE, Engine, Job, Progress, fold, unshown
+from dsprof.analysis.hang.earlier_starts import of_earlier_starts
 from dsprof.analysis.pool import collect, collect_ranks, sample_ranks
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.device_times import on_device_clock
@@ -52,9 +54,18 @@ def summarise(
     if ranks.summary is None:
         raise TraceError(f"{unread[0].path}: {unread[0].reason}")
     summary = _with_clock(ranks.summary, alignment)
+    stale = of_earlier_starts(summary[FlightRecorders]) if FlightRecorders in summary else {}
+    if stale:
+        flights = summary[FlightRecorders].ranks
+        kept = {rank: dump for rank, dump in flights.items() if rank not in stale}
+        summary = summary.with_part(FlightRecorders(kept))
     if Run not in summary:
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
+    strangers += tuple(
+        f"the dump of rank {rank}: of an earlier start of the job than that of rank {later}"
+        for rank, later in sorted(stale.items())
+    )
     facts = replace(
         summary[Run],
         strangers=strangers,

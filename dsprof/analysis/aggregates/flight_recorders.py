@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from dsprof.analysis.collectives import is_even
@@ -73,6 +73,8 @@ class DumpedRank:
     labels: dict[str, str]
     members: dict[str, tuple[int, ...]]
     last_frame: str  # where the newest call came from
+    began_ns: dict[str, int] = field(default_factory=dict)  # first call of a group, if still held
+    last_ns: int = 0  # newest call
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,12 @@ class FlightRecorders(Aggregate):
             labels={name: group.label for name, group in dump.groups.items()},
             members={name: group.ranks for name, group in dump.groups.items()},
             last_frame=last.frame if last else "",
+            began_ns={
+                entry.group: entry.created_ns
+                for entry in dump.entries
+                if entry.seq == 1 and not entry.is_p2p
+            },
+            last_ns=max((entry.created_ns for entry in dump.entries), default=0),
         )
         return cls({trace.rank: rank})
 
