@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status
 
 REST = 25
-"""After a judgement, rest so many times as long as it took: 4 % of a core."""
+"""After a judgement, rest so many times as long as it used the CPU: 4 % of a core."""
+
+_SHORTEST_REST_S = 1.0
 
 _AGAIN_S = 60.0
 
@@ -68,14 +71,17 @@ class Standing:
 class Asked:
     """A command of dsprof that runs beside this process: it may take seconds and memory.
 
-    After an answer it rests so long that it takes 4 % of a core.
+    After an answer it rests: at first as long as it used the CPU, then twice as long each time,
+    until it takes 4 % of a core. So what is wrong from the start is seen in the first seconds.
     """
 
     def __init__(self, *arguments: str) -> None:
         self._command = own_command("dsprof.__main__", *arguments)
         self._process: subprocess.Popen[bytes] | None = None
         self._files: tuple[IO[bytes], ...] = ()
-        self._began = self._due = monotonic()
+        self._due = monotonic()
+        self._rest = 1
+        self._used_s = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -89,8 +95,8 @@ class Asked:
 
     def ask(self) -> None:
         """Start it; where that is not possible now, it is due again later."""
-        self._began = monotonic()
-        self._due = self._began + _AGAIN_S
+        self._used_s = _used_by_children_s()
+        self._due = monotonic() + _AGAIN_S
         with suppress(OSError):  # no more processes, or no room for their answers
             self._files = tuple(map(tempfile.TemporaryFile, ("w+b", "w+b")))
             self._process = subprocess.Popen(
@@ -110,7 +116,9 @@ class Asked:
         if self._process is None or self._process.poll() is None:
             return None
         code, self._process = self._process.returncode, None
-        self._due = monotonic() + REST * (monotonic() - self._began)
+        rest_s = self._rest * (_used_by_children_s() - self._used_s)
+        self._due = monotonic() + max(rest_s, _SHORTEST_REST_S)
+        self._rest = min(2 * self._rest, REST)
         with self._files[0] as output, self._files[1] as errors:
             output.seek(0)
             errors.seek(0)
@@ -124,6 +132,12 @@ class Asked:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def _used_by_children_s() -> float:
+    """Return the CPU time of all children that have ended; a wait on a busy machine costs none."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Judge:

@@ -3,6 +3,7 @@
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.environment import own_command
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Status
+from dsprof.live import judging
 from dsprof.live.judging import Asked, Judge, Standing
 from dsprof.trace.run import find_run
 from tests.factories import diagnosis as make
@@ -140,3 +142,19 @@ def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
     assert answer("--version").startswith(b"dsprof ")
     with pytest.raises(DsprofError, match="No such file"):
         answer("report", str(tmp_path / "absent"), "-q")
+
+
+def test_judgements_are_close_together_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_s = count(step=2)
+    monkeypatch.setattr(judging, "_used_by_children_s", lambda: next(used_s))
+    asked = Asked("--version")
+
+    def rest_s() -> int:
+        monkeypatch.setattr(judging, "monotonic", lambda: 0)
+        asked.ask()
+        while asked.answer() is None:
+            pass
+        monkeypatch.setattr(judging, "monotonic", count().__next__)
+        return next(second for second in count() if asked.is_due)
+
+    assert [rest_s() for _ in range(7)] == [2, 4, 8, 16, 32, 50, 50]
