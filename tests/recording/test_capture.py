@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -9,11 +10,13 @@ from unittest.mock import Mock, patch
 import pytest
 from torch.distributed import TCPStore
 
+from dsprof.diagnosis.build import diagnose
 from dsprof.recording.capture import Capture
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import Captured, ask
 from dsprof.trace.rolling.writer import RollingWriter
+from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header
 from tests.factories.month import FastMotion
 
@@ -149,3 +152,23 @@ def test_steps_of_the_past_are_kept_while_their_details_are_there(tmp_path: Path
     kept = read_trace(tmp_path / "trace.rank00000.json").kept
     assert kept.keys() >= {*range(550, 560)}
     assert {kept[step].cause for step in range(550, 560)} == {"dsprof capture"}
+
+
+def test_a_report_names_what_happened_and_all_ranks_have_its_steps(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    runs = [FastMotion(tmp_path, 2_000_000, rank) for rank in (0, 1)]
+    runs[1].slow = {300: 4.0}
+    with runs[0].running(), runs[1].running():
+        for run, (capture, _) in zip(runs, ranks, strict=True):
+            run.train(310)
+            capture._writer = run.writer
+        while not runs[1].writer.alarms.last or runs[0].writer._step < 309:
+            pass
+        for capture, _ in ranks[::-1]:
+            capture._tick()
+    kept = {one.step: one for one in diagnose(find_run([tmp_path])).history.kept}
+    around = [kept[step] for step in range(296, 308)]
+    assert len({one.cause for one in around}) == 1
+    assert re.match(r"step 300 of rank 1: took [34]\S* times the usual time", around[0].cause)
+    assert {(one.ranks, *one.late_ranks) for one in around} == {(2,)}
