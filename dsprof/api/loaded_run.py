@@ -16,6 +16,7 @@ import numpy as np
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summarise import align_run, draw_steps
 from dsprof.analysis.summary import RankClock, RunSummary
+from dsprof.api.rank_steps import RankStep, rank_steps
 from dsprof.api.rows import Columns, Rows
 from dsprof.diagnosis.build import diagnosis_of, summarise_all
 from dsprof.diagnosis.model import Diagnosis, StepParts
@@ -118,6 +119,11 @@ class LoadedRun(RunSummary):
     def steps(self) -> Rows[StepParts]:
         """Each step split into its parts, mean over the ranks."""
         return Rows.of(StepParts, lambda: self.diagnosis.steps.rows)
+
+    @property
+    def rank_steps(self) -> Rows[RankStep]:
+        """Each step of each rank in sums; with `mode: always` steps without details, too."""
+        return Rows(RankStep, lambda: rank_steps(self.files))
 
     @property
     def collectives(self) -> Rows[CollectiveCall]:

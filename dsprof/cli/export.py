@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TIMELINES = ("perfetto", "chrome")
 _TABLES = ("csv", "parquet")
-_ROWS = ("collectives", "steps", "flushes", "memory", "findings", "environment")
+_ROWS = ("collectives", "steps", "rank_steps", "flushes", "memory", "findings", "environment")
 
 
 class ExportCommand:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.ownership import foreign_link
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.rolling.parts import KEPT, TAILS, is_rolling, parts_of
+from dsprof.trace.rolling.parts import KEPT, STEPS, TAILS, is_rolling, part_of, parts_of
 from dsprof.trace.schema import (
     HOOKS,
     KINDS,
@@ -27,8 +28,9 @@ from dsprof.trace.schema import (
     Kind,
     Phase,
     Segment,
+    StepTotals,
 )
-from dsprof.trace.source import Source, check_damage, read_start, size_of
+from dsprof.trace.source import Source, check_damage, is_there, read_start, size_of
 from dsprof.trace.step_cutting import needed_lines, needed_parts, read_index
 
 _CHUNK_BYTES = 1 << 20
@@ -144,6 +146,21 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     trace.collectives = finished.build()
     trace.nbytes = sum(map(size_of, (path, *parts)))
     return trace
+
+
+def step_totals(path: Path, header: Header) -> Iterator[StepTotals]:
+    """Yield the sums of single steps of a rolling recording that are still there, some twice.
+
+    Raises:
+        TraceError: a file has become unreadable.
+    """
+    if is_rolling(header):
+        for part in (part_of(path, STEPS), *parts_of(path)):
+            is_read = part.name.endswith((STEPS, *TAILS)) and not foreign_link(part)
+            if is_read and is_there(part):
+                for chunk in _chunks(part, None):
+                    fitting = (event.args for event in chunk.events if fits(event))
+                    yield from (args for args in fitting if type(args) is StepTotals)
 
 
 def _newest_from(parts: Iterable[Path]) -> int:

@@ -412,6 +412,12 @@ class OpTotals(msgspec.Struct, gc=False, array_like=True):
     blocked_ns: Annotated[Duration, "host time blocked"] = 0
 
 
+SCOPES = ("forward", "backward", "step")
+"""Phases of which a step has sums."""
+ALLOCATED_BYTES = "allocated_bytes.all.current"
+"""What torch's allocator calls the memory that tensors take now."""
+
+
 class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
     """One step of a rolling recording in sums; its details may be gone."""
 

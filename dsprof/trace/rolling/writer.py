@@ -31,6 +31,8 @@ from dsprof.trace.rolling.parts import (
 )
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
+    ALLOCATED_BYTES,
+    SCOPES,
     Collective,
     Header,
     Kept,
@@ -55,8 +57,6 @@ _LOOK_BACK_STEPS = 256
 _PIECE_LINES = 100
 _PACKED_TOGETHER_BYTES = 1 << 20
 _SERIES_BYTES = 20_000_000
-_ALLOCATED = "allocated_bytes.all.current"
-_SCOPES = ("forward", "backward", "step")
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class _Details:
         step, memory = self.step, self.memory
         if step is None or memory is None:
             return None
-        device_bytes = (memory.device or {}).get(_ALLOCATED, -1)
+        device_bytes = (memory.device or {}).get(ALLOCATED_BYTES, -1)
         times = (step.step, step.start_ns, step.end_ns)
         sums = (self.phase_ns, self.stalled_ns, self.ops)
         return StepTotals(*times, *sums, memory.rss_bytes, device_bytes)
@@ -112,7 +112,7 @@ class _Details:
 
     def count_phase(self, record: Phase) -> None:
         """Add to the time of its phase."""
-        if record.name in _SCOPES:
+        if record.name in SCOPES:
             spent_ns = record.end_ns - record.start_ns
             self.phase_ns[record.name] = self.phase_ns.get(record.name, 0) + spent_ns
 

@@ -1,0 +1,107 @@
+"""Each step of each rank in sums: those of a recording without end outlive its details."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+
+import msgspec
+import numpy as np
+
+from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.summarise import align_run
+from dsprof.analysis.summary import RankClock
+from dsprof.api.rows import Columns
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import step_totals
+from dsprof.trace.run import RunFiles, rank_files, read_rank
+from dsprof.trace.schema import ALLOCATED_BYTES, SCOPES, OpTotals, StepTotals
+
+
+class RankStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one rank; None: not recorded."""
+
+    rank: int
+    step: int
+    start_ns: int
+    end_ns: int
+    forward_ns: int | None
+    backward_ns: int | None
+    step_ns: int | None  # the optimizer's phase
+    blocked_ns: int  # of the host, in collectives
+    calls: int  # collectives
+    size_bytes: int  # of them
+    rss_bytes: int | None
+    allocated_bytes: int | None  # on the device
+
+
+def rank_steps(run: RunFiles) -> Iterator[Columns]:
+    """Yield the steps of each rank."""
+    clocks, wanted = align_run(run).clocks, run.selection.steps
+    for files in rank_files(run):
+        trace = on_device_clock(read_rank(*files))
+        found = _of_details(trace)
+        if not trace.is_foreign:
+            found |= {one.step: one for one in step_totals(files.path, trace.header)}
+        steps = [found[step] for step in sorted(found) if wanted is None or step in wanted]
+        yield _columns(trace.rank, clocks[trace.rank], steps)
+
+
+def _columns(rank: int, clock: RankClock, steps: Sequence[StepTotals]) -> Columns:
+    ops = [one.ops.values() for one in steps]
+    phases = {f"{name}_ns": [one.phase_ns.get(name) for one in steps] for name in SCOPES}
+    return phases | {
+        "rank": [rank] * len(steps),
+        "step": [one.step for one in steps],
+        "start_ns": clock.on_run(np.array([one.start_ns for one in steps], np.int64)).tolist(),
+        "end_ns": clock.on_run(np.array([one.end_ns for one in steps], np.int64)).tolist(),
+        "blocked_ns": [sum(op.blocked_ns for op in of_step) for of_step in ops],
+        "calls": [sum(op.calls for op in of_step) for of_step in ops],
+        "size_bytes": [sum(op.nbytes for op in of_step) for of_step in ops],
+        "rss_bytes": [one.rss_bytes if one.rss_bytes >= 0 else None for one in steps],
+        "allocated_bytes": [one.device_bytes if one.device_bytes >= 0 else None for one in steps],
+    }
+
+
+def _of_details(trace: RankTrace) -> dict[int, StepTotals]:
+    """Sum up the steps of which a trace holds the details."""
+    ops, phases = _ops(trace), _phases(trace)
+    memory = {one.step: one for one in trace.memory if one.at == "step"}
+    found = {}
+    for one in trace.steps:
+        sample = memory.get(one.step)
+        rss_bytes = sample.rss_bytes if sample else -1
+        allocated = (sample.device or {}).get(ALLOCATED_BYTES, -1) if sample else -1
+        found[one.step] = StepTotals(
+            one.step, one.start_ns, one.end_ns, phases.get(one.step, {}),
+            ops={"": ops.get(one.step, OpTotals())}, rss_bytes=rss_bytes, device_bytes=allocated,
+        )  # fmt: skip
+    return found
+
+
+def _ops(trace: RankTrace) -> Mapping[int, OpTotals]:
+    """Return the collectives of each step, those that are only counted included."""
+    found: defaultdict[int, OpTotals] = defaultdict(OpTotals)
+    rows = trace.collectives
+    columns = (rows.step.tolist(), repeat(1), rows.nbytes.tolist(), rows.blocked_ns.tolist())
+    counted = (
+        (of_step.step, row.calls, row.nbytes, row.blocked_ns)
+        for of_step in trace.counters
+        for row in of_step.rows
+    )
+    for step, count, nbytes, blocked_ns in chain(zip(*columns, strict=False), counted):
+        sums = found[step]
+        sums.calls += count
+        sums.nbytes += nbytes
+        sums.blocked_ns += blocked_ns
+    return found
+
+
+def _phases(trace: RankTrace) -> Mapping[int, dict[str, int]]:
+    found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for span in trace.spans:
+        if span.name in SCOPES and not span.is_annotation:
+            of_step = found[span.step]
+            of_step[span.name] = of_step.get(span.name, 0) + span.end_ns - span.start_ns
+    return found
