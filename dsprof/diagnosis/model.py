@@ -746,6 +746,7 @@ class History(_Part):
     detailed_steps: int = 0  # of the rank with most
     newest_from: int = 0  # the first step since which none is left out, on any rank
     kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
+    map: StepMap = msgspec.field(default_factory=StepMap)  # columns are spans of time
 
 
 class EpochRow(_Part):

@@ -22,20 +22,20 @@ from dsprof.diagnosis.model import StepMap, StepMark
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration
 
-_ROWS = 64
-_COLUMNS = 120
+ROWS = 64
+COLUMNS = 120
 _LATE_SHARE = 0.05
 """Of a step that the others wait for a straggler: less is not marked."""
 _LONG_SHARE = 0.25
 """The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25
-_NO_DATA = -1
+NO_DATA = -1
 _CHANGE, _LATE, _SLOW = "step-time-change", "late-rank", "periodic-slow-step"
 
 Cells = npt.NDArray[np.int64]
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
     """Ranks x steps in ns, -1 without data."""
 
     total: Cells
@@ -62,10 +62,10 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
     if not ranks or not numbers:
         return StepMap()
-    host_ranks = _host_ranks(summary[Run], ranks)
-    rows, columns = _blocks(len(ranks), _ROWS, host_ranks), _blocks(len(numbers), _COLUMNS)
+    unit = host_ranks(summary[Run], ranks)
+    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(numbers), COLUMNS)
     times = _laid_out([steps.ranks[rank] for rank in ranks], np.array(numbers, np.int64))
-    cells = _aggregated(times, rows, columns)
+    cells = aggregated(times, rows, columns)
     blocks = [numbers[one] for one in columns]
     late = [*_stragglers(summary, blocks, _late(findings))]
     found = [
@@ -80,7 +80,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
         total_ns=cells.total.tolist(),
         exposed_ns=cells.exposed.tolist(),
         compute_ns=cells.compute.tolist(),
-        row_hosts=rows[0].stop // host_ranks if rows[0].stop > 1 and host_ranks > 1 else 0,
+        row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
         marks=[
             StepMark(
                 kind=one.kind,
@@ -102,22 +102,22 @@ def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
     return (bisect_right(values, value) - 1) // width
 
 
-def _host_ranks(run: Run, ranks: Sequence[int]) -> int:
+def host_ranks(run: Run, ranks: Sequence[int]) -> int:
     """Return how many neighbours each host has; 1 where hosts differ or their ranks are spread."""
     hosts = [run.ranks[rank].header.host for rank in ranks]
     counts = [len([*same]) for _, same in groupby(hosts)]
     return counts[0] if len(set(counts)) == 1 and len(counts) == len(set(hosts)) else 1
 
 
-def _blocks(count: int, at_most: int, unit: int = 1) -> list[slice]:
+def blocks_of(count: int, at_most: int, unit: int = 1) -> list[slice]:
     """Split into blocks; large ones are whole units."""
     width = -(-count // at_most)
     width = -(-width // unit) * unit if width > unit else width
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
 
 
-def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> _Times:
-    cells = _Times(*(np.full((len(ranks), len(numbers)), _NO_DATA) for _ in _Times._fields))
+def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> Times:
+    cells = Times(*(np.full((len(ranks), len(numbers)), NO_DATA) for _ in Times._fields))
     for i, row in enumerate(ranks):
         place = np.searchsorted(numbers, row.number)
         inside = place < len(numbers)
@@ -132,20 +132,20 @@ def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> _Times:
     return cells
 
 
-def _aggregated(times: _Times, rows: Sequence[slice], columns: Sequence[slice]) -> _Times:
+def aggregated(times: Times, rows: Sequence[slice], columns: Sequence[slice]) -> Times:
     """Average over the steps of a block, then take the rank of it that waits least."""
-    means = _Times(*(_mean_of(cells, columns) for cells in times))
+    means = Times(*(_mean_of(cells, columns) for cells in times))
     busy = means.total - np.maximum(means.exposed, 0)
     busiest = np.array([one.start + np.argmax(busy[one], axis=0) for one in rows])
     across = np.arange(len(columns))[None, :]
-    return _Times(*(cells[busiest, across] for cells in means))
+    return Times(*(cells[busiest, across] for cells in means))
 
 
 def _mean_of(cells: Cells, columns: Sequence[slice]) -> Cells:
     known = cells >= 0
     sums = np.array([np.where(known, cells, 0)[:, one].sum(axis=1) for one in columns]).T
     counts = np.array([known[:, one].sum(axis=1) for one in columns]).T
-    return np.where(counts > 0, sums // np.maximum(counts, 1), _NO_DATA)
+    return np.where(counts > 0, sums // np.maximum(counts, 1), NO_DATA)
 
 
 def _late(findings: Sequence[Finding]) -> set[int]:

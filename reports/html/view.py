@@ -221,6 +221,11 @@ class View:
         return history_drawing(self._diagnosis.history)
 
     @cached_property
+    def history_map(self) -> Drawing | None:
+        """Ranks by time over the whole of a rolling recording."""
+        return heat_map(self._diagnosis.history.map)
+
+    @cached_property
     def epochs(self) -> Drawing | None:
         """The epochs of a run that was started more than once."""
         return epoch_drawing(self._diagnosis.epochs)

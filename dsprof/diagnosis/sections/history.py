@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.diagnosis.history_map import history_map
 from dsprof.findings.wording import plural
 
 _MOST_KEPT = 100
@@ -29,6 +30,7 @@ def history(summary: RunSummary) -> model.History:
         detailed_steps=found.detailed_steps,
         newest_from=summary[Steps].newest_from,
         kept=[_kept(step, telling[step], summary[Run].ranks.keys()) for step in order],
+        map=history_map(summary),
     )
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from functools import reduce
 
+import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates import history
 from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.aggregates.rank_times import MOST_SPANS, RankSpans, RankTimes
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Status
+from dsprof.reports.html.heat_map import heat_map
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import Kept, OpTotals, RollUp, StepTotals
@@ -153,3 +156,50 @@ def test_the_report_names_the_rank_that_stands_out() -> None:
     [finding] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
     assert (finding.status, finding.ranks) == (Status.INFO, (1,))
     assert finding.problem.startswith("Rank 1 delays steps around 1,00")
+
+
+def spans_of(trace: RankTrace) -> RankSpans:
+    (spans,) = RankTimes.collect(trace, RankClock()).ranks.values()
+    return spans
+
+
+@pytest.mark.parametrize(("hours", "length_s"), [(1, 300), (11, 3600)])
+def test_a_rank_has_few_spans_however_long_it_ran(hours: int, length_s: int) -> None:
+    spans = spans_of(at_pace(0, range(0), hours=hours))
+    assert spans.length_s == length_s
+    assert len(spans.begin_s) <= MOST_SPANS
+    assert spans.steps.sum() == hours * 3600
+
+
+def test_longer_spans_have_the_sums_of_shorter_ones() -> None:
+    short = spans_of(at_pace(0, range(100, 200)))
+    whole = short.coarser(3600)
+    assert (whole.begin_s.tolist(), whole.first_step.tolist()) == ([0], [0])
+    assert whole.total_ns.tolist() == [short.total_ns.sum()]
+    assert whole.blocked_ns.tolist() == [short.blocked_ns.sum()]
+
+
+def test_a_month_of_hours_is_bounded() -> None:
+    hours = np.arange(24 * 30, dtype=np.int64) * 3600
+    trace = rank_trace(0)
+    trace.header.started_epoch_ns = 0
+    trace.rollups = {
+        (3600, begin_s): RollUp(begin_s, 3600, begin_s, 3600, 3600 * SECOND_NS)
+        for begin_s in hours.tolist()
+    }
+    spans = spans_of(trace)
+    assert spans.length_s == 86_400
+    assert spans.steps.tolist() == [86_400] * 30
+
+
+def test_the_map_of_the_whole_run_shows_the_rank_that_stands_out() -> None:
+    run = summary(*(at_pace(rank, range(1200, 1260)) for rank in range(3)))
+    found = diagnosis_of(run, {}).history.map
+    assert (len(found.ranks), len(found.steps)) == (3, 12)
+    own = np.array(found.total_ns) - np.array(found.exposed_ns)
+    assert np.unravel_index(int(own.argmax()), own.shape) == (1, 4)
+    assert found.steps[4][0] <= 1200 <= found.steps[4][1]
+    assert {(mark.rank, mark.row, mark.column) for mark in found.marks} == {(1, 1, 4)}
+    drawn = heat_map(found)
+    assert drawn is not None
+    assert "late: rank 1" in drawn.sentence

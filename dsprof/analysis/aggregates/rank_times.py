@@ -1,0 +1,78 @@
+"""Steps of each rank over the whole of a rolling recording, at a bounded resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.columns import IntArray
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import complete
+from dsprof.trace.schema import RollUp
+
+MOST_SPANS = 120
+"""Of a rank."""
+LENGTHS_S = (10, 300, 3600, 14_400, 86_400, 604_800)
+"""Each is a multiple of the one before; beyond a week the spans are not bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpans:
+    """Columns, one row per span of a rank, in order of time; sums over its steps."""
+
+    length_s: int
+    begin_s: IntArray
+    first_step: IntArray
+    steps: IntArray
+    total_ns: IntArray
+    blocked_ns: IntArray
+
+    def coarser(self, length_s: int) -> RankSpans:
+        """Return spans of this length, which is a multiple of theirs."""
+        begin_s = self.begin_s // length_s * length_s
+        starts = np.flatnonzero(np.diff(begin_s, prepend=begin_s[:1] - 1))
+        columns = (self.steps, self.total_ns, self.blocked_ns)
+        sums = (np.add.reduceat(column, starts) for column in columns)
+        return RankSpans(length_s, begin_s[starts], self.first_step[starts], *sums)
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes(Aggregate):
+    """The ranks that wrote sums over time."""
+
+    ranks: dict[int, RankSpans]
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> RankTimes:
+        """Add up the spans of one rank until they are few enough."""
+        whole = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
+        for known_s in (length_s for length_s in LENGTHS_S[:3] if whole):
+            found = [one for (length_s, _), one in whole.items() if length_s == known_s]
+            if 0 < len(found) <= MOST_SPANS or known_s == LENGTHS_S[2]:
+                return cls({trace.rank: _bounded(_columns(known_s, found))} if found else {})
+        return cls({})
+
+    def aligned(self) -> dict[int, RankSpans]:
+        """Return the ranks with spans of one length."""
+        length_s = max((spans.length_s for spans in self.ranks.values()), default=0)
+        return {rank: spans.coarser(length_s) for rank, spans in self.ranks.items()}
+
+
+def _bounded(spans: RankSpans) -> RankSpans:
+    for length_s in LENGTHS_S:
+        if len(spans.begin_s) > MOST_SPANS and length_s > spans.length_s:
+            spans = spans.coarser(length_s)
+    return spans
+
+
+def _columns(length_s: int, found: Iterable[RollUp]) -> RankSpans:
+    rows = sorted(
+        (one.begin_s, one.first_step, one.steps, one.total_ns, one.blocked_ns) for one in found
+    )
+    return RankSpans(length_s, *np.array(rows, np.int64).T)
+
+
+AGGREGATE = RankTimes

@@ -1,0 +1,86 @@
+"""Ranks by time of a rolling recording: the map of steps over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.aggregates.rank_times import RankSpans, RankTimes
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.run.busy_spans import busy_spans
+from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.step_map import (
+    COLUMNS,
+    NO_DATA,
+    ROWS,
+    Cells,
+    Times,
+    aggregated,
+    blocks_of,
+    host_ranks,
+)
+from dsprof.findings.wording import duration
+
+
+def history_map(summary: RunSummary) -> StepMap:
+    """Lay out all steps, a column for each span of time or for several; empty without sums."""
+    found = summary[RankTimes].aligned()
+    ranks = sorted(found)
+    begins = np.unique(
+        np.concatenate([np.zeros(0, np.int64), *(s.begin_s for s in found.values())])
+    )
+    if not len(begins):
+        return StepMap()
+    unit = host_ranks(summary[Run], ranks)
+    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(begins), COLUMNS)
+    cells = aggregated(_laid_out([found[rank] for rank in ranks], begins), rows, columns)
+    return StepMap(
+        ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
+        steps=[*_steps(found, begins, columns)],
+        row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
+        total_ns=cells.total.tolist(),
+        exposed_ns=cells.exposed.tolist(),
+        compute_ns=cells.compute.tolist(),
+        marks=[*_marks(summary[History], ranks, begins, rows[0].stop, columns[0].stop)],
+    )
+
+
+def _laid_out(ranks: Sequence[RankSpans], begins: Cells) -> Times:
+    cells = Times(*(np.full((len(ranks), len(begins)), NO_DATA) for _ in Times._fields))
+    for i, spans in enumerate(ranks):
+        place, count = np.searchsorted(begins, spans.begin_s), np.maximum(spans.steps, 1)
+        cells.total[i, place] = spans.total_ns // count
+        cells.exposed[i, place] = np.minimum(spans.blocked_ns, spans.total_ns) // count
+    return cells
+
+
+def _steps(
+    found: Mapping[int, RankSpans], begins: Cells, columns: Sequence[slice]
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last step of each column, on any rank."""
+    first = np.full(len(begins), np.iinfo(np.int64).max)
+    last = np.zeros(len(begins), np.int64)
+    for spans in found.values():
+        place = np.searchsorted(begins, spans.begin_s)
+        first[place] = np.minimum(first[place], spans.first_step)
+        last[place] = np.maximum(last[place], spans.first_step + spans.steps - 1)
+    yield from ((int(first[one].min()), int(last[one].max())) for one in columns)
+
+
+def _marks(
+    history: History, ranks: Sequence[int], begins: Cells, height: int, width: int
+) -> Iterator[StepMark]:
+    for one in busy_spans(history):
+        place = int(np.searchsorted(begins, one.begin_s, side="right")) - 1
+        if place >= 0 and one.rank in ranks:
+            yield StepMark(
+                kind="straggler",
+                step=one.step,
+                rank=one.rank,
+                column=place // width,
+                row=ranks.index(one.rank) // height,
+                text=f"Rank {one.rank} works {duration(one.more_ns)} longer per step",
+            )
