@@ -80,6 +80,11 @@ GLOSSARY = {
         "counted, not recorded in detail.",
         "reference/formulas.md#measured-steps",
     ),
+    "epoch": Term(
+        "Of a run: from one start of the process group to the next, as after a restart. Not a pass "
+        "over the data.",
+        "how-to/restarts.md",
+    ),
     "exposed communication": Term(
         "Time of a step in which a rank waits for communication and makes no other progress: the "
         "union of its blocked intervals.",

@@ -38,7 +38,8 @@ of one (s3://bucket/run):
   saved diagnosis            dsprof report --format json -o FILE
 
 In a folder with several runs the newest is shown; to see another, give its
-files by name."""
+files by name. Of a run that restarted the last epoch is shown; to see another,
+give --epoch N."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
