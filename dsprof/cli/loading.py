@@ -219,10 +219,11 @@ def keep_live_states(run: RunFiles) -> None:
     """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
     from dsprof.environment import boot_id
     from dsprof.recording.recorder.live_state import keep_states_of_the_dead
+    from dsprof.trace.host_folders import shared_folder
 
     here = boot_id()
     places = {
-        (header.run_key, path.parent)
+        (header.run_key, shared_folder(path))
         for epoch in (run, *run.epochs)
         for path, header in zip(epoch.files, epoch.headers, strict=True)
         if header.boot_id == here and is_local(path)

@@ -11,6 +11,7 @@ from time import monotonic
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, find_state
+from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.reader import add_collectives, decode_lines, fits, take_rare
@@ -95,7 +96,7 @@ class FollowedRank:
 
     def state(self) -> RankState | None:
         """Return what the rank does at this moment, where its memory can be read from here."""
-        return None if self.is_over else find_state(self.header, self.path.parent)
+        return None if self.is_over else find_state(self.header, shared_folder(self.path))
 
     @property
     def groups(self) -> Mapping[int, Group]:

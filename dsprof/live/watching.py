@@ -20,6 +20,7 @@ from dsprof.live.judging import REST, Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
+from dsprof.trace.host_folders import HOSTS, host_folders
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.native import READER as NATIVE
@@ -199,8 +200,9 @@ def _names(paths: Iterable[Path]) -> set[str]:
     found = set()
     for path in paths:
         found.add(str(path))
-        with suppress(OSError), os.scandir(path) as entries:
-            found |= {entry.path for entry in entries}
+        for folder in (path, *host_folders([path / HOSTS])):
+            with suppress(OSError), os.scandir(folder) as entries:
+                found |= {entry.path for entry in entries}
     return found
 
 

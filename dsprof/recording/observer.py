@@ -84,7 +84,9 @@ def _wait(command: int, address: str, out: Path, answer: int) -> None:
             return
         os.write(answer, _READY)
         os.close(answer)
-        from dsprof.trace.schema import FILE_PATTERN  # takes a while, in which the command starts
+        from dsprof.trace.host_folders import (
+            traces_in,  # takes a while, in which the command starts
+        )
 
         letter = letters.fileno()
         _keep_only(2, end, letter)
@@ -92,7 +94,7 @@ def _wait(command: int, address: str, out: Path, answer: int) -> None:
     if letter in readable:
         return
     with suppress(OSError):
-        if not any(one.stat().st_mtime >= started_s for one in out.glob(FILE_PATTERN)):
+        if not any(one.stat().st_mtime >= started_s for one in traces_in(out)):
             start = "\n" if os.isatty(2) else ""  # a shell may have asked for the next command
             os.write(2, f"{start}{_SILENCE.format(escaped(str(out)))}".encode())
 

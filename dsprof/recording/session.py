@@ -34,13 +34,13 @@ from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.trace.host_folders import folder_of, traces_in
 from dsprof.trace.last_step import LastStep
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
     BECAME,
     EXIT,
-    FILE_PATTERN,
     INTERRUPTED,
     NEW_GROUP,
     SCHEMA_VERSION,
@@ -232,7 +232,7 @@ class Session:
         from dsprof.recording.capture import Capture
 
         recorder = self.recorder
-        writer = RollingWriter(folder, header, source, budget_bytes)
+        writer = RollingWriter(folder_of(header, folder), header, source, budget_bytes)
         self._capture = Capture(
             header,
             folder,
@@ -389,7 +389,7 @@ class Session:
         if not writer.path.exists():
             _say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
-            files = len(list(Path(self.config.out).glob(FILE_PATTERN)))
+            files = len([*traces_in(Path(self.config.out))])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
             _say(
@@ -403,7 +403,7 @@ class Session:
         if not _is_command() or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
-            traces = Path(self.config.out).glob(FILE_PATTERN)
+            traces = traces_in(Path(self.config.out))
             if not any(path.stat().st_mtime >= self._started_s for path in traces):
                 _say(
                     "nothing was recorded: the program communicated with no other rank. Start "

@@ -25,6 +25,7 @@ from dsprof.files.redaction.known_settings import written_config, written_variab
 from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import find_dump
 from dsprof.trace.dumps.state_file import find_state
+from dsprof.trace.host_folders import host_folders, shared_folder
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
@@ -243,9 +244,9 @@ def read_rank(
     trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
     if trace.trailer is None and not trace.is_foreign:
-        trace.state = find_state(trace.header, path.parent)
+        trace.state = find_state(trace.header, shared_folder(path))
     if not trace.is_foreign:
-        trace.hang_dump = find_dump(trace.header, path.parent)
+        trace.hang_dump = find_dump(trace.header, shared_folder(path))
     _redact(trace)
     return trace
 
@@ -394,6 +395,7 @@ def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
         names = inputs.entries(folder)
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
+    names = [*names, *(path for host in host_folders(names) for path in inputs.entries(host))]
     files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
     if not is_local(folder):
         files = _named_or_few(files, folder, strangers)
