@@ -84,6 +84,14 @@ def hook_rows() -> Iterator[Row]:
             yield (training, f"`{name}`", f"{calls:.0f}", f"{us / 1e3:.2f} ms", "", "")
 
 
+def watching_rows() -> Iterator[Row]:
+    """Yield the share of a core that each part of a watched run takes at 10 steps a second."""
+    found = trained("overhead_watching.py")
+    alone, watched = found["recording"], found["recording, metrics_port"]
+    for name, share in watched.items():
+        yield (name, f"{alone[name]:.2%}" if name in alone else "", f"{share:.2%}")
+
+
 def trained(program: str, *training: str) -> Any:
     """Return what a program measured of one way to train, in processes of its own.
 
@@ -159,6 +167,7 @@ def print_table(head: Row, rows: Iterator[Row]) -> None:
 def main() -> None:
     measured = ("wall / bare (range)", "training thread", "writer", "CPU / step")
     print_table(("training", "recorder", *measured), training_rows())
+    print_table(("share of a core at 10 steps/s", "recording", "and watched"), watching_rows())
     head = ("training", "hook", "calls / step", "training thread", "writer", "CPU / step")
     print_table(head, hook_rows())
     print_table(("one collective", "issue", "wait", "together", "goal"), call_rows())

@@ -67,7 +67,7 @@ docs/how-to/watch.md lists the metrics."""
         from dsprof.cli.watch import found
         from dsprof.config.alerts import load_alerts
         from dsprof.live.alerts import Alerts
-        from dsprof.live.watching import repeat
+        from dsprof.live.watching import SELDOM_S, repeat
 
         alerts = Alerts(load_alerts(arguments.alerts)) if arguments.alerts else None
         otlp = _otlp() if arguments.otlp else None
@@ -86,7 +86,7 @@ docs/how-to/watch.md lists the metrics."""
             for sender in senders:
                 sender.show()
 
-        repeat(watched, Event(), show)
+        repeat(watched, Event(), show, SELDOM_S)
         return 0
 
 

@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 
 from dsprof.errors import DsprofError
 from dsprof.live.now import RunNow
-from dsprof.live.watching import Watched, repeat
+from dsprof.live.watching import SELDOM_S, Watched, repeat
 
 _GONE_S = 60.0
+_PARENT_S = 0.5
 _NICE = 10
 """It shares the processors with training."""
 
@@ -45,8 +46,9 @@ def _follow(folder: Path, port: str, file: str) -> None:
         shows.append(alerts.show)
     if port:
         shows.append(_to_prometheus(watched, int(port)))
-    end = End(watched, ended)
-    repeat(watched, ended, lambda now: [show(now) for show in (*shows, end.show)])
+    shows.append(End(watched, ended).show)
+    Thread(target=_let_go_of_output, args=(os.getppid(), ended), daemon=True).start()
+    repeat(watched, ended, lambda now: [show(now) for show in shows], SELDOM_S)
     if file:
         alerts.close()
 
@@ -68,13 +70,10 @@ class End:
 
     def __init__(self, watched: Watched, ended: Event) -> None:
         self._watched, self._ended = watched, ended
-        self._parent = os.getppid()
         self._lived_at = monotonic()
 
     def show(self, now: RunNow) -> None:
-        """Look at the state of the run, and at who started this process."""
-        if os.getppid() != self._parent:
-            _let_go_of_output()
+        """Look at the state of the run."""
         if any(rank.state == "running" for rank in now.ranks):
             self._lived_at = monotonic()
         is_told = now.is_over and (self._watched.judge.is_done or now.judge_failure)
@@ -82,7 +81,10 @@ class End:
             self._ended.set()
 
 
-def _let_go_of_output() -> None:
-    """Whoever reads the output of the training waits for its end, not for that of this process."""
+def _let_go_of_output(parent: int, ended: Event) -> None:
+    """Leave it when the training ends: who reads it then waits no longer."""
+    while os.getppid() == parent:
+        if ended.wait(_PARENT_S):
+            return
     with suppress(OSError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, median
+from statistics import fmean, median
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
@@ -85,7 +85,7 @@ class RecentSteps:
 
     def lengths_ns(self) -> list[int]:
         """Return the length of each step, mean over ranks, the oldest first."""
-        return [round(mean(one.total_ns for one in self.steps[n].values())) for n in self.measured]
+        return [round(fmean(one.total_ns for one in self.steps[n].values())) for n in self.measured]
 
     def trend(self) -> float | None:
         """Return how much longer the newer half of the steps is than the older half, as a share."""

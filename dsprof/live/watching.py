@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import mean, median
+from statistics import fmean, median
 from threading import Event
 from time import monotonic
 
@@ -31,6 +31,9 @@ _SILENT_S = 10.0
 """A living process writes at least every 5 s."""
 
 _SHORTEST_REST_S = 1.0
+
+SELDOM_S = 10.0
+"""Between looks for programs, as often as Prometheus may ask: a look costs 10 ms."""
 
 _STALLED = 5
 """So many typical steps without the end of one are a stall, if that is longer."""
@@ -245,7 +248,7 @@ def _parts(recent: RecentSteps) -> StepParts | None:
         name: _sum([_mean(getattr(one, f"{name}_ns") for one in row) for row in rows])
         for name in ("compute", "exposed", "copies", "idle")
     }
-    total_ns = sum(round(mean(one.total_ns for one in row)) for row in rows)
+    total_ns = sum(round(fmean(one.total_ns for one in row)) for row in rows)
     return StepParts(
         step=None,
         compute_ns=parts["compute"],
@@ -259,7 +262,7 @@ def _parts(recent: RecentSteps) -> StepParts | None:
 
 def _mean(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
-    return round(mean(known)) if known else None
+    return round(fmean(known)) if known else None
 
 
 def _median(values: Iterable[int | None]) -> int | None:
@@ -277,7 +280,12 @@ def _date(header: Header) -> str:
     return started.isoformat(timespec="seconds")
 
 
-def repeat(watched: Watched, stopped: Event, show: Callable[[RunNow], object]) -> None:
+def repeat(
+    watched: Watched,
+    stopped: Event,
+    show: Callable[[RunNow], object],
+    shortest_rest_s: float = _SHORTEST_REST_S,
+) -> None:
     """Look at the run and show it until `stopped`, with 4 % of a core at most once it is read."""
     try:
         while not stopped.is_set():
@@ -285,6 +293,6 @@ def repeat(watched: Watched, stopped: Event, show: Callable[[RunNow], object]) -
             watched.look()
             if not watched.is_behind:
                 show(watched.now())
-                stopped.wait(max(REST * (time.thread_time() - began), _SHORTEST_REST_S))
+                stopped.wait(max(REST * (time.thread_time() - began), shortest_rest_s))
     finally:
         watched.judge.close()

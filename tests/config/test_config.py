@@ -166,6 +166,7 @@ def test_unknown_variables_and_options_are_mistakes() -> None:
         ("every: 0", "1:8: 'every' must be at least 1, got 0"),
         ("steps: x", "1:8: 'steps' must be a whole number in plain digits or null, got other text"),
         ("start_step: -1", "1:13: 'start_step' must be at least 0, got -1"),
+        ("metrics_port: 70000", "1:15: 'metrics_port' must be at most 65535, got 70000"),
         ("anonymize: 1", "1:12: 'anonymize' must be true or false, got 1"),
         (
             "interception: class",

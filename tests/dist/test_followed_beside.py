@@ -74,6 +74,7 @@ def eventually(what: str, found: object) -> object:
     pytest.fail(f"never: {what}")
 
 
+@pytest.mark.long
 def test_a_run_has_a_port_and_alerts_and_no_secret_is_written(tmp_path: Path) -> None:
     port, told = free_port(), tmp_path / "told"
     file, teller = tmp_path / "secret.yaml", tmp_path / "teller.py"
