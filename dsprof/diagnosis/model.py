@@ -727,14 +727,15 @@ class HistorySpan(_Part):
 
 
 class KeptStep(_Part):
-    """A step whose details a rolling recording kept."""
+    """A step whose details a rolling recording kept, or several that were captured together."""
 
     step: int
     why: str
-    times: float | None  # its time over the usual time then
+    times: float | None  # its time over the usual time then; of several the longest
     ranks: int  # that kept it
     late_ranks: list[int] = []  # of a captured step: those that did not
     cause: str = ""  # of a captured step: what happened, and on which rank
+    steps: int = 1
 
 
 class History(_Part):

@@ -72,7 +72,8 @@ def history(found: History) -> Table:
 
 
 _KEPT: tuple[Shown[KeptStep], ...] = (
-    Shown("Step", lambda one: one.step, "count"),
+    Shown("First step", lambda one: one.step, "count"),
+    Shown("Steps", lambda one: one.steps, "count"),
     Shown("Reason", lambda one: one.cause or one.why),
     Shown("Time / usual time", lambda one: one.times and f"{one.times:.3g}"),
     Shown("Ranks", lambda one: one.ranks, "count"),

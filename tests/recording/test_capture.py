@@ -167,8 +167,6 @@ def test_a_report_names_what_happened_and_all_ranks_have_its_steps(
             pass
         for capture, _ in ranks[::-1]:
             capture._tick()
-    kept = {one.step: one for one in diagnose(find_run([tmp_path])).history.kept}
-    around = [kept[step] for step in range(296, 308)]
-    assert len({one.cause for one in around}) == 1
-    assert re.match(r"step 300 of rank 1: took [34]\S* times the usual time", around[0].cause)
-    assert {(one.ranks, *one.late_ranks) for one in around} == {(2,)}
+    around = diagnose(find_run([tmp_path])).history.kept[0]
+    assert (around.step, around.steps, around.ranks, around.late_ranks) == (296, 12, 2, [])
+    assert re.match(r"step 300 of rank 1: took [34]\S* times the usual time", around.cause)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+
+import msgspec
 
 from dsprof.analysis.aggregates.history import History, Kept, Span
 from dsprof.analysis.aggregates.run import Run
@@ -22,14 +24,15 @@ def history(summary: RunSummary) -> model.History:
     if not spans:
         return model.History()
     telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
-    order = sorted(telling, key=lambda step: (-telling[step].times, step))[:_MOST_KEPT]
+    ranks = summary[Run].ranks.keys()
+    kept = _windows(_kept(step, telling[step], ranks) for step in sorted(telling))
     return model.History(
         length_s=length_s,
         spans=[_span(begin_s, span) for begin_s, span in spans.items()],
         steps=found.steps,
         detailed_steps=found.detailed_steps,
         newest_from=summary[Steps].newest_from,
-        kept=[_kept(step, telling[step], summary[Run].ranks.keys()) for step in order],
+        kept=sorted(kept, key=_order)[:_MOST_KEPT],
         map=history_map(summary),
     )
 
@@ -57,6 +60,29 @@ def _kept(step: int, one: Kept, ranks: Set[int]) -> model.KeptStep:
         ranks=one.ranks,
         late_ranks=late,
     )
+
+
+def _windows(kept: Iterable[model.KeptStep]) -> list[model.KeptStep]:
+    """Join steps that were captured together, on the same ranks."""
+    found: list[model.KeptStep] = []
+    for one in kept:
+        last = found[-1] if found else None
+        if last is not None and one.cause and _joins(last, one):
+            times = max(last.times or 0, one.times or 0) or None
+            found[-1] = msgspec.structs.replace(last, steps=last.steps + 1, times=times)
+        else:
+            found.append(one)
+    return found
+
+
+def _joins(last: model.KeptStep, one: model.KeptStep) -> bool:
+    same = (last.cause, last.ranks, last.late_ranks) == (one.cause, one.ranks, one.late_ranks)
+    return same and last.step + last.steps == one.step
+
+
+def _order(one: model.KeptStep) -> tuple[bool, float, int]:
+    """Put what was captured first, then the slowest."""
+    return not one.cause, -(one.times or 0), one.step
 
 
 def _span(begin_s: int, span: Span) -> model.HistorySpan:

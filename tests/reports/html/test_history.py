@@ -48,5 +48,9 @@ def test_a_time_that_no_calendar_has_is_a_number() -> None:
 
 
 def test_kept_steps_say_why() -> None:
-    kept = [KeptStep(step=7, why="slow", times=3.0, ranks=2)]
-    assert tables.kept_steps(History(kept=kept)).rows == ((7, "slow", "3", 2, None),)
+    slow = KeptStep(step=7, why="slow", times=3.0, ranks=2)
+    captured = KeptStep(step=9, why="capture", times=None, ranks=2, cause="SIGUSR2", steps=20)
+    assert tables.kept_steps(History(kept=[slow, captured])).rows == (
+        (7, 1, "slow", "3", 2, None),
+        (9, 20, "SIGUSR2", None, 2, None),
+    )
