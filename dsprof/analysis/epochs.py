@@ -40,6 +40,8 @@ def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> Ru
 
 
 def _summary(files: RunFiles, engine: Engine) -> RunSummary | None:
+    if not files.files:  # none of its ranks is to be read
+        return None
     try:
         return summarise(files, _KINDS, engine=engine)
     except TraceError:  # none of its files can be read any more
@@ -77,8 +79,11 @@ def _ending(summary: RunSummary) -> _Ending:
         return _Ending("interrupted")
     first = verdicts(endings, summary[FlightRecorders])[0]
     if not first.is_healthy:
+        end: End = "crashed" if first.kind == "died" else "stuck"
+        if not summary[Run].selection.has_all_ranks:  # the culprit may be another rank
+            return _Ending(end)
         why = f"{first.sentence} {first.cause.text}".strip()
-        return _Ending("crashed" if first.kind == "died" else "stuck", first.ranks, why)
+        return _Ending(end, first.ranks, why)
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
 
 
