@@ -105,6 +105,7 @@ def environment() -> Environment:
         "saving": brief.saving,
         "share": fmt.share,
         "tops": tops,
+        "breakable": breakable,
         "patch": _patch,
         "prose": prose,
         "own": Markup,  # our own style sheet and script, as they are
@@ -133,6 +134,13 @@ def tops(table: Table, bars: Collection[str]) -> list[float]:
         numbers = [value for value in values if isinstance(value, (int, float))]
         found.append(1.0 if numbers and column.kind == "share" else max(numbers, default=0))
     return found
+
+
+def breakable(name: str) -> Markup:
+    """Escape a name, and let it break after its underscores rather than anywhere."""
+    from markupsafe import Markup, escape
+
+    return Markup("_<wbr>").join(map(escape, _shown(name).split("_")))
 
 
 def prose(text: str) -> Markup:

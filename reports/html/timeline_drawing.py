@@ -37,6 +37,7 @@ MAX_BARS = 3000
 
 _PHASES = ("forward", "backward", "step")
 _SERIES = 6
+_NEAR_THE_EDGE = 95  # per cent: words would leave the page
 _MOST_LETTERS = 22  # of the name of a lane
 _LANE_PX, _BAR_PX, _GAP_PX, _TOP_PX, _AXIS_PX = 14, 11, 8, 4, 20
 
@@ -70,11 +71,15 @@ def timeline_drawing(step: Timeline, stragglers: Set[int] = frozenset()) -> Draw
         ),
         words=(
             Word(0, bottom + 14, "0", "start"),
-            *(Word(ns * scale * 100 / WIDTH, bottom + 14, fmt.duration(ns)) for ns in marks),
+            *(_tick(ns * scale * 100 / WIDTH, bottom + 14, fmt.duration(ns)) for ns in marks),
         ),
         lanes=tuple(_lanes(tops)),
         keys=tuple(by_kind(bars)),
     )
+
+
+def _tick(x: float, y: float, text: str) -> Word:
+    return Word(x, y, text, "end" if x > _NEAR_THE_EDGE else "")
 
 
 def _frames(tops: Mapping[Row, float], ranks: Set[int]) -> Iterator[Shape]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import msgspec
 
+from dsprof.analysis.aggregates.timelines import RANKS
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.diagnosis.model import (
     Diagnosis,
@@ -196,9 +197,14 @@ class View:
 
     @cached_property
     def undrawn_ranks(self) -> list[int]:
-        """Ranks that the timelines have no room for; none where other pages have one rank each."""
+        """Ranks that the timelines do not show; none where other pages have one rank each."""
         drawn = {bar.rank for step in self.carried for bar in step.bars}
         return [rank for rank in self._diagnosis.run.ranks if rank not in drawn and len(drawn) > 1]
+
+    @property
+    def has_room_for_all(self) -> bool:
+        """Whether the timelines show every rank of which there is anything to draw."""
+        return len(self._diagnosis.run.ranks) <= RANKS
 
     @cached_property
     def memory(self) -> Drawing | None:

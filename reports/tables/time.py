@@ -133,7 +133,7 @@ class _Lane(NamedTuple):
 
 _LANE: tuple[Shown[_Lane], ...] = (
     Shown("Rank", lambda lane: lane.rank, "count"),
-    Shown("Lane", lambda lane: lane.lane),
+    Shown("Lane", lambda lane: lane.lane.removeprefix("group ")),
     Shown("Kind", lambda lane: lane.kind),
     Shown("Bars", lambda lane: len(lane.lengths_ns), "count"),
     Shown("Sum", lambda lane: sum(lane.lengths_ns), "ns"),

@@ -7,7 +7,7 @@ import gzip
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-_VOID = {"meta", "link", "br", "img", "input", "hr"}
+_VOID = {"meta", "link", "br", "wbr", "img", "input", "hr"}
 
 
 @dataclass(eq=False)

@@ -105,9 +105,11 @@ class Timelines(Aggregate):
             return [(why, n) for n, why in wholes.items() if n in self.durations][:1]
         most = max(count for _, count in durations.values())
         order = _slowest_first({n: d for n, d in durations.items() if d[1] == most})
-        chosen = {"first": min(order), "median": order[len(order) // 2], "worst": order[0]}
-        why = {step: name for name, step in chosen.items()}
-        return [(name, step) for step, name in reversed(why.items())]
+        places = {"worst": order[0], "median": order[len(order) // 2], "first": min(order)}
+        chosen: dict[int, str] = {}
+        for name, number in places.items():
+            chosen.setdefault(number, name)
+        return [(name, number) for number, name in chosen.items()]
 
     def missing(self, numbers: Collection[int], ranks: Collection[int]) -> dict[int, set[int]]:
         """Return which of these steps each of these ranks has not drawn."""

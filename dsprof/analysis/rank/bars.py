@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
+
+_MEGATRON = re.compile("_(MODEL_)?PARALLEL_GROUP")
+"""What the names of its groups have in common: beside bars there is room for few letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def _calls(dump: FlightDump) -> Iterator[Bar]:
             is_counted = entry.group not in mixed and entry.seq <= group.last_completed
             is_open = dump.is_in_flight(entry) and not is_counted
             yield Bar(
-                lane=f"group {name}",
+                lane=f"group {_MEGATRON.sub('', name)}",
                 kind=entry.op,
                 start_ns=entry.created_ns,
                 end_ns=max(entry.completed_ns, entry.created_ns),

@@ -90,7 +90,8 @@ def _batches(before: Diagnosis, after: Diagnosis) -> tuple[Any, Any]:
 
 def _micro_steps(diagnosis: Diagnosis) -> str:
     counts = [row.micro_steps or 0 for row in diagnosis.steps.rows if row.is_measured]
-    return f"{median(counts):g} micro-steps" if any(counts) else ""
+    usual = median(counts) if counts else 0
+    return f"{usual:g} micro-step{'s' * (usual != 1)}" if any(counts) else ""
 
 
 def _text(value: Any) -> str:

@@ -115,6 +115,13 @@
     return made;
   };
 
+  // Whether a colour, of the scheme that is shown, needs pale letters.
+  function isDark(colour) {
+    const shades = getComputedStyle(live).getPropertyValue(`--${colour}`).match(/[0-9a-f]{2}/gi) ?? [];
+    const [red, green, blue] = shades.map((shade) => parseInt(shade, 16));
+    return 0.3 * red + 0.59 * green + 0.11 * blue < 140;
+  }
+
   function draw() {
     const [from, to] = span;
     const scale = WIDTH / (to - from);
@@ -136,7 +143,7 @@
         const left = Math.max(begun, 0);
         const room = (Math.min(end, WIDTH) - left) / px;
         if (bar.height === BAR && bar.lane !== "activity" && room > 12 + 6.5 * bar.kind.length && !(found && !found.has(bar)))
-          words.push(word(`${((left + 4 * px) * 100) / WIDTH}%`, bar.y + 9, bar.kind, "start on"));
+          words.push(word(`${((left + 4 * px) * 100) / WIDTH}%`, bar.y + 9, bar.kind, `start on ${isDark(paint(bar)) ? "pale" : ""}`));
       }
     }
     const marks = ticks(from, to);
@@ -145,7 +152,8 @@
     const drawn = [...paths].map(([key, d]) => shape(key.split(" ")[1], key.split(" ")[0], d));
     const ring = picked ? [shape("outline pick", "ink", outline(picked, from, scale))] : [];
     part(".bars svg").replaceChildren(shape("line", "line", lines), ...drawn, ...frames, ...ring);
-    const axis = marks.map(([ns, text]) => word(`${((ns - from) * scale * 100) / WIDTH}%`, shown.height + 14, text, ns === from ? "start" : ""));
+    const anchor = (x) => (x === 0 ? "start" : x > WIDTH - 30 * px ? "end" : "");
+    const axis = marks.map(([ns, text]) => word(`${((ns - from) * scale * 100) / WIDTH}%`, shown.height + 14, text, anchor((ns - from) * scale)));
     for (const old of [...part(".bars").querySelectorAll("text")]) old.remove();
     part(".bars").append(...axis, ...words);
     part(".found").textContent = found ? `${found.size} of ${shown.bars.length} bars` : "";
@@ -189,6 +197,7 @@
     part(".bars").setAttribute("height", height);
     part(".bars svg").setAttribute("height", height);
     part(".bars svg").setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
+    part(".plot").classList.toggle("tall", height > 850);
     part(".plot").setAttribute("aria-label", `${title}. Lanes of ${new Set(step.bars.map((bar) => bar.rank)).size} ranks.`);
     names(height);
     recolour();

@@ -56,6 +56,14 @@ def test_the_choice_is_by_the_mean_over_ranks(monkeypatch):
     assert timelines.missing((5, 3, 2), (0, 1)) == {1: {3}}
 
 
+def test_the_worst_step_leads_also_where_it_is_the_first_one():
+    lengths = [10, 10, 90, 50, 60, 50, 50, 50]
+    steps = [step(n, 100 * n, 100 * n + length) for n, length in enumerate(lengths)]
+    chosen = summary(rank_trace(steps=steps))[Timelines].choose()
+    assert [name for name, _ in chosen] == ["worst", "median"]
+    assert chosen[0] == ("worst", 2)
+
+
 def test_only_the_lowest_ranks_are_drawn():
     timelines = summary(*(uneven(rank) for rank in reversed(range(RANKS + 3))))[Timelines]
     assert timelines.ranks == tuple(range(RANKS))
