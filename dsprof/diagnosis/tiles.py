@@ -60,9 +60,10 @@ def _training(d: Diagnosis) -> Iterator[Tile]:
 
 
 def _statistic(typical: TypicalStep) -> str:
-    """Say what the figure is, and the mean where that is another: savings and costs are means."""
-    mean = "" if typical.mean_ns is None else f"; mean {duration(typical.mean_ns)}"
-    return typical.statistic + mean
+    """Say what the figure is, and the mean where that is another, for savings are of that one."""
+    if typical.mean_ns is None:
+        return typical.statistic
+    return f"{typical.statistic}; savings are of the mean, {duration(typical.mean_ns)}"
 
 
 def _exposed(d: Diagnosis) -> Tile:
