@@ -50,6 +50,7 @@ _SAVED = (
     "give the traces"
 )
 _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
+_FOLDER = "give the folder that the run named in its last line"
 _MOST_FOLDERS = 5
 _MOST_LOOKS = 256
 """Of objects on a store; each look costs a request."""
@@ -370,7 +371,7 @@ def _folders_inside(paths: Sequence[Path]) -> str:
     except OSError:
         found = []
     if not found:
-        return "give the folder that the run named in its last line"
+        return _FOLDER
     more = f" and {len(found) - _MOST_FOLDERS} more" if len(found) > _MOST_FOLDERS else ""
     return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
 
@@ -456,7 +457,7 @@ def _why_missing(path: Path) -> str:
     if os.path.islink(path):
         return "the link is broken"
     why = "No such file or directory"
-    return f"{why}; {_RECORD_FIRST}" if path.name == FIELDS["out"].default else why
+    return f"{why}; {_RECORD_FIRST if path.name == FIELDS['out'].default else _FOLDER}"
 
 
 def stranger(path: Path, error: TraceError) -> Stranger:
