@@ -50,6 +50,7 @@ class Arrivals(Aggregate):
         facts = {names[n]: _facts(group) for n, group in trace.groups.items()}
         chosen = np.flatnonzero(_usable(trace) & ~in_steps(rows.step, steps_left_out(trace)))
         chosen, stride = sample(rows.seq, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
+        own_pace = pace(trace)  # before the rows: it takes twice their memory
         arrivals = RankArrivals(
             node=(trace.header.host, trace.header.boot_id),
             bound_ns=clock.bound_ns,
@@ -57,7 +58,7 @@ class Arrivals(Aggregate):
             stride=stride,
             is_numbered=trace.device is None,
             before_ns=_before_forward(trace),
-            pace=pace(trace),
+            pace=own_pace,
         )
         return cls({trace.rank: arrivals}, facts)
 
@@ -84,6 +85,7 @@ def _usable(trace: RankTrace) -> BoolArray:
 
 def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClock) -> Rows:
     rows = trace.collectives
+    apart = isolated(trace)[chosen]  # first, as the pace
     arrive, done = rows.issue_ns[chosen].astype(np.int64), _ends(trace)[chosen].astype(np.int64)
     # A profiler does not see who waits for a kernel: it holds its stream all its time.
     held = (arrive, done) if trace.device is not None else [t[chosen] for t in blocked(rows)]
@@ -99,7 +101,7 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClo
         done=clock.on_run(done),
         blocked_from=clock.on_run(held[0]),
         blocked_until=clock.on_run(held[1]),
-        isolated=isolated(trace)[chosen],
+        isolated=apart,
         bound_ns=rows.bound_ns[chosen].astype(np.int64),
     )
 

@@ -29,8 +29,10 @@ class Intervals:
         """Join intervals that overlap or touch; empty and reversed ones vanish."""
         some = ends > starts
         starts, ends = starts[some].astype(np.int64), ends[some].astype(np.int64)
-        order = np.argsort(starts, kind="stable")
-        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            starts, ends = starts[order], ends[order]
+        reach = np.maximum.accumulate(ends)
         opens = np.ones(len(starts), np.bool_)
         opens[1:] = starts[1:] > reach[:-1]
         closes = np.append(opens[1:], True) if len(starts) else opens
