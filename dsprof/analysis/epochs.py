@@ -49,16 +49,17 @@ def _summary(files: RunFiles, engine: Engine) -> RunSummary | None:
 
 
 def _epoch(number: int, summary: RunSummary) -> Epoch:
-    run = summary[Run]
-    ending = _ending(summary)
+    run, ending = summary[Run], _ending(summary)
+    hosts = {rank: facts.header.host for rank, facts in sorted(run.ranks.items())}
     return Epoch(
         number=number,
         world_size=run.first.world_size,
-        hosts=tuple(dict.fromkeys(run.ranks[rank].header.host for rank in sorted(run.ranks))),
+        hosts=tuple(dict.fromkeys(hosts.values())),
         restarts=run.first.restarts,
         span=summary[Epochs].span,
         end=ending.end,
         ranks=ending.ranks,
+        where=frozenset(hosts[rank] for rank in ending.ranks if rank in hosts),
         why=ending.why,
     )
 

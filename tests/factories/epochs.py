@@ -24,6 +24,7 @@ class Start:
     taken_before: int | None = 0
     ends: tuple[tuple[str, str] | None, ...] = ()
     fields: tuple[tuple[str, Any], ...] = ()
+    hosts: tuple[str, ...] = ()  # of each rank; (): one
 
 
 def write(folder: Path, *starts: Start, keys: tuple[str, ...] = ("agent a",)) -> Path:
@@ -40,6 +41,7 @@ def _lines(number: int, rank: int, start: Start, keys: tuple[str, ...]) -> list[
     given: dict[str, Any] = {"run_key": f"run-{number}", "pid": 100 * number + rank + 1}
     given |= {"job_keys": [*keys, f"process {number}.{rank}"], "restarts": number}
     given |= dict(start.fields)
+    given["host"] = start.hosts[rank] if start.hosts else "node-a"
     since_ns = round(start.at * make.SECOND)
     head = make.header(
         rank,

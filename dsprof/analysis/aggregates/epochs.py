@@ -62,6 +62,7 @@ class Epoch:
     span: EpochSpan
     end: End
     ranks: tuple[int, ...] = ()  # to look at, by how it ended
+    where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""
     gap_ns: int | None = None  # from the last step before to its first one; None: it has no step
     unrecorded: int = 0  # starts right before it that came to no collective

@@ -115,8 +115,11 @@ def _cost(found: Epochs) -> str:
 
 def _culprits(failed: Sequence[Epoch]) -> str:
     """Name the ranks, or the one host, that every failure has in common; "" where none is."""
-    common = set(failed[0].ranks).intersection(*(one.ranks for one in failed[1:]))
-    return named(common) if common else ""
+    if common := set(failed[0].ranks).intersection(*(one.ranks for one in failed[1:])):
+        return named(common)
+    hosts = failed[0].where.intersection(*(one.where for one in failed[1:]))
+    others = {host for one in failed for host in one.hosts} - hosts
+    return f"host {shortened(min(hosts))}" if len(hosts) == 1 and others else ""
 
 
 def _ends(failed: Sequence[Epoch], who: str) -> str:

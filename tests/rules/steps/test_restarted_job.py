@@ -58,6 +58,13 @@ def test_the_rank_that_fails_each_time_is_named(tmp_path: Path) -> None:
     assert found.fix == "Find out why rank 1 failed"
 
 
+def test_the_host_that_fails_each_time_is_named_where_ranks_move(tmp_path: Path) -> None:
+    first = Start(0, ends=CRASH, hosts=("node-a", "node-b"))
+    moved = Start(30, ends=CRASH[::-1], hosts=("node-b", "node-c"))
+    found, _ = judged(tmp_path, first, moved, Start(60))
+    assert "Host node-b failed in each of 2 epochs." in found.summary
+
+
 def test_steps_without_a_number_in_training_may_or_may_not_be_repeated(tmp_path: Path) -> None:
     found, diagnosis = judged(tmp_path, Start(0, ends=CRASH), Start(21, taken_before=None))
     assert "repeated steps unknown" in found.summary
