@@ -51,6 +51,9 @@ from dsprof.trace.writer import CHUNK_RECORDS, Source, TraceWriter, Window, writ
 _LATE_STEPS = 2
 """So many steps later a step has all its waits and what a device tells."""
 
+_JUDGED_TOGETHER = 32
+"""Steps: together they take half the CPU time; more could have left the tails of a small budget."""
+
 _LOOK_BACK_STEPS = 256
 """A change of pace, or another rank, may ask for a step that is this old."""
 
@@ -279,6 +282,8 @@ class RollingWriter(TraceWriter):
                 record = cast(Step, record)
                 self._write_step(at, lines + self._memory_line(record, details))
                 lines = []
+                if len(self._unjudged) > _JUDGED_TOGETHER:
+                    self._judge_before(self._step - _LATE_STEPS + 1)
         self._write_step(at, lines)
         self._judge_before(self._step - _LATE_STEPS + 1)
 
