@@ -74,6 +74,8 @@ class Interest:
 
     def _of(self, step: int, times: float) -> Sequence[Kept]:
         """Return the step itself, if it is kept."""
+        while self._windows and step >= self._windows[0].range.stop:
+            self._windows.popleft()
         for wanted in self._windows:
             if step in wanted.range:
                 return (wanted.kept(step, times),)
