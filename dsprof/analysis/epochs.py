@@ -21,6 +21,7 @@ from dsprof.trace.schema import BECAME, NEW_GROUP
 MOST_READ = 32
 """So many epochs are read, the last ones: a job that crashes as it starts may have thousands."""
 
+_FINISHED = ("exited", "new process group")
 _KINDS = (Run, Endings, FlightRecorders, Epochs)
 
 
@@ -92,17 +93,20 @@ def _linked(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
     """Say of each epoch what time passed before it, and which steps it takes again."""
     last_ns: int | None = None
     furthest: int | None = -1  # step of training; None: steps without a number came before
-    starts = 0
+    starts, end = 0, ""
     for epoch in epochs:
         span, gap_ns, repeated = epoch.span, None, None
         if span.steps_ns:
             gap_ns = max(span.steps_ns[0] - last_ns, 0) if last_ns else 0
             last_ns = span.steps_ns[1]
-        if span.trained and furthest is not None:
-            first, last = span.trained
+        first, last = span.trained or (-1, -1)
+        if first == 0 and end in _FINISHED:
+            furthest = last  # another training begins
+        elif span.trained and furthest is not None:
             repeated = max(min(furthest, last) - first + 1, 0)
             furthest = max(furthest, last)
         elif span.steps:
             furthest = None
+        end = epoch.end
         unrecorded, starts = max(epoch.restarts - starts, 0), epoch.restarts + 1
         yield replace(epoch, gap_ns=gap_ns, unrecorded=unrecorded, repeated=repeated)

@@ -11,7 +11,7 @@ from dsprof.diagnosis.model import Diagnosis, from_json, to_json
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.reports import render
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import BECAME, EXIT, INTERRUPTED
+from dsprof.trace.schema import BECAME, EXIT, INTERRUPTED, NEW_GROUP
 from dsprof.trace.selection import Selection
 from tests.factories import logs
 from tests.factories.epochs import Start, write
@@ -96,6 +96,14 @@ def test_a_process_group_that_is_made_again_is_no_failure(tmp_path: Path) -> Non
     assert (found.status, found.title) == (Status.INFO, "The process group was made again")
     assert "of 4, 2 ranks" in found.summary
     assert diagnosis.epochs.rows[0].end == "new process group"
+
+
+def test_a_training_from_step_0_after_one_that_finished_repeats_nothing(tmp_path: Path) -> None:
+    done = ((NEW_GROUP, ""), (NEW_GROUP, ""))
+    _, diagnosis = judged(tmp_path, Start(0, ends=done), Start(1), Start(3, taken_before=5))
+    assert [row.repeated_steps for row in diagnosis.epochs.rows] == [0, None, 5]
+    _, crashed = judged(tmp_path / "crash", Start(0, ends=CRASH), Start(21))
+    assert crashed.epochs.rows[1].repeated_steps == 10
 
 
 def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
