@@ -27,7 +27,7 @@ from dsprof.trace.rolling.parts import is_rolling, parts_of
 from dsprof.trace.run import RunFiles, is_growing
 
 _RANKS = 16
-"""As many on one page, as in a report; each other rank has a page of its own."""
+"""As many on one page, if the report draws none; else its own. Each rank has a page, too."""
 
 _LINKED_RANKS = 256
 _STEPS = 500
@@ -88,7 +88,8 @@ class Site:
         return steps_page(self._diagnosis, rows, [Link("Report", "/"), *pages[1:]])
 
     def _all_ranks(self, step: int) -> bytes | None:
-        return self._detail(step, self._ranks[:_RANKS])
+        drawn = {bar.rank for one in self._diagnosis.timelines for bar in one.bars}
+        return self._detail(step, sorted(drawn & {*self._ranks}) or self._ranks[:_RANKS])
 
     def _one_rank(self, step: int, rank: int) -> bytes | None:
         return self._detail(step, [rank])

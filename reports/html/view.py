@@ -156,15 +156,18 @@ class View:
         """Ranks by steps; None where there is one rank or step."""
         return heat_map(self._diagnosis.step_map)
 
-    def _stragglers(self, step: int) -> frozenset[int]:
-        """Return the ranks that the others waited for in a step."""
+    def _framed(self, step: Timeline) -> frozenset[int]:
+        """Return the stragglers of a step; of a dump, the ranks of its first finding."""
+        if step.why == "dump":
+            places = [one for one in self._diagnosis.timeline_places if one.step == step.step]
+            return frozenset(places[0].ranks if places else ())
         found = self._diagnosis.step_map
         return frozenset(
             mark.rank
             for mark in found.marks
             if mark.kind == "straggler" and mark.rank is not None
             for first, last in found.steps[mark.column : mark.column + 1]
-            if first <= step <= last
+            if first <= step.step <= last
         )
 
     @property
@@ -189,7 +192,7 @@ class View:
         return [
             StepDetail(
                 step,
-                timeline_drawing(step, self._stragglers(step.step)),
+                timeline_drawing(step, self._framed(step)),
                 step.left_out + max(len(step.bars) - MAX_BARS, 0),
             )
             for step in self._still

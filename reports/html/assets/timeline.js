@@ -185,7 +185,7 @@
     shown = laidOut(step);
     span = [0, Math.max(step.duration_ns, 1)];
     picked = null;
-    framed = stragglers(step.step);
+    framed = toFrame(step);
     const why = { worst: ", the longest", median: ", near the median", first: ", the first measured", named: ", named by a finding" }[step.why] ?? "";
     const name = { recording: "The whole recording", dump: "Calls that the flight recorders held" }[step.why] ?? `Step ${step.step}${why}`;
     const title = `${name}: ${duration(step.duration_ns)}`;
@@ -201,7 +201,7 @@
     part(".plot").setAttribute("aria-label", `${title}. Lanes of ${new Set(step.bars.map((bar) => bar.rank)).size} ranks.`);
     names(height);
     recolour();
-    say(framed.length ? `The frame marks the straggler, rank ${framed.join(", ")}.` : "");
+    say(framed.length ? `The frame marks ${step.why === "dump" ? "what the first finding names" : "the straggler"}, rank ${framed.join(", ")}.` : "");
     numbers();
   }
 
@@ -215,9 +215,11 @@
     lanes.setAttribute("height", height);
   }
 
-  function stragglers(number) {
+  // The stragglers of a step; of a dump, the ranks of its first finding.
+  function toFrame({ step, why }) {
+    if (why === "dump") return report.timeline_places.find((one) => one.step === step)?.ranks ?? [];
     const { marks, steps } = report.step_map;
-    const holds = ({ kind, column }) => kind === "straggler" && steps[column][0] <= number && number <= steps[column][1];
+    const holds = ({ kind, column }) => kind === "straggler" && steps[column][0] <= step && step <= steps[column][1];
     return [...new Set(marks.filter(holds).map((mark) => mark.rank))];
   }
 

@@ -16,6 +16,7 @@ from dsprof.diagnosis.model import (
     PeerTraffic,
     Quality,
     RuleInfo,
+    TimelinePlace,
     WaitPairs,
     from_json,
 )
@@ -217,6 +218,19 @@ def test_ranks_without_room_in_the_timeline_are_named_with_the_command_that_show
     text = page_of(made).one("section", id="timeline").text
     assert "Drawn are 2 of 67 ranks:" in text
     assert "dsprof report PATH --ranks 5-16" in text
+
+
+def test_what_flight_recorders_held_frames_the_ranks_of_the_finding() -> None:
+    made = factory.diagnosis(4, 4)
+    made.timelines = [msgspec.structs.replace(made.timelines[0], step=-2, why="dump")]
+    made.timeline_places = [TimelinePlace(finding=0, step=-2, ranks=[1, 2])]
+    page = page_of(made)
+    (still,) = page.one("section", id="timeline").all("details", _class="still")
+    assert "Calls that the flight recorders held:" in still.text
+    frames = [path for path in still.all("path") if path.attributes["class"] == "outline"]
+    assert [path.one("title").text for path in frames] == [
+        "rank 1: named by a finding", "rank 2: named by a finding",
+    ]  # fmt: skip
 
 
 def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
