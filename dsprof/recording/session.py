@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from dsprof.recording.watchdog.thread import Watchdog
 
 
+_MOST_TRACES = 32
+"""A process that makes its group again more often, as between rollouts, goes on in the last one."""
+
+
 class Session:
     """One recording, from `enable` to `disable` or the end of the process."""
 
@@ -77,6 +81,7 @@ class Session:
         self._status: dict[str, HookStatus] = {}
         self._started_ns = 0
         self._world: weakref.ref[Any] | None = None  # the default group that is recorded
+        self._traces = 0
         self._rank = 0
         self._world_size = 0
         self._started_s = time.time()
@@ -187,6 +192,7 @@ class Session:
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
+        self._traces += 1
         recorder, config = self.recorder, self.config
         run_key = environment.run_key(os.environ, self._world_size)
         anonymizer = Anonymizer(run_key) if config.anonymize else None
@@ -270,6 +276,9 @@ class Session:
         if rank < 0 or (self._world is not None and self._world() is dist.group.WORLD):
             return
         is_same = (rank, world_size) == (self._rank, self._world_size)
+        if is_same and self._traces >= _MOST_TRACES:
+            self._world = weakref.ref(dist.group.WORLD)
+            return
         totals = self._totals(NEW_GROUP if is_same else f"{BECAME} {rank} of {world_size}")
         left = self.recorder.begin_again()
         old.end(lambda: _with_writers(totals, old), lambda: left)

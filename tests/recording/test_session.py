@@ -319,6 +319,20 @@ def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
     assert len(read(tmp_path).collectives) == 1
 
 
+def test_a_group_that_is_made_again_and_again_fills_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_MOST_TRACES", 2)
+    dsprof.enable(out=str(tmp_path))
+    for _ in range(4):
+        communicate()
+        become(rank=1, world_size=4)
+    communicate()
+    dsprof.disable()
+    traces = [read_trace(file) for file in sorted(tmp_path.glob(FILE_PATTERN))]
+    assert sorted(len(trace.collectives) for trace in traces) == [1, 4]
+
+
 def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
