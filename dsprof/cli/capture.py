@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsprof.cli.loading import local_path
 from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
     def prepare(self, parser: ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument(
-            "folder", type=Path, metavar="FOLDER", help="folder of the job's traces"
+            "folder", type=local_path, metavar="FOLDER", help="folder of the job's traces"
         )
         parser.add_argument(
             "--steps", type=int, default=20, metavar="N", help="number of steps (default: 20)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import PARSER, ArgumentParser, Namespace
 from pathlib import Path
 
-from dsprof.cli.loading import trace_path
+from dsprof.cli.loading import local_path, trace_path
 from dsprof.cli.output import print_bytes
 
 
@@ -37,7 +37,7 @@ of $fpath, for fish ~/.config/fish/completions/dsprof.fish."""
 
 def _complete_files(parser: ArgumentParser, files: object) -> None:
     for action in parser._actions:
-        if action.type in (Path, trace_path):
+        if action.type in (Path, trace_path, local_path):
             action.complete = files  # type: ignore[attr-defined]
         elif action.nargs == PARSER and isinstance(action.choices, dict):
             for command in action.choices.values():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsprof.config.settings import in_one_line
 from dsprof.errors import ConfigError, DsprofError, escaped
 from dsprof.files.inputs import input_path, is_local, read_input
+from dsprof.files.remote import is_address
 
 if TYPE_CHECKING:
     from dsprof.analysis.engine import Engine, Progress
@@ -37,6 +38,17 @@ def trace_path(text: str) -> Path:
         return input_path(text)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def local_path(text: str) -> Path:
+    """Return what a PATH of a command that reads no addresses names.
+
+    Raises:
+        ConfigError: it is an address.
+    """
+    if is_address(text):
+        raise ConfigError("this command takes local paths only; dsprof report takes addresses")
+    return Path(text)
 
 
 def add_judging(parser: ArgumentParser) -> None:

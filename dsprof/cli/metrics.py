@@ -9,6 +9,7 @@ from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from dsprof.cli.loading import local_path
 from dsprof.cli.serve import port
 from dsprof.errors import DsprofError
 
@@ -33,7 +34,11 @@ docs/how-to/watch.md lists the metrics."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
+            "paths",
+            nargs="+",
+            type=local_path,
+            metavar="PATH",
+            help="folder that the run records into",
         )
         parser.add_argument(
             "--port", type=port, default=9467, metavar="N", help="port (default: 9467; 0: any)"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from pathlib import Path
 from threading import Event, Thread
 
 from dsprof.cli.delivery import show_address
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_run_and_diagnosis
+from dsprof.cli.loading import Reading, add_judging, add_reading, load_run_and_diagnosis, local_path
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError
 
@@ -30,7 +29,11 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="trace file, or folder of traces"
+            "paths",
+            nargs="+",
+            type=local_path,
+            metavar="PATH",
+            help="trace file, or folder of traces",
         )
         parser.add_argument(
             "--port", type=port, default=8642, metavar="N", help="port (default: 8642; 0: any)"

@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
+from dsprof.cli.loading import local_path
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError, TraceError, escaped
 
@@ -36,7 +37,11 @@ traces; the training does no extra work.
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "paths", nargs="+", type=Path, metavar="PATH", help="folder that the run records into"
+            "paths",
+            nargs="+",
+            type=local_path,
+            metavar="PATH",
+            help="folder that the run records into",
         )
         parser.add_argument("--once", action="store_true", help="print the state once and exit")
         parser.add_argument(

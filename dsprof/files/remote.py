@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{1,30})://([^/]*)", re.I)
 _HOST = re.compile(r"(\[[0-9a-f:.]*\]|[^:@\[\]]*)(:\d{1,5})?", re.I)
 _AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
-_WEB = ("http", "https")
+_WEB, _S3 = ("http", "https"), ("s3", "s3a")
+_ANSWER_S = 10
+_TRIES = 2
 
 _START_BYTES = 1 << 17
 _LARGEST_READ_BYTES = 1 << 23
@@ -261,8 +263,23 @@ def _system(path: RemotePath) -> tuple[Any, str]:
     """Return the file system of an address, and what that calls the object."""
     from fsspec.core import url_to_fs
 
-    system, name = url_to_fs(str(path))
+    system, name = url_to_fs(str(path), **_patience(path.scheme))
+    if path.scheme in _S3:
+        system.retries = _TRIES
     return system, name
+
+
+def _patience(scheme: str) -> dict[str, Any]:
+    """Return options by which a silent server is given up within two minutes, not after twenty."""
+    if scheme in _S3:
+        waits = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}
+        return {"config_kwargs": {**waits, "retries": {"max_attempts": _TRIES - 1}}}
+    if scheme in _WEB:
+        from aiohttp import ClientTimeout
+
+        waits = {"sock_connect": _ANSWER_S, "sock_read": _ANSWER_S}
+        return {"client_kwargs": {"timeout": ClientTimeout(total=None, **waits)}}
+    return {}
 
 
 def _changed(path: RemotePath) -> RemoteError:

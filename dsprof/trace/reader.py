@@ -126,7 +126,11 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     trace.newest_from = _newest_from(parts)
     chunks = chain(
         _chunks(path, steps),
-        *(_part_chunks(part, trace.newest_from, steps) for part in parts),
+        *(
+            _part_chunks(part, trace.newest_from, steps)
+            for part in parts
+            if steps is None or _may_hold(part, trace.newest_from, steps)
+        ),
     )
     for rows, events, broken, unknown in chunks:
         whole += len(events) + len(rows) + unknown
@@ -172,6 +176,13 @@ def _newest_from(parts: Iterable[Path]) -> int:
             begun += [event.args for event in first[:1] if isinstance(event.args, Segment)]
     oldest = min(begun, key=attrgetter("number"), default=Segment(0))
     return oldest.step + 2 if oldest.number else 0
+
+
+def _may_hold(part: Path, newest_from: int, steps: range) -> bool:
+    """Say whether details of steps can be in a part; roll-ups are of no step."""
+    if part.name.endswith(TAILS):
+        return steps.stop > newest_from
+    return part.name.endswith(KEPT) and steps.start < newest_from
 
 
 def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[_Chunk]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
 from dsprof.cli.loading import load_diagnosis
 from dsprof.errors import TraceError
+from dsprof.files import remote
 from dsprof.files.inputs import entries, input_path, open_input
 from dsprof.trace import run as runs
 from dsprof.trace.run import find_run, read_run
@@ -113,7 +115,8 @@ def test_an_object_that_goes_is_named_and_the_others_are_reported(store, tmp_pat
     write_run(tmp_path, 3)
     run = find_run([store.fill(tmp_path)])
     store.delete("run/trace.rank00001.json")
-    store.files.invalidate_cache()
+    s3fs.S3FileSystem.clear_instance_cache()  # as another process
+    remote._start.cache_clear()
     [missing] = summarise(run)[Run].strangers
     assert missing == "s3://bucket/run/trace.rank00001.json: cannot be read: no such object"
 
@@ -212,6 +215,18 @@ def test_no_network_and_no_package_are_said_in_one_line(capsys):
     assert "no store is known by this scheme" in unknown
 
 
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_a_server_that_never_answers_is_given_up(scheme, monkeypatch, capsys):
+    """The kernel accepts the connection; nobody reads from it."""
+    monkeypatch.setattr(remote, "_ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        _point_at(f"http://{place}", monkeypatch)
+        assert main(["report", f"{scheme}://{place if scheme == 'http' else 'bucket'}/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no answer in time; try again" in line
+
+
 def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -225,6 +240,12 @@ def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
         run = find_run([f"http://127.0.0.1:{server.server_port}/run"])
         assert [trace.rank for trace in read_run(run)] == [0, 1]
         server.shutdown()
+
+
+@pytest.mark.parametrize("command", ["serve", "watch", "metrics", "capture"])
+def test_commands_that_follow_a_run_refuse_addresses(command, capsys):
+    assert main([command, "s3://bucket/run"]) == 2
+    assert "takes local paths only" in capsys.readouterr().err
 
 
 def test_a_folder_cannot_be_opened(store, tmp_path):

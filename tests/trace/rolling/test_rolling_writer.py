@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from dsprof.diagnosis.build import diagnose
+from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling.parts import KEPT, TAILS
 from dsprof.trace.run import find_run
 from dsprof.trace.selection import Selection
 from tests.factories.month import STEP_NS, FastMotion
@@ -133,3 +135,16 @@ def test_chosen_steps_are_read_alone(folder: Path) -> None:
     assert [row.step for row in diagnosis.steps.rows] == [SLOW]
     assert (diagnosis.run.steps, diagnosis.history.steps) == (1, 0)
     assert diagnosis.quality.writer_cost_share is None
+
+
+@pytest.mark.parametrize(("steps", "endings"), [(range(9), KEPT), (range(STEPS - 9, STEPS), TAILS)])
+def test_parts_that_cannot_hold_chosen_steps_are_not_read(folder, monkeypatch, steps, endings):
+    read = []
+    chunks = reader._part_chunks
+    monkeypatch.setattr(
+        reader, "_part_chunks", lambda part, *of: read.append(part) or chunks(part, *of)
+    )
+    trace = read_trace(folder / "trace.rank00000.json", steps)
+    assert read
+    assert all(part.name.endswith(endings) for part in read)
+    assert set(steps) <= {one.step for one in trace.steps}
