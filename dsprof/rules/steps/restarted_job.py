@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.epochs import Epoch, Epochs
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import (
@@ -42,7 +43,7 @@ class RestartedJob:
         "the steps since the last checkpoint.",
         category="steps",
         order=445,
-        needs=(Epochs, Logs),
+        needs=(Run, Epochs, Logs),
     )
     thresholds = Thresholds()
 
@@ -50,7 +51,10 @@ class RestartedJob:
         """Say what the restarts cost, and who ended the epochs before them."""
         found = run[Epochs]
         if not found.each:
-            yield from (self._logged(one) for log in run[Logs].ranks.values() for one in log.starts)
+            starts = [one for log in run[Logs].ranks.values() for one in log.starts]
+            yield from map(self._logged, starts)
+            if not (starts or run[Run].is_recorded):
+                yield self.meta.not_applicable("Files of other tools do not show restarts.")
             return
         failed = [one for one in found.each[:-1] if one.end in _FAILED]
         if not failed:

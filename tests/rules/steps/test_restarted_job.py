@@ -145,3 +145,10 @@ def test_a_log_of_two_starts_says_what_ended_the_first(tmp_path: Path) -> None:
     assert found.status is Status.FAIL
     assert found.problem == "The job restarted after: device out of memory (rank 0)"
     assert f"head -c {len(chr(10).join(first)) + 1} LOG" in found.action
+
+
+def test_files_of_other_tools_tell_no_restart(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("\n".join(logs.run(ranks=2)) + "\n")
+    findings = diagnose(find_run([tmp_path])).findings
+    (found,) = [one for one in findings if one.rule == "restarted-job"]
+    assert found.status is Status.NOT_APPLICABLE
