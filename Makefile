@@ -67,7 +67,7 @@ docs: .venv/.installed ## Write what the docs take from code and from a run, and
 	$(BIN)/python -m tests.pages
 	$(BIN)/python -m tests.pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "build/site/index.html; with search: python3 -m http.server --bind 127.0.0.1 --directory build/site"
+	@echo "build/site/index.html"
 
 torch-suite: build/.warm build/.kernels ## Run PyTorch's own distributed tests with dsprof and without (an hour)
 	$(BIN)/python -m tests.torch_suite
