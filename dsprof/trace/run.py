@@ -448,7 +448,8 @@ def _read_headers(
             strangers.append(stranger(path, why))
     if not files:
         first, more = strangers[0], len(strangers) - 1
-        rest = f" (and none of the other {more} files can be read)" if more else ""
+        others = "the other file" if more == 1 else f"any of the other {more} files"
+        rest = f" (nor can {others} be read)" if more else ""
         raise TraceError(f"{first.path}: {first.reason}{rest}")
     return files, strangers
 
