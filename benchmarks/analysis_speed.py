@@ -9,6 +9,7 @@ process, and compares with the goals.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import msgspec
 from dsprof.trace import schema as trace
 from dsprof.trace.lines import COMM_LINE, LINES, Line
 
-GOAL_CPU_SECONDS = 4.5
+GOAL_CPU_SECONDS = 2.5
 GOAL_PEAK_MB = 400
 STEPS = 1000
 STEP_NS = 400_000_000
@@ -47,7 +48,8 @@ def main() -> int:
         path = Path(folder) / "trace.rank00000.json"
         write_trace(path, events)
         command = [sys.executable, "-c", JUDGE, str(path)]
-        result = json.loads(subprocess.check_output(command))
+        cached = os.environ | {"DSPROF_CACHE": f"{folder}/cache"}  # as at any first reading
+        result = json.loads(subprocess.check_output(command, env=cached))
         print(f"{events:,} collectives, {path.stat().st_size / 1e6:.0f} MB")
     print(f"CPU   {result['cpu_seconds']:6.2f} s   goal {GOAL_CPU_SECONDS} s")
     print(f"peak  {result['peak_mb']:6.0f} MB  goal {GOAL_PEAK_MB} MB")
@@ -114,7 +116,7 @@ def step_lines(step: int, count: int, before: int) -> Iterator[Line]:
             step=step,
             micro_step=index * 2 // max(count, 1),
             phase="forward" if is_gather else "backward",
-            thread=140_000_000_000_000,
+            thread=2,
             pending_ns=at + 500,
             done_ns=end,
             wait_ns=at + gap // 4 if is_gather else at,
