@@ -88,7 +88,7 @@ fuzz: build/.parser ## Feed each reader 100,000 damaged files, and each command 
 	$(BIN)/python -m tests.fuzzing
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .venv-trainers build dist *.egg-info
+	rm -rf .venv .venv-trainers build dist *.egg-info dsprof/trace/*.so
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
