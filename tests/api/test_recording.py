@@ -38,7 +38,8 @@ def test_arguments_are_the_declared_configuration(function: Callable[..., Any]) 
     parameters = inspect.signature(function).parameters
     assert list(parameters) == ["config", *FIELDS, "unknown"]
     # A caller may give a path for text, and any sequence for a tuple.
-    wider = {"out": str | os.PathLike[str], "hooks": Sequence[str]}
+    wider: dict[str, Any] = {"out": str | os.PathLike[str], "hooks": Sequence[str]}
+    wider["alerts"] = str | os.PathLike[str] | None
     assert {name: hints[name] for name in FIELDS} == get_type_hints(Config) | wider
 
 

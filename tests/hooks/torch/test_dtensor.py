@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from dsprof.hooks.torch import dtensor
 from dsprof.hooks.torch.dtensor import DTensorHook
+from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from tests.hooks.conftest import IN_DISPATCHER
 
@@ -62,4 +63,5 @@ def test_nothing_is_asked_for_once_a_redistribution_has_ended(
     recorder = install(DTensorHook)
     mesh = init_device_mesh("cpu", (8,))
     DTensor.from_local(torch.ones(2, 8), mesh, [Shard(0)]).full_tensor()
-    assert recorder.failures == recorder.contexts.by_thread == {}
+    assert recorder.failures == {}
+    assert recorder.contexts.current() is NOBODY
