@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dsprof
+from tests.browser import EXECUTABLE, chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,3 +45,23 @@ def test_files_of_the_checkout_that_pages_show_go_along(site: Path) -> None:
     assert (site / example).read_text() == (ROOT / example).read_text()
     assert f'href="../{example}"' in (site / "clusters/slurm.html").read_text()
     assert "rdzv-endpoint" in (site / "clusters/slurm.html").read_text()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium")
+def test_search_answers_from_the_file_system(site: Path) -> None:
+    with chromium() as browser:
+        page = browser.open(site / "rules/late-rank.html")
+        page.evaluate("document.querySelector('[for=__search]').click()")
+        page.wait("document.activeElement.matches('.md-search__input')")
+        page.call("Input.insertText", text="misspelt-variable")
+        page.call("Input.dispatchKeyEvent", type="keyUp", key="e")
+        page.wait("document.querySelector('.md-search-result__link')")
+        found = page.evaluate("document.querySelector('.md-search-result__link').href")
+        asked = {
+            event["params"]["request"]["url"].partition(":")[0]
+            for event in browser.events
+            if event["method"] == "Network.requestWillBeSent"
+        }
+    assert found.startswith((site / "rules/misspelt-variable.html").as_uri())
+    assert asked <= {"file", "data", "about"}
