@@ -25,7 +25,7 @@ from dsprof.findings.wording import (
 Kind = Literal["training", "hang", "snapshot", "log", "device", "collectives"]
 """The kind of input: it decides which figures matter."""
 
-_LATE = "late-rank"
+_LATE, _SLOW = "late-rank", "periodic-slow-step"
 _DEVICE = (("reserved_bytes.all.peak", "reserved"), ("allocated_bytes.all.peak", "allocated"))
 
 
@@ -87,7 +87,16 @@ def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
     elif any(one.status is Status.UNKNOWN for one in found):
         yield Tile("Straggler", "unknown", found[0].problem or reason(found[0].summary))
     elif any(one.status is Status.PASS for one in found):
-        yield Tile("Straggler", "none", "no rank delays the others by a measurable share")
+        yield _delaying_some_steps(findings) or Tile(
+            "Straggler", "none", "no rank delays most steps by a measurable share"
+        )
+
+
+def _delaying_some_steps(findings: Sequence[Finding]) -> Tile | None:
+    slow = next((one for one in findings if one.rule == _SLOW and one.ranks), None)
+    if slow is None:
+        return None
+    return Tile("Straggler", f"{named_ranks(slow.ranks)}, in some steps", slow.problem)
 
 
 def _peak_memory(rows: Sequence[RankMemory]) -> Iterator[Tile]:

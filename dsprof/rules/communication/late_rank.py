@@ -119,7 +119,7 @@ class LateRank:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
-                f"{text}({percent(share)}); no rank delays the others by a measurable share.",
+                f"{text}({percent(share)}); no rank delays most steps by a measurable share.",
             )
         return self.meta.finding(
             Status.INFO,

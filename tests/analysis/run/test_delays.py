@@ -94,6 +94,10 @@ def test_the_report_names_and_marks_it() -> None:
     [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert (one.status, one.ranks) == (Status.INFO, (1,))
     assert one.problem == "Rank 1 delays 10 steps by 40.0 ms (40 %)"
+    [late] = [one for one in diagnosis.findings if one.rule == "late-rank"]
+    assert late.summary.endswith("; no rank delays most steps by a measurable share.")
+    [tile] = [tile for tile in diagnosis.tiles if tile.label == "Straggler"]
+    assert (tile.value, tile.detail) == ("rank 1, in some steps", one.problem)
     [mark] = [mark for mark in diagnosis.step_map.marks if mark.kind == "straggler"][:1]
     first, last = diagnosis.step_map.steps[mark.column]
     assert (mark.rank, mark.row) == (1, 1)
