@@ -5,34 +5,32 @@ This runs in the training process; `dsprof.trace.step_cutting` reads the line.
 
 from __future__ import annotations
 
-from dsprof.trace.schema import Step, StepIndex
+from dsprof.trace.schema import StepIndex
 
 _SPACING_BYTES = 1 << 20
 _MOST_MARKS, _MOST_OTHERS = 1024, 256
 
 
 class IndexBuilder:
-    """The index of one file; it stays shorter than `INDEX_BYTES`."""
+    """The index of one file; it stays shorter than its reader looks back for it."""
 
     def __init__(self, start_ns: int) -> None:
         self._start_ns = start_ns
-        self._ended_ns = start_ns
         self._spacing_bytes = _SPACING_BYTES
         self._due_bytes = 0
         self._index = StepIndex()
 
-    def end(self, step: Step) -> None:
-        """Know when the newest step ended."""
-        self._ended_ns = step.end_ns
+    def mark(self, at_bytes: int, step: int, ended_ns: int) -> None:
+        """Note of which step the last record before a place is, if the last mark is far.
 
-    def mark(self, at_bytes: int, step: int) -> None:
-        """Note that the last record before a place is of a step, if the last mark is far."""
+        `ended_ns` is when the newest step ended.
+        """
         if at_bytes < self._due_bytes:
             return
         index = self._index
         index.at_bytes.append(at_bytes)
         index.steps.append(step)
-        index.ended_ns.append(self._ended_ns - self._start_ns)
+        index.ended_ns.append(ended_ns - self._start_ns)
         if len(index.steps) > _MOST_MARKS:
             index.at_bytes, index.steps = index.at_bytes[1::2], index.steps[1::2]
             index.ended_ns = index.ended_ns[1::2]
@@ -47,8 +45,8 @@ class IndexBuilder:
             pairs = zip(others[::2], others[1::2], strict=False)
             self._index.others = [(one[0], other[1]) for one, other in pairs] + others[-1:]
 
-    def built(self, at_bytes: int, step: int) -> StepIndex:
+    def built(self, at_bytes: int, step: int, ended_ns: int) -> StepIndex:
         """Return the index of a file that ends here."""
         self._due_bytes = 0
-        self.mark(at_bytes, step)
+        self.mark(at_bytes, step, ended_ns)
         return self._index

@@ -142,6 +142,7 @@ class TraceWriter:
         self._index = IndexBuilder(header.started_monotonic_ns)
         self._file = -1
         self._step = -1
+        self._ended_ns = header.started_monotonic_ns
         self._memory: MemorySample | None = None
         self._counters = Counters()
         self._opened: set[int] = set()
@@ -235,7 +236,8 @@ class TraceWriter:
             self._silence.broken(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
-            self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
+            if definitions:
+                self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
             lines: list[Line] = []
             record = None
             for _ in range(min(len(records), CHUNK_RECORDS)):
@@ -245,7 +247,7 @@ class TraceWriter:
                 lines += self._take(record)
             self._write(lines)
             if record is not None:
-                self._index.mark(self._at_bytes, record.step)
+                self._index.mark(self._at_bytes, record.step, self._ended_ns)
         self.cpu_ns = time.thread_time_ns()
 
     def _describe(self, lines: list[Line]) -> None:
@@ -285,7 +287,7 @@ class TraceWriter:
         if self._step < 0:
             self._describe(self._define(self._source.prepare_late()))
         self._step = record.step
-        self._index.end(record)
+        self._ended_ns = record.end_ns
         self.counted_only_steps += not self._is_kept(record.step)
         sample = msgspec.structs.replace(self._look_at_memory(record), step=record.step)
         if self._source.last_step.is_asked:
@@ -354,7 +356,7 @@ class TraceWriter:
         if self._given_up:
             return
         self._write(self._last_lines() + self._counter_lines(self._step + 2))
-        index = self._index.built(self._at_bytes, self._step)
+        index = self._index.built(self._at_bytes, self._step, self._ended_ns)
         self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()

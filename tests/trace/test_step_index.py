@@ -146,8 +146,8 @@ def test_an_index_stays_short(monkeypatch):
     builder = step_index.IndexBuilder(0)
     for at in range(20_000):
         builder.keep(at, at + 1)
-        builder.mark(at, at)
-    index = builder.built(20_000, 20_000)
+        builder.mark(at, at, at)
+    index = builder.built(20_000, 20_000, 20_000)
     assert len(index.steps) <= 1025
     assert len(index.others) <= 256
     assert index.at_bytes[-1] == 20_000
