@@ -36,7 +36,7 @@ def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> Ru
         read = summary if is_whole else _summary(files, engine)
         if read is not None:
             found.append(_epoch(number, read))
-    each = tuple(_linked(found))
+    each = tuple(_linked(found, unread))
     return summary.with_part(replace(summary[Epochs], each=each, unread=unread))
 
 
@@ -89,11 +89,14 @@ def _ending(summary: RunSummary) -> _Ending:
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
 
 
-def _linked(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
-    """Say of each epoch what time passed before it, and which steps it takes again."""
+def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:
+    """Say of each epoch what time passed before it, and which steps it takes again.
+
+    `starts` is how many epochs came before the first one.
+    """
     last_ns: int | None = None
     furthest: int | None = -1  # step of training; None: steps without a number came before
-    starts, end = 0, ""
+    end = ""
     for epoch in epochs:
         span, gap_ns, repeated = epoch.span, None, None
         if span.steps_ns:

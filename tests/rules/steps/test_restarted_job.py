@@ -79,6 +79,11 @@ def test_starts_that_left_no_trace_are_counted(tmp_path: Path) -> None:
     assert diagnosis.epochs.rows[1].unrecorded == 2
 
 
+def test_epochs_that_are_not_read_are_counted_once(tmp_path: Path) -> None:
+    starts = (Start(60 * one, steps=1, world_size=1, ends=(None,)) for one in range(40))
+    assert judged(tmp_path, *starts)[0].problem.startswith("39 restarts cost ")
+
+
 def test_an_epoch_without_a_step_is_lost_as_a_whole(tmp_path: Path) -> None:
     found, diagnosis = judged(tmp_path, Start(0), Start(11, steps=0, ends=CRASH), Start(31))
     assert [row.gap_ns for row in diagnosis.epochs.rows] == [0, None, 30 * 10**9]
