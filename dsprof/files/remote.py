@@ -14,10 +14,12 @@ from io import BufferedReader, RawIOBase
 from pathlib import PosixPath
 from typing import Any, NamedTuple
 
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]{1,30})://([^/]*)", re.I)
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.:-]{1,60})://([^/]*)", re.I)
 _HOST = re.compile(r"(\[[0-9a-f:.]*\]|[^:@\[\]]*)(:\d{1,5})?", re.I)
+_CHAIN = "::"
+"""fsspec opens a place inside another by it, such as `zip://a::https://user:password@host/b`."""
 _AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
-_WEB, _S3 = ("http", "https"), ("s3", "s3a")
+_WEB, _S3, _LOCAL = ("http", "https"), ("s3", "s3a"), ("file", "local")
 _ANSWER_S = 10
 _TRIES = 2
 
@@ -85,6 +87,8 @@ def address(text: str) -> RemotePath:
     """
     found = _ADDRESS.match(text)
     assert found is not None
+    if _CHAIN in text:
+        raise ValueError(f"an address with {_CHAIN} is not read; give that of a file or folder")
     scheme, host = found[1].lower(), found[2]
     is_container = scheme.startswith("abfs") and _AZURE.fullmatch(host)
     if not (_HOST.fullmatch(host) or is_container):
@@ -96,6 +100,8 @@ def address(text: str) -> RemotePath:
         raise ValueError(
             f"an address of {scheme}:// with a query or signature is not read; download the file"
         )
+    if scheme in _LOCAL:
+        raise ValueError(f"{scheme}:// is not read: give the path of a local file without it")
     return RemotePath(f"{scheme}://{text[found.end(1) + 3 :]}")
 
 
@@ -143,6 +149,7 @@ def entries(path: RemotePath) -> list[RemotePath]:
     start = name.strip("/") + "/"
     inside = (one.strip("/") for one in found)
     names = {one.removeprefix(start) for one in inside if one.startswith(start)}
+    names = {one for one in names if _CHAIN not in one}
     if path.scheme in _WEB:
         names = {one for one in names if not set(one) & set("?#")}
         if not names:
@@ -263,14 +270,17 @@ def _system(path: RemotePath) -> tuple[Any, str]:
     """Return the file system of an address, and what that calls the object."""
     from fsspec.core import url_to_fs
 
-    system, name = url_to_fs(str(path), **_patience(path.scheme))
+    system, name = url_to_fs(str(path), **_options(path.scheme))
     if path.scheme in _S3:
         system.retries = _TRIES
     return system, name
 
 
-def _patience(scheme: str) -> dict[str, Any]:
-    """Return options by which a silent server is given up within two minutes, not after twenty."""
+def _options(scheme: str) -> dict[str, Any]:
+    """Return options by which a silent server is given up within two minutes, not after twenty.
+
+    Web servers may not compress: ranges are of the plain file, and a small answer fills no memory.
+    """
     if scheme in _S3:
         waits = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}
         return {"config_kwargs": {**waits, "retries": {"max_attempts": _TRIES - 1}}}
@@ -278,7 +288,8 @@ def _patience(scheme: str) -> dict[str, Any]:
         from aiohttp import ClientTimeout
 
         waits = {"sock_connect": _ANSWER_S, "sock_read": _ANSWER_S}
-        return {"client_kwargs": {"timeout": ClientTimeout(total=None, **waits)}}
+        timeout, plain = ClientTimeout(total=None, **waits), {"Accept-Encoding": "identity"}
+        return {"client_kwargs": {"timeout": timeout, "headers": plain, "auto_decompress": False}}
     return {}
 
 

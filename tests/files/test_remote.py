@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gzip
 import socket
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +171,9 @@ def test_a_zip_on_a_store_is_read_in_parts(store, tmp_path):
         f"https://{SECRET}@example.org/run",
         f"https://example.org/trace.json?X-Amz-Signature={SECRET}",
         f"abfs://run@account:{SECRET}@example.org/run",
+        f"zip://trace.json/::https://user:{SECRET}@example.org/run.zip",
+        f"simplecache::https://user:{SECRET}@example.org/run",
+        f"file:///{SECRET}/run",
     ],
 )
 def test_an_address_with_credentials_is_refused_and_not_repeated(given, capsys):
@@ -240,6 +246,49 @@ def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
         run = find_run([f"http://127.0.0.1:{server.server_port}/run"])
         assert [trace.rank for trace in read_run(run)] == [0, 1]
         server.shutdown()
+
+
+def compressing(data: bytes, *, wherever: bool) -> Callable[..., Iterable[bytes]]:
+    """Return an application that compresses where it may, and then sends no ranges."""
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        headers = [("Content-Type", "application/json")]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            start("200 OK", [*headers, ("Content-Length", str(len(data)))])
+            return []
+        if wherever or "gzip" in environ.get("HTTP_ACCEPT_ENCODING", ""):
+            start("200 OK", [*headers, ("Content-Encoding", "gzip")])
+            return [gzip.compress(data)]
+        first, last = map(int, environ["HTTP_RANGE"].removeprefix("bytes=").split("-"))
+        start("206 Partial", [*headers, ("Content-Range", f"bytes {first}-{last}/{len(data)}")])
+        return [data[first : last + 1]]
+
+    return application
+
+
+def test_a_web_server_that_may_compress_sends_ranges_of_the_plain_file(tmp_path):
+    path = _large(tmp_path, 1 << 20)
+    with serving(compressing(path.read_bytes(), wherever=False)) as (address, _):
+        [trace] = read_run(find_run([f"{address}/{path.name}"]))
+    assert trace.nbytes == path.stat().st_size
+
+
+def test_a_small_answer_of_a_web_server_fills_no_memory(capsys):
+    with serving(compressing(bytes(1 << 26), wherever=True)) as (address, _):
+        tracemalloc.start()
+        assert main(["report", f"{address}/trace.rank00000.json"]) == 2
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most_bytes < 1 << 25
+    assert "it changed while it was read" in capsys.readouterr().err
+
+
+def test_names_that_lead_to_another_store_are_left_out():
+    page = b'<a href="trace.rank00000.json::memory:">x</a><a href="trace.rank00001.json">y</a>'
+    with serving(answering("200 OK", "text/html", page)) as (address, _):
+        assert [one.name for one in entries(input_path(f"{address}/run"))] == [
+            "trace.rank00001.json"
+        ]
 
 
 @pytest.mark.parametrize("command", ["serve", "watch", "metrics", "capture"])
