@@ -156,7 +156,7 @@ def _usual_backend(found: EnvSnapshot) -> str:
 
 
 def _write(folder: Path, header: Header, found: EnvSnapshot) -> None:
-    from dsprof.trace.writer import write_environment
+    from dsprof.trace.writing.writer import write_environment
 
     try:
         write_environment(folder, header, found)

@@ -35,7 +35,6 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
 from dsprof.trace.host_folders import folder_of, traces_in
-from dsprof.trace.last_step import LastStep
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
@@ -51,7 +50,8 @@ from dsprof.trace.schema import (
     Trailer,
 )
 from dsprof.trace.scope import clock
-from dsprof.trace.writer import Source, TraceWriter, Window
+from dsprof.trace.writing.last_step import LastStep
+from dsprof.trace.writing.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
     from dsprof.hooks.base import Hook

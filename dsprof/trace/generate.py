@@ -69,7 +69,7 @@ def _is_ours(one: type[Any]) -> bool:
     return one.__module__ == schema.__name__
 
 
-# -- file_records.py ------------------------------------------------------------------------------
+# -- writing/file_records.py ----------------------------------------------------------------------
 
 
 def file_records() -> str:
@@ -228,7 +228,7 @@ def files() -> dict[Path, str]:
     """Return what each file should hold."""
     document = _ROOT / "docs" / "reference" / "trace-format.md"
     return {
-        _HERE / "file_records.py": file_records(),
+        _HERE / "writing/file_records.py": file_records(),
         _HERE / "columns.py": columns(),
         document: page(document.read_text("utf-8")),
     }

@@ -30,8 +30,8 @@ from dsprof.trace.schema import (
     Segment,
     StepTotals,
 )
+from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
 from dsprof.trace.source import Source, check_damage, is_there, read_start, size_of
-from dsprof.trace.step_cutting import needed_lines, needed_parts, read_index
 
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62

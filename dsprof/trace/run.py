@@ -35,9 +35,9 @@ from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.rolling.parts import is_part, parts_of
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
-from dsprof.trace.since import first_step_since
+from dsprof.trace.selection.since import first_step_since
+from dsprof.trace.selection.step_cutting import cut_to_steps
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
-from dsprof.trace.step_cutting import cut_to_steps
 
 _NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")

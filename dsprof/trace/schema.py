@@ -1,7 +1,7 @@
 """Each record of a trace, declared once.
 
 Hooks make these structs, the writer writes them, the reader returns them. From what is said here
-come the writer's lines (`dsprof.trace.encode`), the reader's columns (`dsprof.trace.columns`) and
+come the writer's lines (`dsprof.trace.writing`), the reader's columns (`dsprof.trace.columns`) and
 the tables of docs/reference/trace-format.md; `python -m dsprof.trace.generate` renews the last two.
 
 A field is one line: its type, its default and a sentence. The type says the unit (`Instant`,

@@ -11,10 +11,10 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.hooks.wire.coalescing import CoalescingHook
-from dsprof.trace.encode import Encoder
 from dsprof.trace.lines import LINES
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import Step
+from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, START_MS, Work
 from tests.factories.trace import header, summary
 from tests.hooks.machine import Machine, machines

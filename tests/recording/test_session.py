@@ -26,7 +26,7 @@ from dsprof.recording import session
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
-from dsprof.trace.writer import TraceWriter
+from dsprof.trace.writing.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
 
 

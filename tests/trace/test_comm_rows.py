@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dsprof.trace import comm_rows
-from dsprof.trace.encode import Encoder
 from dsprof.trace.lines import LINES, OPEN_LINE
 from dsprof.trace.schema import Collective, Header, Trailer
+from dsprof.trace.writing.encode import Encoder
 from tests.factories.both_parsers import read_by_both
 
 pytestmark = pytest.mark.skipif(comm_rows.parse is None, reason="no compiler built the parser")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from dsprof.trace.heartbeat import Silence
+from dsprof.trace.writing.heartbeat import Silence
 
 SECOND = 1_000_000_000
 

@@ -1,7 +1,7 @@
 """The figures of the last step: those of its records, once what it waited for has ended."""
 
-from dsprof.trace.last_step import LastStep
 from dsprof.trace.schema import DeviceStep, Flush, MemorySample, Stall, Step
+from dsprof.trace.writing.last_step import LastStep
 from tests.factories.trace import ns, sync
 
 MEMORY = MemorySample("step", 0, rss_bytes=7, device={"reserved_bytes.all.current": 9})

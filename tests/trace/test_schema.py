@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dsprof.trace import generate
-from dsprof.trace.file_records import FILE_RECORDS
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import KINDS, Mark
+from dsprof.trace.writing.file_records import FILE_RECORDS
 
 
 @pytest.mark.parametrize("path", generate.files(), ids=lambda path: path.name)

@@ -13,7 +13,7 @@ from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
 from dsprof.trace.selection import OPEN_END, Selection, hosts_in, ranks_in, since_in, steps_in
-from dsprof.trace.step_cutting import needed_lines
+from dsprof.trace.selection.step_cutting import needed_lines
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 

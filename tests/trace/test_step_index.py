@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsprof.trace import step_cutting, step_index
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import Group, Site
-from dsprof.trace.selection import Since
-from dsprof.trace.since import first_step_since
+from dsprof.trace.selection import Since, step_cutting
+from dsprof.trace.selection.since import first_step_since
+from dsprof.trace.selection.step_cutting import cut_to_steps
 from dsprof.trace.source import Source
-from dsprof.trace.step_cutting import cut_to_steps
+from dsprof.trace.writing import step_index
 from tests.trace.test_writer import Run, collective, step_end
 
 STEPS, CALLS = 1000, 10

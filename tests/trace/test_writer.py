@@ -31,7 +31,7 @@ from dsprof.trace.schema import (
     Step,
     Trailer,
 )
-from dsprof.trace.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
+from dsprof.trace.writing.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
 
 START_NS = 1_000_000
 WHOLE_RUN = Window()
@@ -106,7 +106,7 @@ def test_what_a_process_without_stderr_prints_does_not_land_in_the_trace(tmp_pat
 import os, sys
 from pathlib import Path
 from dsprof.trace.schema import Header
-from dsprof.trace.writer import write_environment
+from dsprof.trace.writing.writer import write_environment
 from dsprof.environment import EnvSnapshot
 os.close(2)
 write = os.write

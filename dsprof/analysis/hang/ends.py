@@ -14,7 +14,7 @@ from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named, ranks_do
-from dsprof.trace.heartbeat import LONGEST_NS
+from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
 

@@ -13,8 +13,8 @@ from dsprof.analysis.hang.model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
 from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import duration, named
-from dsprof.trace.heartbeat import FIRST_NS, LONGEST_NS
 from dsprof.trace.schema import EXIT, Trailer
+from dsprof.trace.writing.heartbeat import FIRST_NS, LONGEST_NS
 
 _MEMORY = frozenset({"MemoryError", "OutOfMemoryError"})
 _STORE = frozenset({"DistStoreError", "DistNetworkError"})

@@ -34,7 +34,7 @@ from dsprof.analysis.hang.model import (
 from dsprof.analysis.hang.records import with_few_records, without_record
 from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
 from dsprof.findings.wording import duration, named, ranks_do
-from dsprof.trace.heartbeat import LONGEST_NS
+from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 UNFINISHED = 2
 """Collectives of a group that one rank's device has ended and another's has not."""

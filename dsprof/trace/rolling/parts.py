@@ -19,7 +19,7 @@ from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
 from dsprof.trace.source import is_there
-from dsprof.trace.writer import past_standard_files, write_all
+from dsprof.trace.writing.writer import past_standard_files, write_all
 
 TAILS = (".tail0", ".tail1")
 KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"

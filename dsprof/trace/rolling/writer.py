@@ -46,7 +46,7 @@ from dsprof.trace.schema import (
     Step,
     StepTotals,
 )
-from dsprof.trace.writer import CHUNK_RECORDS, Source, TraceWriter, Window, write_all
+from dsprof.trace.writing.writer import CHUNK_RECORDS, Source, TraceWriter, Window, write_all
 
 _LATE_STEPS = 2
 """So many steps later a step has all its waits and what a device tells."""

@@ -243,7 +243,7 @@ def has_a_full_disk(rank: int) -> None:
 def is_out_of_memory(rank: int) -> None:
     """The writer of the trace is, and only where there is one."""
     if "dsprof" in sys.modules:
-        from dsprof.trace.encode import Encoder
+        from dsprof.trace.writing.encode import Encoder
 
         def starved(*args: object) -> None:
             raise MemoryError

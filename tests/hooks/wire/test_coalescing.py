@@ -17,9 +17,9 @@ from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.coalescing import CoalescingHook
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.encode import Encoder
 from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.schema import Collective
+from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, Work
 from tests.hooks.conftest import IN_DISPATCHER
 from tests.hooks.machine import Machine, machines

@@ -33,7 +33,7 @@ def seen():
 
 def keep_records():
     # The writer would take them.
-    from dsprof.trace.writer import TraceWriter
+    from dsprof.trace.writing.writer import TraceWriter
     TraceWriter.start = lambda self: None
     TraceWriter.close = lambda self, trailer: None
 

@@ -18,9 +18,6 @@ from typing import Any, cast
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.trace.encode import Encoder
-from dsprof.trace.heartbeat import Silence
-from dsprof.trace.last_step import LastStep
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
     INDEX,
@@ -35,7 +32,10 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
-from dsprof.trace.step_index import IndexBuilder
+from dsprof.trace.writing.encode import Encoder
+from dsprof.trace.writing.heartbeat import Silence
+from dsprof.trace.writing.last_step import LastStep
+from dsprof.trace.writing.step_index import IndexBuilder
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000

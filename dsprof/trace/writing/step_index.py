@@ -1,6 +1,6 @@
 """Notes while a trace is written where its steps are: the line before the trailer says it.
 
-This runs in the training process; `dsprof.trace.step_cutting` reads the line.
+This runs in the training process; `dsprof.trace.selection.step_cutting` reads the line.
 """
 
 from __future__ import annotations

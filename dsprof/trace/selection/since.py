@@ -11,8 +11,8 @@ from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import StepIndex
 from dsprof.trace.selection import Since
+from dsprof.trace.selection.step_cutting import LATE_STEPS, read_index
 from dsprof.trace.source import Source
-from dsprof.trace.step_cutting import LATE_STEPS, read_index
 
 Read = Callable[[range | None], RankTrace]
 """Reads some steps of a trace, or all."""

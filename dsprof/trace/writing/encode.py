@@ -8,7 +8,6 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from dsprof.trace.file_records import FILE_RECORDS, file_collective, file_phase
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, Line
 from dsprof.trace.schema import (
     HOOKS,
@@ -22,6 +21,7 @@ from dsprof.trace.schema import (
     Phase,
     Record,
 )
+from dsprof.trace.writing.file_records import FILE_RECORDS, file_collective, file_phase
 
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
