@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,13 +96,22 @@ def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tup
 
     parts = parted(tasks, sum(client.nthreads().values()))
     # Dask looks for futures in what it is given, but not in a partial.
-    leaves = {client.submit(partial(job.of_part, part), pure=False): part for part in parts}
+    work = partial(_worked, job.of_part)
+    leaves = {client.submit(partial(work, part), pure=False): part for part in parts}
     for future in as_completed(list(leaves), loop=client.loop):
         if not _has_killed(future):
             yield len(leaves.pop(future)), future
     for task in (task for part in leaves.values() for task in part):
-        future = client.submit(partial(job.work, task), pure=False)
+        future = client.submit(partial(_worked, job.work, task), pure=False)
         yield 1, client.submit(partial(job.lost, task)) if _has_killed(future) else future
+
+
+def _worked(work: Callable[[T], R], task: T) -> R:
+    """Work; Dask cannot send a deeper traceback, and its client would wait for it forever."""
+    try:
+        return work(task)
+    except RecursionError as error:
+        raise error.with_traceback(None) from None
 
 
 def _has_killed(future: Any) -> bool:

@@ -82,6 +82,17 @@ def test_only_the_task_that_kills_workers_is_lost(cluster: str, tmp_path: Path) 
     assert deadly(DaskEngine(cluster), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
 
 
+def bottomless(task: int) -> list[int]:
+    """Call itself without end."""
+    return bottomless(task)
+
+
+@pytest.mark.dist
+def test_an_error_with_a_deep_traceback_ends_the_report(cluster: str) -> None:
+    with pytest.raises(RecursionError):
+        DaskEngine(cluster).merged(Job(bottomless, add, bottomless), [1], unshown)
+
+
 @pytest.mark.dist
 def test_dask_says_the_same_as_one_process(cluster: str, tmp_path: Path) -> None:
     write_run(tmp_path, 5)
@@ -90,6 +101,41 @@ def test_dask_says_the_same_as_one_process(cluster: str, tmp_path: Path) -> None
     there = load_diagnosis([tmp_path], reading=Reading(f"dask://{cluster}"))
     assert to_json(there) == to_json(here)
     assert any("rank00001" in line for line in there.quality.strangers)
+
+
+_DEADLY = """
+import os, signal
+from dsprof.analysis import pool
+from dsprof.trace.run import read_rank
+
+def deadly(path, *more):
+    if "rank00004" in str(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_rank(path, *more)
+
+pool.read_rank = deadly
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.long
+def test_a_report_names_what_kills_workers_what_is_cut_and_what_is_missing(tmp_path: Path) -> None:
+    run, preload = tmp_path / "run", tmp_path / "deadly.py"
+    paths = write_run(run, 6)
+    os.truncate(paths[1], paths[1].stat().st_size * 2 // 3)
+    paths[2].unlink()
+    preload.write_text(_DEADLY)
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with (
+        dask_settings(_SETTINGS | {"distributed.worker.preload": [str(preload)]}),
+        LocalCluster(n_workers=2, host="127.0.0.1", **options) as found,
+    ):
+        address = found.scheduler_address.replace("tcp://", "dask://")
+        quality = load_diagnosis([run], reading=Reading(address)).quality
+    assert quality.unclean_ranks == [1]
+    assert quality.missing_ranks == [2, 4]
+    [line] = quality.strangers
+    assert "trace.rank00004.json: reading it killed the process" in line
 
 
 @pytest.mark.parametrize("address", ["ray://here:1", "dask://here", "dask://user:word@here:1"])
