@@ -5,20 +5,24 @@ It ends after the run, or a minute after the last sign of life.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 
 from dsprof.errors import DsprofError
 from dsprof.live.now import RunNow
 from dsprof.live.watching import SELDOM_S, Watched, repeat
 
+_LOCK = ".alerts.lock"
 _GONE_S = 60.0
 _PARENT_S = 0.5
+_TURNS = 10
+"""So many seconds the one of an earlier epoch may take to end, if it has nothing more to follow."""
 _NICE = 10
 """It shares the processors with training."""
 
@@ -36,6 +40,10 @@ def main() -> int:
 
 
 def _follow(folder: Path, port: str, file: str) -> None:
+    if file and not is_first(folder):
+        file = ""
+    if not (port or file):
+        return
     watched, ended = Watched([folder]), Event()
     shows: list[Callable[[RunNow], object]] = []
     if file:
@@ -51,6 +59,25 @@ def _follow(folder: Path, port: str, file: str) -> None:
     repeat(watched, ended, lambda now: [show(now) for show in shows], SELDOM_S)
     if file:
         alerts.close()
+
+
+def is_first(folder: Path) -> bool:
+    """Say whether no other process sends alerts of this folder; from then on this one does.
+
+    After a restart the one of the epoch before goes on, and knows what it has sent.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        lock = os.open(folder / _LOCK, flags, 0o600)  # the end of this process closes it
+        for _ in range(_TURNS):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            sleep(1)
+    except OSError:  # the file system has no locks: better twice than never
+        return True
+    os.close(lock)
+    return False
 
 
 def _to_prometheus(watched: Watched, port: int) -> Callable[[RunNow], object]:

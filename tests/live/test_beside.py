@@ -1,5 +1,8 @@
 """The process beside training ends after the run, however that ends."""
 
+import subprocess
+import sys
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,3 +41,29 @@ def test_it_ends_a_minute_after_the_last_rank_was_killed(monkeypatch: pytest.Mon
     one, none = run(rank(0), silent(1)), run(silent(0), silent(1))
     states = (10, one), (100, one), (150, none), (161, none)
     assert ended(monkeypatch, *states, is_done=False) == [False, False, False, True]
+
+
+def test_after_a_restart_alerts_are_sent_by_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "_TURNS", 1)
+    monkeypatch.setattr(beside, "sleep", lambda _: None)
+    program = """\
+import sys
+from pathlib import Path
+from dsprof.live.beside import is_first
+print(is_first(Path(sys.argv[1])), flush=True)
+input()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert not beside.is_first(tmp_path)
+        other.communicate("\n")
+    assert beside.is_first(tmp_path)
+
+
+def test_where_no_lock_can_be_had_alerts_are_sent(tmp_path: Path) -> None:
+    assert beside.is_first(tmp_path / "gone")
