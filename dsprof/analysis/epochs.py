@@ -84,7 +84,8 @@ def _ending(summary: RunSummary) -> _Ending:
         end: End = "crashed" if first.kind == "died" else "stuck"
         if not summary[Run].selection.has_all_ranks:  # the culprit may be another rank
             return _Ending(end)
-        why = f"{first.sentence} {first.cause.text}".strip()
+        repeats = first.kind == "died" and first.cause.text
+        why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()
         return _Ending(end, first.ranks, why)
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
 

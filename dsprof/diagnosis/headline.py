@@ -136,7 +136,7 @@ def _without_steps(summary: RunSummary) -> str:
         of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
         return f"{of} reserved device memory is in use."
     if logs := summary[Logs].ranks:
-        return f"Read: {plural(len(logs), 'log')}."
+        return f"Read: logs of {plural(len(logs), 'rank')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())
     run = summary[Run]
     part = f"{len(run.ranks)} of " if run.missing_ranks else ""

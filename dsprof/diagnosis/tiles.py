@@ -87,9 +87,8 @@ def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
     elif any(one.status is Status.UNKNOWN for one in found):
         yield Tile("Straggler", "unknown", found[0].problem or reason(found[0].summary))
     elif any(one.status is Status.PASS for one in found):
-        yield _delaying_some_steps(findings) or Tile(
-            "Straggler", "none", "no rank delays most steps by a measurable share"
-        )
+        none = Tile("Straggler", "none", "no rank is late in most steps")
+        yield _delaying_some_steps(findings) or none
 
 
 def _delaying_some_steps(findings: Sequence[Finding]) -> Tile | None:
@@ -129,7 +128,8 @@ def _hang(d: Diagnosis) -> Iterator[Tile]:
         yield Tile("Operation", call.op, ", ".join(filter(None, where)))
     waiting = f"{named_ranks(verdict.waiting)} waiting" if verdict.waiting else ""
     since = "unknown" if verdict.waited_ns is None else duration(verdict.waited_ns)
-    yield Tile("Stuck for", since, waiting)
+    if waiting or verdict.waited_ns is not None:
+        yield Tile("Stuck for", since, waiting)
 
 
 def _snapshot(d: Diagnosis) -> Iterator[Tile]:

@@ -39,7 +39,7 @@ class BarrierInStep:
     meta = RuleMeta(
         id="barrier-in-step",
         title="Barriers in the training loop cost no time",
-        failing_title="A barrier stops all ranks in every step",
+        failing_title="Barriers stop all ranks in the training loop",
         why="The collectives of a step already synchronise the ranks. A barrier adds its own "
         "latency, and all ranks wait there for the slowest one.",
         category="communication",

@@ -90,8 +90,9 @@ class CommunicationBoundStep:
     ) -> Finding:
         summary = _waiting(run[Steps], share)
         if share - by_network >= _LEAST_SHARE:
-            who = named(late) if late else "later arrivals"
-            summary += f" {percent(by_network)} of the step is transfer, the rest waits for {who}."
+            least = f", least on {named(late)}" if late else ""
+            summary += f" {percent(by_network)} of the step is transfer, the rest waits for later "
+            summary += f"arrivals{least}."
         evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(

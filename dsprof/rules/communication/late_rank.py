@@ -119,7 +119,8 @@ class LateRank:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
-                f"{text}({percent(share)}); no rank delays most steps by a measurable share.",
+                f"{text}({percent(share)}); no rank delays most steps by "
+                f"{percent(thresholds.step_share)} or more.",
             )
         return self.meta.finding(
             Status.INFO,

@@ -73,6 +73,8 @@ class DataQuality:
         text = f"The traces of {len(missing)} of {world} ranks are missing: {named(missing)}."
         cause = "Their files were not given, are on another host, or were never written."
         if not run.is_recorded:
+            if not run.is_world_known:
+                text = f"Nothing of {named(missing)} was given; the number of ranks is unknown."
             return self.meta.finding(
                 Status.INFO,
                 text,

@@ -134,14 +134,14 @@ class PeriodicSlowStep:
         count = int(np.count_nonzero(slow))
         return self.meta.finding(
             Status.INFO,
-            f"{count} of {len(slow)} steps take far longer than their neighbours, without a "
+            f"{count:,} of {len(slow):,} steps take far longer than their neighbours, without a "
             f"period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
             cause="Unknown: the slow steps follow no period.",
             action=(
                 "Inspect these steps in the timeline, and check what else runs on the hosts then."
             ),
-            problem=f"{count} of {len(slow)} steps take far longer",
+            problem=f"{count:,} of {len(slow):,} steps take far longer",
             steps=tuple(columns.number[slow].tolist())[:_ROWS],
             evidence=(_table(columns, slow),),
             confidence="low",

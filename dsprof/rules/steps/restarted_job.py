@@ -149,7 +149,9 @@ def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
     look = f"See how it ended: `dsprof report FOLDER --epoch {failed[-1].number}`."
     if found.repeated_ns > found.gap_ns:
         return f"{look} Save checkpoints more often: most of the time is lost in repeated steps."
-    return f"{look} A shorter timeout of the process group ends a stuck epoch earlier."
+    if any(one.end == "stuck" for one in failed):
+        return f"{look} A shorter timeout of the process group ends a stuck epoch earlier."
+    return look
 
 
 RULE: Rule = RestartedJob()

@@ -201,7 +201,7 @@
     part(".plot").setAttribute("aria-label", `${title}. Lanes of ${new Set(step.bars.map((bar) => bar.rank)).size} ranks.`);
     names(height);
     recolour();
-    say(framed.length ? `The frame marks ${step.why === "dump" ? "what the first finding names" : "the straggler"}, rank ${framed.join(", ")}.` : "");
+    say(framed.length ? `The frame marks ${step.why === "dump" ? "what the first finding names" : "the rank that the others waited for longest"}: rank ${framed.join(", ")}.` : "");
     numbers();
   }
 

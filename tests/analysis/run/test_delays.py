@@ -95,7 +95,7 @@ def test_the_report_names_and_marks_it() -> None:
     assert (one.status, one.ranks) == (Status.INFO, (1,))
     assert one.problem == "Rank 1 delays 10 steps by 40.0 ms (40 %)"
     [late] = [one for one in diagnosis.findings if one.rule == "late-rank"]
-    assert late.summary.endswith("; no rank delays most steps by a measurable share.")
+    assert late.summary.endswith("; no rank delays most steps by 5 % or more.")
     [tile] = [tile for tile in diagnosis.tiles if tile.label == "Straggler"]
     assert (tile.value, tile.detail) == ("rank 1, in some steps", one.problem)
     [mark] = [mark for mark in diagnosis.step_map.marks if mark.kind == "straggler"][:1]

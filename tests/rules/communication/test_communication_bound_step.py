@@ -94,7 +94,7 @@ def test_what_the_last_rank_waits_is_the_network_s(least, severity):
     finding = said(RULE, *waiting(60, 60, 60, least))
     assert (finding.status, finding.severity) == (Status.FAIL, severity)
     assert f"{least} % of the step is transfer, the rest waits" in finding.summary
-    assert finding.summary.endswith("waits for rank 3.")
+    assert finding.summary.endswith("waits for later arrivals, least on rank 3.")
 
 
 def test_exposed_time_that_was_not_measured_is_unknown():

@@ -40,6 +40,14 @@ def test_gaps_in_files_of_other_tools_are_not_blamed_on_a_recording():
     assert "capture window" not in lost.action
 
 
+def test_the_number_of_ranks_is_not_stated_where_it_is_unknown():
+    ranks = [foreign(rank, 5) for rank in (0, 3, 4)]
+    for rank in ranks:
+        rank.is_world_known = False
+    expected = "Nothing of ranks 1-2 was given; the number of ranks is unknown."
+    assert said(RULE, *ranks).summary == expected
+
+
 def test_missing_ranks_are_named():
     finding = said(RULE, zero_rank(1, 4))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)

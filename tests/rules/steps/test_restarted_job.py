@@ -32,7 +32,8 @@ def test_the_gap_and_the_repeated_steps_are_lost(tmp_path: Path) -> None:
     assert found.severity is Severity.HIGH
     assert "Epoch 1 crashed (rank 1)." in found.summary
     assert "20.0 s between epochs, 400 ms in 4 repeated steps" in found.summary
-    assert "ValueError" in found.cause
+    assert found.cause == "Rank 1 ended by ValueError."
+    assert found.action == "See how it ended: `dsprof report FOLDER --epoch 1`."
     first, second = diagnosis.epochs.rows
     assert (first.end, first.gap_ns, first.repeated_steps) == ("crashed", 0, 0)
     assert (second.gap_ns, second.repeated_steps) == (20 * 10**9, 4)
@@ -48,6 +49,10 @@ def test_figures_are_of_one_epoch(tmp_path: Path) -> None:
     assert (first.run.world_size, first.run.steps) == (2, 20)
     assert last.quality.missing_ranks == first.quality.missing_ranks == []
     assert first.epochs.rows[0].is_shown
+    # A rank died and none is known to wait: nothing is stuck.
+    assert [tile.label for tile in first.tiles if tile.label in ("Suspect", "Stuck for")] == [
+        "Suspect"
+    ]
 
 
 def test_the_rank_that_fails_each_time_is_named(tmp_path: Path) -> None:
