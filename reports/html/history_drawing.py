@@ -56,7 +56,7 @@ def history_drawing(found: History) -> Drawing | None:
         height_px=bottom + _AXIS_PX,
         shapes=(
             Shape("".join(level(at) for _, at in grid), "line", kind="line"),
-            Shape(band, "soft"),
+            Shape(band, "line"),
             Shape(line(means), "series-1", kind="line"),
         ),
         words=tuple(
@@ -64,5 +64,8 @@ def history_drawing(found: History) -> Drawing | None:
             for place, label in spread([moment(span.begin_s) for span in spans], at_most=4)
         ),
         lanes=tuple(Word(100, at + 4, fmt.duration(value)) for value, at in grid),
-        keys=(Key("mean", "series-1", "line"), Key("fastest to slowest", "soft")),
+        keys=(
+            Key("mean", "series-1", "line"),
+            Key(f"fastest to slowest, up to {fmt.duration(slowest.slowest_ns)}", "line"),
+        ),
     )
