@@ -16,8 +16,8 @@ def become(command: list[str], variables: Mapping[str, str]) -> NoReturn:
     Raises:
         DsprofError: it cannot be started.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it came closed
+        stream.flush()
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:

@@ -21,6 +21,7 @@ from dsprof.config.settings import Bounds, Setting, checked, did_you_mean, raise
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
 PLUGINS_VARIABLE = "DSPROF_PLUGINS"
+CACHE_VARIABLE = "DSPROF_CACHE"
 COMMAND_PID = "_DSPROF_COMMAND_PID"
 """Set by `dsprof run` for the process that becomes the command; no setting, so without PREFIX."""
 OBSERVER = "_DSPROF_OBSERVER"
@@ -196,6 +197,9 @@ def _bounds_of_threshold(field: dataclasses.Field[Any]) -> Bounds:
     return 0, field.metadata.get("maximum", largest)
 
 
+_BESIDE_SETTINGS = (CONFIG_VARIABLE, PLUGINS_VARIABLE, CACHE_VARIABLE)
+
+
 def _is_ours(name: str) -> bool:
     return name == SWITCH or name.startswith(PREFIX)
 
@@ -207,8 +211,8 @@ def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[s
         if variable in VARIABLES and text:
             name = VARIABLES[variable]
             found[name] = Setting(parsed(name, text), variable, reprlib.repr(text))
-        elif variable not in (SWITCH, CONFIG_VARIABLE, PLUGINS_VARIABLE, *VARIABLES):
-            near = did_you_mean(variable, [CONFIG_VARIABLE, PLUGINS_VARIABLE, *VARIABLES])
+        elif variable not in (SWITCH, *_BESIDE_SETTINGS, *VARIABLES):
+            near = did_you_mean(variable, [*_BESIDE_SETTINGS, *VARIABLES])
             mistakes.append(f"environment: unknown variable '{variable}'{near}")
     return found
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof._version import __version__
+from dsprof.config import CACHE_VARIABLE
 from dsprof.files.inputs import is_local, open_input, real_name, status_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
@@ -90,7 +91,7 @@ def store(trace: RankTrace, path: Path) -> None:
 
 def folder() -> Path | None:
     """Return where the cache is; None if `DSPROF_CACHE` is off, or there is no home for it."""
-    if chosen := os.environ.get("DSPROF_CACHE"):
+    if chosen := os.environ.get(CACHE_VARIABLE):
         return None if chosen == "off" else Path(chosen)
     if named := os.environ.get("XDG_CACHE_HOME"):
         return Path(named) / "dsprof"

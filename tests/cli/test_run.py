@@ -49,6 +49,13 @@ def test_its_exit_code_is_ours(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
+def test_a_closed_stderr_is_none(tmp_path: Path) -> None:
+    shell = 'exec "$@" 2>&-'
+    run = (sys.executable, "-m", "dsprof", "run", "--", sys.executable, "-c", "raise SystemExit(7)")
+    done = subprocess.run(("sh", "-c", shell, "sh", *run), cwd=tmp_path, env=environment())
+    assert done.returncode == 7
+
+
 def test_an_option_wins_over_the_environment_and_its_old_mirror(tmp_path: Path) -> None:
     env = environment(DSPROF_EVERY="2", PYTHON_DSPROF_OUT="old", PYTHON_DSPROF_STEPS="5")
     done = dsprof("run", "--out", "new", "--", sys.executable, "-c", SHOW, cwd=tmp_path, env=env)

@@ -351,3 +351,7 @@ def test_plugins_are_switched_off_by_a_variable_or_its_mirror(value: str) -> Non
     assert has_plugins({})
     assert has_plugins({"DSPROF_PLUGINS": "1"})
     assert load_config({"DSPROF_PLUGINS": value}, {}) == Config()
+
+
+def test_where_reports_keep_columns_is_no_setting_of_a_recording() -> None:
+    assert load_config({"DSPROF_CACHE": "off", "PYTHON_DSPROF_CACHE": "off"}, {}) == Config()
