@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from dsprof.files.ownership import is_own
 
@@ -16,8 +17,9 @@ def put(path: Path, data: bytes, *, is_first: bool = False) -> bool:
     Raises:
         OSError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Not by the number of this process: in containers those of several hosts are the same.
+    part = path.with_name(f".{path.name}.{token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(part, flags, 0o600)
         try:
