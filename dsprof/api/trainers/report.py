@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from dsprof.environment.own_command import own_command
-from dsprof.errors import DsprofError
+from dsprof.errors import DsprofError, escaped
 from dsprof.files.redaction import redact_text
 from dsprof.recording import session
 
@@ -25,6 +25,9 @@ class Report(NamedTuple):
 
 Sink = Callable[[Report], None]
 """Logs the report to one tracker."""
+
+_PATIENCE_S = 600.0
+"""The process of training, with its GPUs, does not end before."""
 
 WANDB, MLFLOW, TENSORBOARD = "Weights & Biases", "MLflow", "TensorBoard"
 
@@ -81,9 +84,12 @@ def send_report(sinks: Mapping[str, Sink]) -> None:
 
 
 def _make(folder: Path) -> Report:
-    done = subprocess.run(
-        own_command("dsprof.api.trainers.page", str(folder)), capture_output=True, encoding="utf-8"
-    )
+    command = own_command("dsprof.api.trainers.page", str(folder))
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        took = f"it was not done after {_PATIENCE_S:.0f} s"
+        raise DsprofError(f"{took}; make it with: dsprof report {escaped(str(folder))}") from None
     if done.returncode:
         raise DsprofError(done.stderr.strip() or "the process was killed")
     return Report(folder / "report.html", done.stdout)
