@@ -84,9 +84,8 @@ def _wait(command: int, address: str, out: Path, answer: int) -> None:
             return
         os.write(answer, _READY)
         os.close(answer)
-        from dsprof.trace.host_folders import (
-            traces_in,  # takes a while, in which the command starts
-        )
+        # It takes a while, in which the command starts.
+        from dsprof.trace.host_folders import traces_in
 
         letter = letters.fileno()
         _keep_only(2, end, letter)

@@ -57,6 +57,7 @@ _JUDGED_TOGETHER = 32
 _LOOK_BACK_STEPS = 256
 """A change of pace, or another rank, may ask for a step that is this old."""
 
+_MOST_WANTED = 64
 _PIECE_LINES = 100
 _PACKED_TOGETHER_BYTES = 1 << 20
 _SERIES_BYTES = 20_000_000
@@ -161,7 +162,8 @@ class RollingWriter(TraceWriter):
         super().__init__(folder, header, source, Window(), budget_bytes)
         self.interest = Interest()
         self.alarms = Alarms()
-        self.wanted: deque[Captured] = deque()  # what ranks agreed to keep, also past steps
+        # What ranks agreed to keep, also past steps; after a failure of the disk nothing takes it.
+        self.wanted: deque[Captured] = deque(maxlen=_MOST_WANTED)
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
         self._unjudged: dict[int, _Details] = {}
