@@ -396,7 +396,11 @@ def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
         names = inputs.entries(folder)
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    names = [*names, *(path for host in host_folders(names) for path in inputs.entries(host))]
+    for host in host_folders([*names]):
+        try:
+            names += inputs.entries(host)
+        except OSError as error:
+            strangers.append(Stranger(host, f"the folder cannot be read: {error.strerror}"))
     files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
     if not is_local(folder):
         files = _named_or_few(files, folder, strangers)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.files import inputs
 from dsprof.trace.host_folders import MANY_RANKS, folder_of, shared_folder, traces_in
 from dsprof.trace.rolling.parts import part_of
 from dsprof.trace.run import find_run, read_run
@@ -54,6 +55,24 @@ def test_a_run_is_found_by_its_folder_with_all_its_parts(run: Path) -> None:
 def test_dumps_are_in_the_folder_of_the_run(run: Path) -> None:
     assert {shared_folder(path) for path in find_run([run]).files} == {run}
     assert shared_folder(run / "trace.rank00000.json") == run
+
+
+def test_a_host_whose_folder_cannot_be_read_is_named(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = inputs.entries
+
+    def refusing(folder: Path) -> list[Path]:
+        if folder.name == "node1":
+            raise PermissionError(13, "Permission denied")
+        return entries(folder)
+
+    monkeypatch.setattr(inputs, "entries", refusing)
+    found = find_run([run])
+    assert [header.rank for header in found.headers] == [0]
+    [missing] = found.strangers
+    assert missing.path == run / "hosts" / "node1"
+    assert missing.reason == "the folder cannot be read: Permission denied"
 
 
 def test_a_folder_that_another_user_links_is_not_read(run: Path, tmp_path: Path) -> None:
