@@ -1,4 +1,4 @@
-"""Trains at 10 steps a second, first without and then with a process beside that follows.
+"""Trains at 10 steps/s, first without and then with a process that follows the run.
 
 Run by benchmarks/overhead.py. Rank 0 measures over a minute each which share of a core is taken by
 its training thread, the writer's thread, the process beside, and the judgements that this starts.

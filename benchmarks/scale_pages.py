@@ -1,4 +1,4 @@
-"""Whether the page of a run of many ranks is small, and shows its first figure soon."""
+"""Measures the size of the page of a run of many ranks, and the time to its first figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report costs of so many rolling recordings that they are never all on disk.
+"""What a report of rolling recordings costs, of which only a few are on disk at a time.
 
     python -m benchmarks.scale_rollups [--ranks 2560 5120 10240] [--steps 100000]
 

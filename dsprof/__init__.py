@@ -66,8 +66,8 @@ def enable(
         hang_after: seconds without progress after which a rank suspects a hang; 0: never.
         on_hang: what to do when a run is stuck.
         anonymize: replace the names of hosts, users and folders.
-        metrics_port: port of 127.0.0.1 at which a process beside local rank 0 answers Prometheus.
-        alerts: YAML file that says where a process beside rank 0 sends findings.
+        metrics_port: port of 127.0.0.1 at which a process of local rank 0 answers Prometheus.
+        alerts: YAML file that says where a process of rank 0 sends findings.
         unknown: refused, with the option that was probably meant.
 
     Raises:

@@ -19,7 +19,7 @@ from dsprof.trace.run import RunFiles
 from dsprof.trace.schema import BECAME, NEW_GROUP
 
 MOST_READ = 32
-"""So many epochs are read, the last ones: a job that crashes as it starts may have thousands."""
+"""Only this many epochs are read, the last: a job that crashes at its start may have thousands."""
 
 _FINISHED = ("exited", "new process group")
 _KINDS = (Run, Endings, FlightRecorders, Epochs)
@@ -82,7 +82,7 @@ def _ending(summary: RunSummary) -> _Ending:
     first = verdicts(endings, summary[FlightRecorders])[0]
     if not first.is_healthy:
         end: End = "crashed" if first.kind == "died" else "stuck"
-        if not summary[Run].selection.has_all_ranks:  # the culprit may be another rank
+        if not summary[Run].selection.has_all_ranks:  # another rank may be the cause
             return _Ending(end)
         repeats = first.kind == "died" and first.cause.text
         why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()

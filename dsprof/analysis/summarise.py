@@ -63,7 +63,7 @@ def summarise(
         return summary
     strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
     strangers += tuple(
-        f"the dump of rank {rank}: of an earlier start of the job than that of rank {later}"
+        f"the dump of rank {rank}: from an earlier start of the job than the dump of rank {later}"
         for rank, later in sorted(stale.items())
     )
     facts = replace(

@@ -1,4 +1,4 @@
-"""Each step of each rank in sums: those of a recording without end outlive its details."""
+"""Sums of each step of each rank: with `mode: always` they outlive the details."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What ranks do now, as a page of torch.distributed.debug, for programs that start that server.
+"""What ranks do now, as a page of the server of torch.distributed.debug (torch 2.13).
 
     from torch.distributed.debug import start_debug_server
     from torch.distributed.debug._debug_handlers import default_handlers
     start_debug_server(handlers=[*default_handlers(), DebugPage()])
 
-on all ranks. dsprof never starts it: it listens on all interfaces. torch 2.13 has it.
+on all ranks. dsprof never starts this server, because it listens on all interfaces.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NAME = "dsprof"
 
 
 class DebugPage(DebugHandler):
-    """Shows of each rank the last step and the collectives in flight.
+    """Shows the current step and the collectives in flight of each rank.
 
-    Each rank answers from what it records, in the words of its trace; made once on each.
+    Make it once on each rank. Each rank answers from what it records.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 15.0
 _LOOK_S = 0.2
 _SILENT_S = 15.0
-"""A living rank writes at least every 5 s."""
+"""A running rank writes at least every 5 s."""
 
 
 class CaptureCommand:
@@ -67,10 +67,10 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
 
 
 def _books(folder: Path) -> Sequence[Path]:
-    """Return the files of the ranks; those of another kind of recording look for no requests.
+    """Return the files of the ranks; only `mode: always` looks for requests.
 
     Raises:
-        DsprofError: it is of another kind.
+        DsprofError: the run was recorded in another mode.
     """
     from dsprof.trace.rolling.parts import is_rolling
     from dsprof.trace.run import find_run
@@ -100,14 +100,14 @@ def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:
 
 
 def _check_alive(folder: Path, books: Sequence[Path], asked_s: float) -> None:
-    """Do not wait for a job that has ended.
+    """Stop waiting for a job that has ended.
 
     Raises:
-        DsprofError: it has ended, or shows no life.
+        DsprofError: it has ended, or no rank writes any more.
     """
     from dsprof.trace.rolling.parts import is_closed, written_at_s
 
-    see = f"see what it kept with: dsprof report {escaped(str(folder))}"
+    see = f"to see what it kept, run: dsprof report {escaped(str(folder))}"
     if all(map(is_closed, books)):
         raise DsprofError(f"{folder}: the job has ended; {see}")
     silent_s = asked_s - max(map(written_at_s, books))

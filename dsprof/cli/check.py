@@ -1,4 +1,4 @@
-"""`dsprof check`: fail a job where a run costs more than its budget."""
+"""`dsprof check`: fail a CI job if a run exceeds its budget."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Analyse a run and compare it with a budget, for a CI job:
 
   dsprof check dsprof-out --budget budget.yaml
 
-  bytes_per_step: 64e6        # of one rank's step, on average
+  bytes_per_step: 64e6        # per rank and step, on average
   operations_per_step: 40
   exposed_share: 0.3          # of the step, waiting for communication
   findings: {high: 0, low: 3} # at most so many of this severity or higher
 
-Prints each exceeded limit in a line. An unknown figure breaks its limit, unless
-may_be_unknown lists it. An unknown verdict breaks nothing, unless
-may_be_unknown lists rules: then all others must reach a verdict.
+Prints one line for each broken limit. A figure that was not measured breaks its
+limit, unless may_be_unknown lists it. An unknown verdict breaks nothing, unless
+may_be_unknown lists rules: then all other rules must reach a verdict.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
@@ -50,7 +50,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         add_quiet(parser, "print broken limits only")
 
     def run(self, arguments: Namespace) -> int:
-        """Print what is broken; the budget is read first, for judging a run takes longer."""
+        """Print what is broken; the budget is read first, because judging a run takes longer."""
         from dsprof.diagnosis.budget.judge import broken, unjudged
         from dsprof.diagnosis.budget.limits import load_budget
         from dsprof.rules import all_rules

@@ -88,13 +88,13 @@ def add_reading(parser: ArgumentParser) -> None:
         "--since",
         default="",
         metavar="TIME",
-        help="read only steps since then: 30m or 2h before the end, or 2026-11-24T10:00",
+        help="read only steps since TIME: 30m or 2h before the end, or 2026-11-24T10:00",
     )
     parser.add_argument(
         "--epoch",
         type=_epoch,
         metavar="N",
-        help="analyse this start of a job that restarted, counted from 1 (default: the last)",
+        help="analyse epoch N of a job that restarted, counted from 1 (default: the last)",
     )
 
 
@@ -116,12 +116,12 @@ class Reading(NamedTuple):
         """Take what `add_reading` and --quiet gave.
 
         Raises:
-            ConfigError: ranks, steps or the time are none.
+            ConfigError: ranks, steps or the time are invalid.
         """
         from dsprof.trace.selection import Selection, hosts_in, ranks_in, since_in, steps_in
 
         if arguments.steps and arguments.since:
-            raise ConfigError("--steps and --since both choose steps; give one of them")
+            raise ConfigError("--steps and --since both choose steps; give only one of them")
 
         try:
             selection = Selection(

@@ -37,9 +37,9 @@ of one (s3://bucket/run):
   log                        NCCL, RCCL, torch, DeepSpeed
   saved diagnosis            dsprof report --format json -o FILE
 
-In a folder with several runs the newest is shown; to see another, give its
-files by name. Of a run that restarted the last epoch is shown; to see another,
-give --epoch N."""
+If a folder has several runs, the newest is shown; to see another, give its
+files by name. If a run restarted, its last epoch is shown; to see another, give
+--epoch N."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(

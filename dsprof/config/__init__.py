@@ -82,13 +82,13 @@ class Config:
     anonymize: bool = _option(False, "replace the names of hosts, users and folders")
     metrics_port: int | None = _option(
         None,
-        "port of 127.0.0.1 at which a process beside local rank 0 answers Prometheus",
+        "port of 127.0.0.1 at which a process of local rank 0 answers Prometheus",
         minimum=1,
         maximum=65535,
     )
     alerts: str | None = _option(
         None,
-        "YAML file with the command or webhook to which a process beside rank 0 sends findings",
+        "YAML file with the command or webhook to which a process of rank 0 sends findings",
     )
 
 

@@ -760,17 +760,17 @@ class EpochRow(_Part):
     hosts: list[str]
     restarts: int | None  # starts of the workers before it, as the launcher counts
     start_ns: int
-    end_ns: int  # last sign of life
+    end_ns: int  # last record of any rank
     first_step_ns: int | None = None  # start of its first step
     last_step_ns: int | None = None  # end of its last one
     steps: int = 0
     first_step: int | None = None  # as training counts over restarts; null: unknown
     last_step: int | None = None
     end: str = ""  # "exited", "crashed", "stuck", "killed", "interrupted", "new process group"...
-    ranks: list[int] = []  # to look at, by how it ended
+    ranks: list[int] = []  # to inspect, by how it ended
     why: str = ""
     gap_ns: int | None = None  # from the last step of an earlier epoch to its first one
-    unrecorded: int = 0  # starts right before it that came to no collective
+    unrecorded: int = 0  # starts right before it that ended before the first collective
     repeated_steps: int | None = None  # taken before by an earlier epoch; null: unknown
     repeated_ns: int = 0
 

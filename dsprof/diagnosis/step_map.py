@@ -54,7 +54,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     """Lay out the steps after warm-up, neighbours together beyond 64 ranks and 120 steps.
 
     Rows of several ranks are whole hosts where all hosts have as many ranks, side by side.
-    A cell of several ranks is the rank of them with most time outside communication waits,
+    A cell of several ranks shows the one with most time outside communication waits,
     mean over the cell's steps.
     """
     steps = summary[Steps]

@@ -63,7 +63,7 @@ def _statistic(typical: TypicalStep) -> str:
     """Say what the figure is, and the mean where that is another, for savings are of that one."""
     if typical.mean_ns is None:
         return typical.statistic
-    return f"{typical.statistic}; savings are of the mean, {duration(typical.mean_ns)}"
+    return f"{typical.statistic}; savings refer to the mean, {duration(typical.mean_ns)}"
 
 
 def _exposed(d: Diagnosis) -> Tile:

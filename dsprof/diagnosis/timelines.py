@@ -1,4 +1,4 @@
-"""Steps in detail: those that the report shows, of the ranks that are worth a look."""
+"""The steps that the report shows in detail, and the ranks that it draws."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def timelines(
 def _named(
     found: Timelines, findings: Sequence[Finding], step_map: model.StepMap, picked: Set[int]
 ) -> Iterator[int]:
-    """Yield a step of each finding of which none is picked already, rather a drawn one."""
+    """Yield a step of each finding without a picked step, preferably a drawn one."""
     for one in findings:
         own = [step for step in own_steps(one, step_map) if step in found.durations]
         if picked.isdisjoint(own):

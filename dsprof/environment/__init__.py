@@ -157,14 +157,14 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
 
 
 _NO_RUN_ID = "none"
-"""torchrun's id of a job that was given none."""
+"""torchrun's default id of a job."""
 
 
 def job_keys(environ: Mapping[str, str]) -> list[str]:
-    """Return what epochs of one job share, though workers restart and the world changes its size.
+    """Return what epochs of one job share, even if workers restart and the world size changes.
 
-    torchrun's agent keeps its folder of logs, and Slurm the number of a step when it queues a job
-    again. A rendezvous and a job of Slurm may be those of several jobs, one after the other.
+    torchrun's agent keeps its log folder, and Slurm keeps the step number of a job that it
+    requeues. Successive jobs may share a rendezvous or a job of Slurm.
     """
     error_file, run_id = environ.get("TORCHELASTIC_ERROR_FILE", ""), environ.get(_RUN_IDS[0], "")
     job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
@@ -178,7 +178,7 @@ def job_keys(environ: Mapping[str, str]) -> list[str]:
 
 
 def restarts(environ: Mapping[str, str]) -> int:
-    """Return how often the launchers had started the workers before; -1 if none says."""
+    """Return how often the launchers had started the workers before; -1: unknown."""
     told = [count(environ[name]) for name in _RESTARTS if name in environ]
     return sum(told) if told and min(told) >= 0 else -1
 

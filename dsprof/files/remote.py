@@ -36,7 +36,7 @@ _KINDS = {
         "PartialCredentialsError",
         "CredentialRetrievalError",
     ),
-    "it changed while it was read; read it again": ("FileExpired",),
+    "it changed while it was read; repeat the command": ("FileExpired",),
     "no answer in time; try again": ("TimeoutError", "ReadTimeoutError", "FSTimeoutError"),
     "the store cannot be reached; check network, address and endpoint": (
         "ConnectionError",
@@ -93,8 +93,8 @@ def address(text: str) -> RemotePath:
     is_container = scheme.startswith("abfs") and _AZURE.fullmatch(host)
     if not (_HOST.fullmatch(host) or is_container):
         raise ValueError(
-            f"an address of {scheme}:// that contains credentials is not read, for others of this "
-            "machine can see it; set them in the environment"
+            f"an address of {scheme}:// that contains credentials is not read, because other users "
+            "of this machine can see it; set the credentials in the environment"
         )
     if scheme in _WEB and ("?" in text or "#" in text):
         raise ValueError(
@@ -127,7 +127,7 @@ def status_of(path: RemotePath) -> RemoteStatus:
             return RemoteStatus(True, 0, "")
         if info["size"] is None or info.get("partial") is False:
             raise RemoteError(
-                errno.EINVAL, "the server sends no parts of files; download it", str(path)
+                errno.EINVAL, "the server supports no range requests; download the file", str(path)
             )
     return RemoteStatus(info["type"] == "directory", int(info["size"] or 0), _version(info))
 
@@ -294,7 +294,7 @@ def _options(scheme: str) -> dict[str, Any]:
 
 
 def _changed(path: RemotePath) -> RemoteError:
-    return RemoteError(errno.EBUSY, "it changed while it was read; read it again", str(path))
+    return RemoteError(errno.EBUSY, "it changed while it was read; repeat the command", str(path))
 
 
 @contextmanager
@@ -326,5 +326,5 @@ def _reason(error: Exception) -> str:
         if isinstance(status, int):
             return f"the server answers with status {status}"
     if isinstance(error, ValueError) and "Protocol" in str(error):
-        return "no store is known by this scheme"
+        return "unknown scheme"
     return f"reading failed ({type(error).__name__})"

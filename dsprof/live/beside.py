@@ -1,6 +1,6 @@
-"""Follows the run of a training process that started this one: for Prometheus, and for alerts.
+"""Follows the run of the training process that started this one, for Prometheus and alerts.
 
-It ends after the run, or a minute after the last sign of life.
+It ends after the run, or a minute after its ranks have stopped writing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARENT_S = 0.5
 _TURNS = 10
 """So many seconds the one of an earlier epoch may take to end, if it has nothing more to follow."""
 _NICE = 10
-"""It shares the processors with training."""
+"""It shares the cores with training."""
 
 
 def main() -> int:
@@ -109,7 +109,7 @@ class End:
 
 
 def _let_go_of_output(parent: int, ended: Event) -> None:
-    """Leave it when the training ends: who reads it then waits no longer."""
+    """Close the output when training ends, so that its reader does not wait for this process."""
     while os.getppid() == parent:
         if ended.wait(_PARENT_S):
             return

@@ -1,8 +1,8 @@
-"""Starts the process that follows a run for its user: a port for Prometheus, and alerts.
+"""Starts the process that follows a run: it answers Prometheus and sends alerts.
 
-It reads the traces, so training lends it no time and no interpreter. It is no fork of training,
-which itself opens no port that a forked child could hold. Only that process reads the file of
-alerts, which holds secrets.
+It reads the traces, so it takes no time and no GIL of training. It is started afresh, not forked,
+and training itself opens no port that a child could inherit. Only that process reads the file of
+alerts, which contains secrets.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from dsprof.trace.schema import Header, Note
 
 
 def follow_beside(config: Config, header: Header, folder: Path) -> list[Note]:
-    """Start it on the rank that the settings are for; return what could not be done."""
+    """Start it on the ranks that the settings name; return what could not be started."""
     is_first_here = header.local_rank == 0 or (header.local_rank < 0 and header.rank == 0)
     port = config.metrics_port if is_first_here else None
     file = config.alerts if header.rank == 0 else None
     notes = []
     if port and _is_taken(port):
-        notes.append(Note(f"no metrics: another program listens on port {port} of 127.0.0.1"))
+        taken = f"another program listens on port {port} of 127.0.0.1"
+        notes.append(Note(f"no metrics: {taken}; change metrics_port"))
         port = None
     if port or file:
         try:
             _start(str(folder), str(port or ""), file or "")
         except OSError as error:
-            notes.append(Note(f"no metrics and no alerts: {error.strerror}"))
+            notes.append(
+                Note(f"no metrics and no alerts: their process cannot start: {error.strerror}")
+            )
     return notes
 
 
@@ -40,7 +43,7 @@ def _start(*arguments: str) -> None:
         env={**os.environ, SWITCH: "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # it sees the end of the run, however that comes
+        start_new_session=True,  # signals that end the run do not reach it
     )
     process.returncode = 0  # it outlives this process
 

@@ -40,14 +40,14 @@ from dsprof.trace.scope import clock
 
 _TICK_S = 1.0
 _FAR_TICKS = 5
-"""So many ticks apart the first rank of a node looks for what other nodes agreed on."""
+"""The first rank of a node looks this often, in ticks, for what other nodes agreed on."""
 
 _AHEAD_NS = 10_000_000_000
 _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
 _QUIET_NS = 600_000_000_000
-"""Alarms of all ranks together are so far apart; others within are dropped."""
+"""Least time between alarms of all ranks together; others are dropped."""
 
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
@@ -135,7 +135,7 @@ class Capture:
             self._follow(decoded(within(self._announced) or b""))
 
     def _alarm(self, alarm: Alarm) -> None:
-        """Tell all of what happened here, unless some rank has just done so."""
+        """Tell all ranks of an alarm here, unless a rank has just done so."""
         if clock() < self._quiet_until_ns:
             return
         name = f"{alarm.kind}-{self._rank}-{alarm.step}"

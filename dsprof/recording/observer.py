@@ -1,9 +1,9 @@
-"""Watches a command from beside it, and says at its end that nothing was recorded.
+"""Observes a command from a second process, and says at its end if nothing was recorded.
 
-`dsprof run` becomes the command, which so keeps its process, parent, terminal, signals and exit
-code. A parent that waits could not pass signals on exactly: those for a process group, as of
-timeout or Ctrl-C, would arrive twice. So the observer is no relative of the command. Where the
-command itself imports torch, it says the same before it ends, and the observer ends at once.
+`dsprof run` becomes the command, so the command keeps its process ID, parent, terminal, signals and
+exit code. A waiting parent could not forward signals exactly: those to a process group, as from
+timeout or Ctrl-C, would arrive twice. So the observer is neither parent nor child of the command.
+If the command itself imports torch, it prints the message, and the observer ends at once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from dsprof.errors import escaped
 
 _READY = b"ready"
 _SILENCE = """\
-dsprof: nothing was recorded in {}: no process of the command both imported torch where dsprof is \
-installed and communicated with another rank. Run python -m dsprof doctor in the environment that \
-trains, and start several ranks, such as: dsprof run -- torchrun --nproc-per-node 2 train.py
+dsprof: nothing was recorded in {}: no process of the command imported torch, with dsprof \
+installed beside it, and communicated with another rank. Run python -m dsprof doctor in the \
+training environment, and start several ranks, such as: \
+dsprof run -- torchrun --nproc-per-node 2 train.py
 """
 
 
 def observe(out: Path) -> str:
     """Start an observer of this process, and return its address.
 
-    "" where there can be none: before Linux 5.3, and of a process that inherits orphans, as the
-    first one of a container does.
+    "" if none can run: before Linux 5.3, or if this process inherits orphans, as the first process
+    of a container does.
     """
     if not hasattr(os, "pidfd_open"):
         return ""
@@ -61,7 +62,7 @@ def dismiss(address: str) -> None:
 
 
 def _leave(command: int, address: str, out: Path, answer: int) -> NoReturn:
-    """Become an orphan, in a session of its own: no signal of the command's group comes there."""
+    """Become an orphan in a session of its own, which no signal to the command's group reaches."""
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -94,12 +95,12 @@ def _wait(command: int, address: str, out: Path, answer: int) -> None:
         return
     with suppress(OSError):
         if not any(one.stat().st_mtime >= started_s for one in traces_in(out)):
-            start = "\n" if os.isatty(2) else ""  # a shell may have asked for the next command
+            start = "\n" if os.isatty(2) else ""  # the shell may have printed its prompt
             os.write(2, f"{start}{_SILENCE.format(escaped(str(out)))}".encode())
 
 
 def _keep_only(*kept: int) -> None:
-    """Close what somebody may read to its end, and hold no folder."""
+    """Close pipes whose readers wait for their end, and leave the current folder."""
     os.chdir("/")
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in kept:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TRACES = 32
-"""A process that makes its group again more often, as between rollouts, goes on in the last one."""
+"""A process that recreates its group more often, as between rollouts, continues in the last."""
 
 
 class Session:
@@ -268,7 +268,7 @@ class Session:
             self._watchdog.start()
 
     def _follow_world(self) -> None:
-        """Go on in a new trace if the default process group was made again."""
+        """Continue in a new trace if the default process group was recreated."""
         dist, old = sys.modules["torch.distributed"], self.writer
         if old is None or not dist.is_initialized():
             return

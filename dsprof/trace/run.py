@@ -53,7 +53,7 @@ _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.
 _FOLDER = "give the folder that the run named in its last line"
 _MOST_FOLDERS = 5
 _MOST_LOOKS = 256
-"""Of objects on a store; each look costs a request."""
+"""Most objects of a store that are opened to recognise them; each costs a request."""
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -408,12 +408,15 @@ def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
 
 
 def _named_or_few(files: list[Path], folder: Path, strangers: list[Stranger]) -> list[Path]:
-    """Leave out objects whose names do not call them traces where they are many to look into."""
+    """Leave out objects without the name of a trace if they are too many to open."""
     named = [path for path in files if _is_named(path)]
     others = len(files) - len(named)
     if others <= _MOST_LOOKS:
         return files
-    why = f"{others:,} objects whose names are not of traces: too many to open; name those to read"
+    why = (
+        f"{others:,} objects without the name of a trace: too many to open; give the addresses "
+        "of those to read"
+    )
     strangers.append(Stranger(folder, why))
     return named
 

@@ -150,7 +150,7 @@ class Step(msgspec.Struct, gc=False, omit_defaults=True):
     source: Annotated[str, "who marks steps: `deepspeed`, `optimizer` or `user`"] = ""
     engine: Annotated[int, "number of the DeepSpeed engine that took it; -1 without one"] = -1
     taken_before: Annotated[
-        int, "steps of training before it, restarts included; -1: unknown; first step only"
+        int, "training steps before it, over all restarts; -1: unknown; first step only"
     ] = -1
 
 
@@ -479,17 +479,19 @@ class Segment(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class StepIndex(msgspec.Struct, omit_defaults=True):
-    """Where in the file steps are, about every MiB; absent if the process was killed."""
+    """Where steps are in the file, about every MiB; absent if the process was killed."""
 
-    at_bytes: Annotated[list[int], "places where a line begins"] = []
+    at_bytes: Annotated[list[int], "offsets in the file at which a line begins"] = []
     steps: Annotated[
-        list[int], "step of the record before each; what is before it is at most 2 steps newer"
+        list[int],
+        "step of the record before each offset; earlier records are at most 2 steps newer",
     ] = []
     ended_ns: Annotated[
-        list[int], "end of the newest step before each, in ns since the start of the trace"
+        list[int], "end of the newest step before each offset, in ns since the start of the trace"
     ] = []
     others: Annotated[
-        list[tuple[int, int]], "begin and end of lines of no step, which describe what others name"
+        list[tuple[int, int]],
+        "begin and end of lines that belong to no step but that others refer to",
     ] = []
 
 
@@ -513,7 +515,7 @@ class Header(msgspec.Struct, omit_defaults=True):
     anonymized: Annotated[bool, "hosts, users and paths are replaced"] = False
     state_file: Annotated[str, "name of its live state in memory; empty: none, or anonymized"] = ""
     job_keys: Annotated[
-        list[str], "epochs of one job have one in common; `perhaps`: others may have it, too"
+        list[str], "epochs of one job share a key; another job may share one with `perhaps`"
     ] = []
     restarts: Annotated[int, "starts of the workers before this one; -1: unknown"] = -1
 

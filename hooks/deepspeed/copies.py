@@ -64,7 +64,7 @@ class DeepSpeedCopiesHook(Hook):
         recorder.shared(KnownEngines).append(self._learn)
 
     def patches(self, module: str) -> list[Patch]:
-        """Touch nothing that runs for each parameter until an engine offloads: most never do."""
+        """Patch nothing that runs for each parameter until an engine offloads: most never do."""
         there = super().patches(module)
         return [one for one in there if self._offloads or one.name not in _MEASURES]
 

@@ -209,7 +209,7 @@ class DeepSpeedEngineHook(Hook):
         self._progress(engine).schedule.begin()
 
     def _ask_steps_before(self, engine: Any) -> None:
-        """Learn from which step on an engine trains that has loaded a checkpoint."""
+        """Note the step from which an engine continues after it has loaded a checkpoint."""
         if not self.recorder.progress.steps:
             self.recorder.progress.taken_before = int(getattr(engine, "global_steps", -1))
 

@@ -122,7 +122,7 @@ class TrainingLoopHook(Hook):
 
 
 def _steps_of(optimizer: Any) -> int:
-    """Return how many steps an optimizer has taken, those before a restart included.
+    """Return how many steps an optimizer has taken, including those before a restart.
 
     -1 if it does not count, or only on the device, which would have to be waited for.
     """

@@ -27,7 +27,7 @@ def epoch_drawing(found: Epochs) -> Drawing | None:
             )
     return Drawing(
         sentence=f"{len(found.rows)} epochs in {long_duration(found.whole_ns)}; "
-        f"{percent(found.lost_share)} of the time brought no new step.",
+        f"{percent(found.lost_share)} of the time was lost without a new step.",
         height_px=bottom + _AXIS_PX,
         shapes=tuple(Shape("".join(paths), colour) for colour, paths in shapes.items() if paths),
         words=(

@@ -140,7 +140,7 @@ def _sentence(found: StepMap) -> str:
     text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
     if found.row_hosts:
         hosts = fmt.plural(found.row_hosts, "host")
-        text += f" A row is {hosts}: the rank of them that waits least."
+        text += f" A row is {hosts}, and shows their rank that waits least."
     late = Counter(mark.rank for mark in found.marks if mark.kind == "straggler")
     for rank, count in late.most_common(1):
         text += f" Most often late: rank {rank}, in {fmt.plural(count, 'column')}."

@@ -138,7 +138,7 @@ class View:
 
     @cached_property
     def column_bars(self) -> list[content.StepBar]:
-        """All steps, or those of the map below, so that both have one axis."""
+        """All steps, or those of the map below, so that both share one axis."""
         if self.heat_map is None:
             return self.bars
         first = self._diagnosis.step_map.steps[0][0]
@@ -206,7 +206,7 @@ class View:
 
     @property
     def has_room_for_all(self) -> bool:
-        """Whether the timelines show every rank of which there is anything to draw."""
+        """Whether the timelines show every rank that has anything to draw."""
         return len(self._diagnosis.run.ranks) <= RANKS
 
     @cached_property

@@ -14,8 +14,8 @@ _EPOCH: tuple[Shown[EpochRow], ...] = (
     Shown("Hosts", lambda row: len(row.hosts), "count"),
     Shown("Steps", lambda row: row.steps, "count"),
     Shown("From step", lambda row: row.first_step, "count"),
-    Shown("Ran for", lambda row: row.end_ns - row.start_ns, "ns"),
-    Shown("Lost before it", lambda row: row.gap_ns, "ns"),
+    Shown("Duration", lambda row: row.end_ns - row.start_ns, "ns"),
+    Shown("Gap before it", lambda row: row.gap_ns, "ns"),
     Shown("Repeated steps", lambda row: row.repeated_steps, "count"),
     Shown("End", lambda row: f"{row.end} ({fmt.named_ranks(row.ranks)})" if row.ranks else row.end),
 )

@@ -102,7 +102,8 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
 
 def _epochs(diagnosis: Diagnosis, page: Page) -> list[str]:
     found, run = diagnosis.epochs, diagnosis.run
-    lost = f"{fmt.share(found.lost_share)} of {long_duration(found.whole_ns)} brought no new step"
+    share, whole = fmt.share(found.lost_share), long_duration(found.whole_ns)
+    lost = f"{share} of {whole} was lost without a new step"
     other = "for another one: dsprof report PATH --epoch N"
     return [
         f"{page.heading('Epochs')}  {lost}",

@@ -34,7 +34,7 @@ def refusal(job: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_job_that_has_ended_is_named_at_once(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    see = f"see what it kept with: dsprof report {job}"
+    see = f"to see what it kept, run: dsprof report {job}"
     assert refusal(job, capsys) == f"dsprof: {job}: the job has ended; {see}\n"
 
 

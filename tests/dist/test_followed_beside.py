@@ -113,7 +113,10 @@ def test_a_port_that_is_taken_is_a_note(tmp_path: Path) -> None:
             eventually("a trace", lambda: b'"name":"step"' in trace(tmp_path).read_bytes())
             assert beside(agent) == []
     notes = [note.text for note in read_trace(trace(tmp_path)).notes]
-    assert f"no metrics: another program listens on port {port} of 127.0.0.1" in notes
+    assert (
+        f"no metrics: another program listens on port {port} of 127.0.0.1; change metrics_port"
+        in notes
+    )
 
 
 def test_nothing_is_started_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ End = Literal["exited", "crashed", "stuck", "killed", "interrupted", "new proces
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:
-    """When an epoch was, and which steps were in it; moments are of the wall clock."""
+    """When an epoch was, and which steps it had; times are of the wall clock."""
 
     start_ns: int
-    end_ns: int  # last sign of life of any rank
+    end_ns: int  # last record of any rank
     steps: tuple[int, int] | None = None  # first, and the last that any rank ended
     steps_ns: tuple[int, int] | None = None  # start of the first and end of the last
-    ahead: int | None = None  # by so much training's own count of steps is; None: unknown
+    ahead: int | None = None  # training's own step number minus the trace's; None: unknown
 
     def merge(self, other: EpochSpan) -> EpochSpan:
         """Join the spans of two disjoint sets of ranks."""
@@ -53,7 +53,7 @@ class EpochSpan:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One epoch, and what passed between it and those before it."""
+    """One epoch, and the time between it and those before it."""
 
     number: int
     world_size: int
@@ -61,16 +61,16 @@ class Epoch:
     restarts: int  # starts of the workers before it, as the launcher counts; -1: unknown
     span: EpochSpan
     end: End
-    ranks: tuple[int, ...] = ()  # to look at, by how it ended
+    ranks: tuple[int, ...] = ()  # to inspect, by how it ended
     where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""
-    gap_ns: int | None = None  # from the last step before to its first one; None: it has no step
-    unrecorded: int = 0  # starts right before it that came to no collective
-    repeated: int | None = None  # steps that an earlier epoch had taken; None: unknown
+    gap_ns: int | None = None  # from the last step before it to its first; None: it has no step
+    unrecorded: int = 0  # starts right before it that ended before the first collective
+    repeated: int | None = None  # steps that an earlier epoch had already taken; None: unknown
 
     @property
     def repeated_ns(self) -> int:
-        """Time of the steps that it took again."""
+        """Time of the steps that it repeated."""
         return round((self.repeated or 0) * self.span.step_ns)
 
 
@@ -121,12 +121,12 @@ class Epochs(Aggregate):
 
     @property
     def repeated_ns(self) -> int:
-        """Time of steps that were taken again."""
+        """Time of repeated steps."""
         return sum(one.repeated_ns for one in self.each)
 
     @property
     def lost_share(self) -> float:
-        """Share of the whole time that brought no new step, as far as is known."""
+        """Share of the whole time without a new step, as far as known."""
         return min((self.gap_ns + self.repeated_ns) / max(self.whole_ns, 1), 1.0)
 
 

@@ -14,7 +14,7 @@ from dsprof.trace.rolling.rollups import complete
 from dsprof.trace.schema import RollUp
 
 MOST_SPANS = 120
-"""Of a rank."""
+"""Most spans of a rank."""
 LENGTHS_S = (10, 300, 3600, 14_400, 86_400, 604_800)
 """Each is a multiple of the one before; beyond a week the spans are not bounded."""
 

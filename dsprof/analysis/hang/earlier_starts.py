@@ -1,6 +1,6 @@
-"""Dumps that a start of the job before the last one has left, beside those of the last one.
+"""Finds dumps that an earlier start of the job left beside those of the last one.
 
-torch names a dump after its rank only: a rank that dies without one keeps that of the start before.
+torch names a dump only by its rank: a rank that dies without one leaves that of an earlier start.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
 
 _LEAST_COMPLETED = 10
-"""So many collectives are not all enqueued before the first of them can begin."""
+"""A rank cannot enqueue so many collectives before the first of them begins on all ranks."""
 
 
 def of_earlier_starts(flights: FlightRecorders) -> dict[int, int]:
-    """Return the ranks whose dumps are of an earlier start, each with a rank that came after it.
+    """Return the ranks whose dumps are of an earlier start, each with a rank of a later one.
 
-    Such a rank has completed collectives of a group before another one called its first there.
+    Such a rank has completed collectives of a group before another rank called its first.
     """
     return {
         rank: later

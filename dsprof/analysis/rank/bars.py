@@ -10,7 +10,7 @@ from math import prod
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
 
 _MEGATRON = re.compile("_(MODEL_)?PARALLEL_GROUP")
-"""What the names of its groups have in common: beside bars there is room for few letters."""
+"""The common prefix of its group names: beside bars there is room for few letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def dumped(dump: FlightDump) -> StepDetail | None:
 
 
 def _calls(dump: FlightDump) -> Iterator[Bar]:
-    """Draw each call of which the recorder noted the time."""
+    """Draw each call whose time was recorded."""
     mixed = {entry.group for entry in dump.entries if entry.is_p2p}
     for entry in dump.entries:
         if entry.created_ns > 0:
@@ -71,7 +71,7 @@ def _calls(dump: FlightDump) -> Iterator[Bar]:
 
 
 def _said(entry: FlightEntry, *, is_open: bool) -> str:
-    """Say of a call its number, size and state."""
+    """Describe a call by its number, size and state."""
     elements = sum(map(prod, entry.input_sizes))
     words = [
         f"number {entry.seq}",

@@ -9,15 +9,15 @@ from dsprof.analysis.aggregates.history import History, Span
 from dsprof.trace.rolling.rollups import SPANS_S
 
 _LEAST_SHARE = 0.05
-"""Of a step, that the rank works longer than the others."""
+"""By this share of a step the rank works longer than the mean of the others."""
 _NEXT_SHARE = 0.5
-"""Of that, by which the next rank may."""
+"""The next rank works longer by at most this share of that."""
 _OCCASIONAL = 0.2
 """Of the recorded time: a rank that stands out for longer is judged by its newest steps."""
 
 
 class BusySpan(NamedTuple):
-    """A span in which one rank stands out; times are means of a step."""
+    """A span in which one rank stands out; times are means per step."""
 
     begin_s: int
     length_s: int
@@ -28,7 +28,7 @@ class BusySpan(NamedTuple):
 
 
 def busy_spans(history: History) -> list[BusySpan]:
-    """Return the spans in which the rank that stands out most often does, in order of time."""
+    """Return the spans of the rank that stands out most often, in order of time."""
     length_s, spans = history.finest
     found = [one for begin_s, span in spans.items() if (one := _busy(begin_s, length_s, span))]
     if len(found) > _OCCASIONAL * len(spans):

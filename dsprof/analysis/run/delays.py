@@ -16,25 +16,25 @@ from dsprof.analysis.step_rows import RankSteps
 from dsprof.trace.columns import BoolArray
 
 SLOW_SHARE = 0.25
-"""Of the median step, by which a slow one is longer."""
+"""A slow step exceeds the median step by this share of it."""
 _LEAST_STEPS = 3
-"""Fewer may be anything."""
+"""Fewer may be chance."""
 _OCCASIONAL = 0.2
-"""Of the sample: if more steps are long, they are no exceptions."""
+"""If more of the sampled steps are long, they are no exceptions."""
 _OWN_SHARE = 0.5
-"""Of what a step takes longer, by which a rank works longer that causes it."""
+"""A rank causes a long step if it works longer by this share of the excess."""
 _AGREEING = 2 / 3
-"""Of the long steps, that have the same cause."""
+"""This share of the long steps must have the same cause."""
 _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Long steps of which a few ranks are the cause."""
+    """Long steps that a few ranks cause."""
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    excess_ns: int  # over the median step; of these steps, the median
+    excess_ns: int  # median of these steps, over the median step
     usual_ns: int  # the median step
     are_all: bool  # no other step of the run can be as long
 

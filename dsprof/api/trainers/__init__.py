@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def log_to_trackers(trainer: Trainer) -> None:
     """Let a Hugging Face Trainer log `dsprof/*` to the trackers that it reports to.
 
-    Call it after the Trainer is made and before `train`. Each log of the Trainer
-    then has the figures of rank 0's last step; after training the report follows.
+    Call it after the Trainer is made and before `train`. Each log of the Trainer then has the
+    figures of rank 0's last step. The report is logged after training.
     """
     from dsprof.api.trainers.hugging_face import Figures
 
@@ -29,7 +29,7 @@ def log_to_trackers(trainer: Trainer) -> None:
 def lightning_callback() -> Callback:
     """Return a callback with which Lightning logs `dsprof/*`: `Trainer(callbacks=[...])`.
 
-    After training the report follows.
+    The report is logged after training.
     """
     from dsprof.api.trainers.lightning import Figures
 
@@ -39,7 +39,7 @@ def lightning_callback() -> Callback:
 def log_report(accelerator: Accelerator) -> None:
     """Log the report to the trackers of an Accelerator, on its main process.
 
-    Call it after training and before `end_training`. It returns once the report is there.
+    Call it after training and before `end_training`. It returns once the report is logged.
     """
     from dsprof.api.trainers.accelerate import sinks
     from dsprof.api.trainers.report import send_report

@@ -1,4 +1,4 @@
-"""Makes the report of a run that may go on: the page in its folder, and the text as output."""
+"""Writes the report of a run that may still go on: a page in its folder, and text as output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in trackers: another process makes it, of what is on disk when training ends."""
+"""Logs the report to trackers; another process makes it from what is on disk after training."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def to_tensorboard(folder: str) -> Sink:
 
 
 def send_report_beside(sinks: Mapping[str, Sink]) -> None:
-    """Send it from a thread, for other ranks may need this one; the process ends after it."""
+    """Send it from a thread, because other ranks may need this one; the process ends after it."""
     Thread(target=send_report, args=(sinks,), name="dsprof-report").start()
 
 
 def send_report(sinks: Mapping[str, Sink]) -> None:
-    """Report what is recorded by now, log it, and say what fails."""
+    """Report what is recorded so far, log it, and print what fails."""
     on = session.current()
     if not sinks or on is None or on.trace_file is None:
         return

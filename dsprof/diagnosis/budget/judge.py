@@ -27,7 +27,7 @@ def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
 
 
 def unjudged(budget: Budget, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules whose verdict is unknown, and does not matter to the budget."""
+    """Return the rules whose verdict is unknown and breaks no limit."""
     asked = diagnosis.findings if budget.findings else []
     return [one.rule for one in asked if one.status is Status.UNKNOWN]
 
@@ -105,7 +105,7 @@ def _unmeasured(budget: Budget, diagnosis: Diagnosis) -> Iterator[tuple[str, str
 
 
 def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[tuple[str, str]]:
-    """Yield what could not be judged and has to be, unless the budget is of figures only."""
+    """Yield the rules that must reach a verdict and did not; none for a budget of figures."""
     if budget.figures and not budget.findings:
         return
     undecided = (Status.ERROR, *([Status.UNKNOWN] if budget.needs_verdicts else []))

@@ -106,8 +106,8 @@ class PeriodicSlowStep:
             f"{who} {delay} longer per step than the others for {lasting} around step "
             f"{worst.step:,}; they wait for it.",
             title="A rank delays occasional steps",
-            cause="The sums over time of a rolling recording show it; the rank's blocked time is "
-            "shorter by as much.",
+            cause=f"Rank {worst.rank} is blocked in communication for less time than the others, "
+            "by as much; only sums over time show it.",
             action=f"Find what only rank {worst.rank} does then: other programs on the host, a "
             "throttled device, slow storage, long samples. If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
@@ -124,7 +124,7 @@ class PeriodicSlowStep:
                     rows=tuple(
                         (span.step, span.length_s * 10**9, span.more_ns) for span in spans[:_ROWS]
                     ),
-                    caption=f"Spans in which rank {worst.rank} works longest; means of a step",
+                    caption=f"Spans in which rank {worst.rank} works longest; means per step",
                 ),
             ),
             confidence="medium",

@@ -1,4 +1,4 @@
-"""restarted-job: workers were started again, and what that cost."""
+"""restarted-job: the workers were started more than once, and what that cost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FAILED = ("crashed", "stuck", "killed")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What restarts may cost."""
+    """How much time restarts may cost."""
 
     lost_share: float = 0.05  # of the time from the first start to the end
     severe_share: float = 0.2
 
 
 class RestartedJob:
-    """Adds up the time between epochs and that of steps taken again after a restart."""
+    """Adds up the time between epochs and the time of repeated steps."""
 
     meta = RuleMeta(
         id="restarted-job",
@@ -48,7 +48,7 @@ class RestartedJob:
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        """Say what the restarts cost, and who ended the epochs before them."""
+        """Say what the restarts cost, and which ranks ended the epochs before them."""
         found = run[Epochs]
         if not found.each:
             starts = [one for log in run[Logs].ranks.values() for one in log.starts]
@@ -79,22 +79,22 @@ class RestartedJob:
         after = f" Before the last one: {errors}." if errors else ""
         return self.meta.finding(
             Status.FAIL if errors else Status.INFO,
-            f"{name} holds {found.count} starts of the job; the last one is analysed.{after}",
+            f"{name} contains {found.count} starts of the job; the last one is analysed.{after}",
             problem=f"The job restarted after: {shortened(found.errors[0])}" if errors else "",
             fix="Analyse the part of the log before the last start",
             severity=Severity.MEDIUM if errors else Severity.NONE,
-            action=f"`head -c {found.last_at_bytes} LOG > earlier.log` keeps the earlier starts; "
-            "analyse them with `dsprof report earlier.log`.",
+            action=f"Extract the earlier starts with `head -c {found.last_at_bytes} LOG > "
+            "earlier.log`, and analyse them with `dsprof report earlier.log`.",
             confidence="high",
         )
 
     def _made_again(self, found: Epochs) -> Finding:
-        sizes = ", ".join(str(one.world_size) for one in found.each)
+        sizes = ", then ".join(str(one.world_size) for one in found.each)
         return self.meta.finding(
             Status.INFO,
-            f"The process group was made {len(found.each) + found.unread} times, of {sizes} ranks, "
-            f"and no failure is recorded. It cost {_cost(found)}.",
-            title="The process group was made again",
+            f"The process group was created {len(found.each) + found.unread} times, with {sizes} "
+            f"ranks, and no failure is recorded. This cost {_cost(found)}.",
+            title="The process group was recreated",
         )
 
 
@@ -103,7 +103,7 @@ def _restarts(found: Epochs) -> str:
 
 
 def _cost(found: Epochs) -> str:
-    """Say what was lost of which whole, and what is not known of it."""
+    """Say what share of the time was lost, in what, and what is unknown."""
     repeated = [one.repeated for one in found.each[1:]]
     steps = sum(filter(None, repeated))
     told = [f"{long_duration(found.gap_ns)} between epochs"]
@@ -118,7 +118,7 @@ def _cost(found: Epochs) -> str:
 
 
 def _culprits(failed: Sequence[Epoch]) -> str:
-    """Name the ranks, or the one host, that every failure has in common; "" where none is."""
+    """Name the ranks, or the one host, that all failures have in common; "" without any."""
     if common := set(failed[0].ranks).intersection(*(one.ranks for one in failed[1:])):
         return named(common)
     hosts = failed[0].where.intersection(*(one.where for one in failed[1:]))
@@ -130,7 +130,7 @@ def _ends(failed: Sequence[Epoch], who: str) -> str:
     if who and len(failed) > 1:
         return f"{capitalised(who)} failed in each of {plural(len(failed), 'epoch')}."
     told = [f"epoch {one.number} {_end(one)}" for one in failed[-3:]]
-    more = f"{len(failed) - len(told)} earlier ones failed, too" if len(failed) > 3 else ""
+    more = f"{len(failed) - len(told)} earlier epochs failed, too" if len(failed) > 3 else ""
     return f"{capitalised('; '.join(filter(None, (*told, more))))}."
 
 
@@ -150,7 +150,7 @@ def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
     if found.repeated_ns > found.gap_ns:
         return f"{look} Save checkpoints more often: most of the time is lost in repeated steps."
     if any(one.end == "stuck" for one in failed):
-        return f"{look} A shorter timeout of the process group ends a stuck epoch earlier."
+        return f"{look} Shorten the timeout of the process group, to end a stuck epoch earlier."
     return look
 
 

@@ -1,4 +1,4 @@
-"""What happens on one rank and is worth details on all: a slow step, its own pace, its memory."""
+"""Events of one rank for which all ranks keep details: a slow step, a slower pace, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROWN_TIMES = 1.1
 """The most memory that was in use before."""
 
 SETTLED_STEPS = 64
-"""Memory grows in the first steps of any run."""
+"""Memory grows in the first steps of every run."""
 
 
 class Alarm(NamedTuple):
@@ -67,7 +67,7 @@ class Alarms:
         self._own_ns.clear()
         is_behind = best_ns and now_ns >= BEHIND_TIMES * best_ns
         if is_behind:
-            cause = f"own time rose to {now_ns / best_ns:.3g} times its best"
+            cause = f"own time rose to {now_ns / best_ns:.3g} times its minimum"
             self._raise(step, "behind", cause)
         self._best_ns = now_ns if is_behind else min(best_ns or now_ns, now_ns)
 
@@ -77,7 +77,9 @@ class Alarms:
             return
         self._most_bytes[name] = nbytes
         if most_bytes > 0:
-            self._raise(step, "memory", f"{name} grew to {nbytes / most_bytes:.3g} times its most")
+            self._raise(
+                step, "memory", f"{name} grew to {nbytes / most_bytes:.3g} times its maximum"
+            )
 
     def _raise(self, step: StepTotals, kind: str, cause: str) -> None:
         self.last = Alarm(step.step, kind, cause)

@@ -53,7 +53,7 @@ def test_rows_of_the_map_are_whole_hosts(large: model.Diagnosis) -> None:
     assert found.row_hosts == 2
     drawn = heat_map(found)
     assert drawn is not None
-    assert "A row is 2 hosts" in drawn.sentence
+    assert "A row is 2 hosts, and" in drawn.sentence
 
 
 def test_few_ranks_are_all_there() -> None:

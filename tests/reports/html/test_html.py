@@ -213,10 +213,10 @@ def test_ranks_without_room_in_the_timeline_are_named_with_the_command_that_show
     assert "drawn" not in page_of(made).one("section", id="timeline").text.lower()
     made.run.ranks = [0, 1, 2, 3]
     text = page_of(made).one("section", id="timeline").text
-    assert "Nothing of ranks 2-3 is recorded that could be drawn." in text
+    assert "Ranks 2-3 recorded nothing that can be drawn." in text
     made.run.ranks = [0, 1, *range(5, 70)]
     text = page_of(made).one("section", id="timeline").text
-    assert "Drawn are 2 of 67 ranks:" in text
+    assert "2 of 67 ranks are drawn:" in text
     assert "dsprof report PATH --ranks 5-16" in text
 
 

@@ -103,8 +103,8 @@ def test_a_short_gap_is_only_mentioned(tmp_path: Path) -> None:
 def test_a_process_group_that_is_made_again_is_no_failure(tmp_path: Path) -> None:
     left = ((f"{BECAME} 0 of 2", ""), (f"{BECAME} 1 of 2", ""), (EXIT, ""), (EXIT, ""))
     found, diagnosis = judged(tmp_path, Start(0, world_size=4, ends=left), Start(21))
-    assert (found.status, found.title) == (Status.INFO, "The process group was made again")
-    assert "of 4, 2 ranks" in found.summary
+    assert (found.status, found.title) == (Status.INFO, "The process group was recreated")
+    assert "with 4, then 2 ranks" in found.summary
     assert diagnosis.epochs.rows[0].end == "new process group"
 
 
