@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,8 @@ from dsprof.recording.watchdog.look import oom_kills
 from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
 
-_OURS = ("/dsprof/", "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_OURS = (_PACKAGE, "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
 _LOST = (
     ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
     ("connection", re.compile(r"(closed|reset) by (remote )?peer|broken pipe", re.IGNORECASE)),

@@ -90,3 +90,11 @@ def test_where_it_was_raised_is_in_no_library():
         library["divide"](0)
     where = raised_at(raised.value.__traceback__)
     assert where.endswith(" test_where_it_was_raised_is_in_no_library")
+
+
+def test_a_program_in_a_folder_of_our_name_is_the_users():
+    program = {}
+    exec(compile("def divide(n): return 1 / n", "/home/me/dsprof/train.py", "exec"), program)
+    with pytest.raises(ZeroDivisionError) as raised:
+        program["divide"](0)
+    assert raised_at(raised.value.__traceback__) == "/home/me/dsprof/train.py:1 divide"
