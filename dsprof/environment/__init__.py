@@ -259,9 +259,11 @@ def _versions() -> dict[str, str]:
 
     found = {"python": sys.version.split()[0]}
     for name, packages in _PACKAGES.items():
+        # Asked first: reading the metadata takes milliseconds, in the first step of a run.
+        loaded = getattr(sys.modules.get(name), "__version__", "")
         known = (attempt(metadata.version, "", package) for package in packages)
-        if version := next(filter(None, known), ""):
-            found[name] = version
+        if version := loaded or next(filter(None, known), ""):
+            found[name] = str(version)
     torch = sys.modules.get("torch")
     for name, probe in _torch_versions(torch).items():
         if version := attempt(probe, None):

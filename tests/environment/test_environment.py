@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -109,6 +110,11 @@ def test_a_pipe_as_configuration_file_is_not_waited_for(tmp_path):
 def test_absent_configuration_file_is_no_entry(tmp_path):
     environ = {"NCCL_CONF_FILE": str(tmp_path / "none"), "HOME": str(tmp_path)}
     assert str(tmp_path / "none") not in environment.snapshot(environ).files
+
+
+def test_a_package_that_is_loaded_says_its_version_itself(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(__version__="1.2.3+ours"))
+    assert environment.snapshot({}).versions["deepspeed"] == "1.2.3+ours"
 
 
 def test_snapshot_survives_probes_that_break(monkeypatch):
