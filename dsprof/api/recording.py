@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -58,7 +56,7 @@ class Recording:
         trace = self._session.trace_file if self._session is not None else None
         if trace is None:
             if os.environ.get("RANK", "0") == "0":
-                _say("nothing is recorded yet: no process group has communicated")
+                session.say("nothing is recorded yet: no process group has communicated")
             return None
         if self._session is None or self._session.rank != 0:
             return None
@@ -71,11 +69,6 @@ def _write_report(folder: Path, page: Path) -> Path:
 
     run = load_run([folder])
     if text := run.unfinished():
-        _say(text)
+        session.say(text)
     write_whole(page, render(run.diagnosis, "html"))
     return page
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(f"dsprof: {text}", file=sys.stderr, flush=True)

@@ -263,7 +263,7 @@ class Session:
         if self.config.hang_after:
             sampler = MemorySampler()
             self._watchdog = Watchdog(
-                self.recorder, header, self.config, self._disclose, sampler.sample, _say
+                self.recorder, header, self.config, self._disclose, sampler.sample, say
             )
             self._watchdog.start()
 
@@ -344,7 +344,7 @@ class Session:
             self._take_out(hook)
         if self.writer is None:
             if self.recorder.failures:
-                _say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
+                say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
             elif reason == EXIT:
                 self._report_silence()
             return
@@ -392,16 +392,16 @@ class Session:
         for one in (*self._ended, writer):
             if one.error is not None:
                 what = f"{type(one.error).__name__}: {one.error}"
-                _say(f"the trace in {self.config.out} ends early: {what}")
+                say(f"the trace in {self.config.out} ends early: {what}")
         if writer.error is not None:
             return
         if not writer.path.exists():
-            _say(f"the trace {writer.path} was removed while it was written")
+            say(f"the trace {writer.path} was removed while it was written")
         elif self._rank == 0:
             files = len([*traces_in(Path(self.config.out))])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
-            _say(
+            say(
                 f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
@@ -414,7 +414,7 @@ class Session:
         with suppress(OSError):
             traces = traces_in(Path(self.config.out))
             if not any(path.stat().st_mtime >= self._started_s for path in traces):
-                _say(
+                say(
                     "nothing was recorded: the program communicated with no other rank. Start "
                     "several, such as: dsprof run -- torchrun --nproc-per-node 2 train.py; profile "
                     "a single process with torch.profiler, and give its trace to dsprof report"
@@ -428,7 +428,7 @@ class Session:
             if said:
                 off[status.name] = said
         for name, why in off.items():
-            _say(f"hook {name}: {why}")
+            say(f"hook {name}: {why}")
 
 
 def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
@@ -465,7 +465,8 @@ def _device_of(torch: Any, backend: str) -> str:
     return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line of ours on stderr, without anything that could be a secret."""
     with suppress(OSError, ValueError):  # a full or closed stderr
         print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
 
@@ -487,7 +488,7 @@ def start(config: Config, torch_is_complete: bool = False) -> None:
     if _current is not None:
         return
     if not has_gil():
-        _say(f"not recording: {NO_GIL}")
+        say(f"not recording: {NO_GIL}")
         return
     if _is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
@@ -538,7 +539,7 @@ def _guarded(install: Callable[[], None]) -> Callable[[], None]:
         try:
             install()
         except Exception as error:
-            _say(f"not recording: {type(error).__name__}: {error}")
+            say(f"not recording: {type(error).__name__}: {error}")
 
     return guarded
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
 from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError, escaped
-from dsprof.files.redaction import redact_text
 from dsprof.recording import session
 
 
@@ -73,14 +70,15 @@ def send_report(sinks: Mapping[str, Sink]) -> None:
     try:
         report = _make(on.trace_file.parent)
     except (OSError, DsprofError) as error:
-        _say(f"the report could not be made: {error}")
+        session.say(f"the report could not be made: {error}")
         return
     for tracker, send in sinks.items():
         try:
             send(report)
         except Exception as error:  # noqa: BLE001 - trackers raise what they like
             why = f"{type(error).__name__}: {error}"
-            _say(f"the report is in {report.page}, but could not be logged to {tracker}: {why}")
+            where = f"the report is in {report.page}"
+            session.say(f"{where}, but could not be logged to {tracker}: {why}")
 
 
 def _make(folder: Path) -> Report:
@@ -93,8 +91,3 @@ def _make(folder: Path) -> Report:
     if done.returncode:
         raise DsprofError(done.stderr.strip() or "the process was killed")
     return Report(folder / "report.html", done.stdout)
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
