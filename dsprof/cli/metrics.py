@@ -91,7 +91,11 @@ docs/how-to/watch.md lists the metrics."""
             for sender in senders:
                 sender.show()
 
-        repeat(watched, Event(), show, SELDOM_S)
+        try:
+            repeat(watched, Event(), show, SELDOM_S)
+        finally:
+            for sender in senders:
+                sender.close()
         return 0
 
 
