@@ -20,6 +20,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import growing_part, part_columns
 
 _ROWS = 16
+_OF_A_RANK = "A rank delays occasional steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,10 @@ class PeriodicSlowStep:
             Status.INFO,
             f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}{steps} "
             f"between {first} and {last} by {delay}; the other ranks wait.",
-            title="A rank delays occasional steps",
+            title=_OF_A_RANK,
             cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
             "their collectives.",
-            action=f"Find what only {named(found.ranks)} does then: other programs on the host, a "
-            "throttled device, slow storage, long samples. Inspect the steps with --steps "
+            action=f"{_search(named(found.ranks))} Inspect the steps with --steps "
             f"{first}:{last + 1}.",
             problem=f"{ranks_do(found.ranks, 'delay')} {steps} by {delay}",
             ranks=found.ranks,
@@ -105,11 +105,10 @@ class PeriodicSlowStep:
             Status.INFO,
             f"{who} {delay} longer per step than the others for {lasting} around step "
             f"{worst.step:,}; they wait for it.",
-            title="A rank delays occasional steps",
+            title=_OF_A_RANK,
             cause=f"Rank {worst.rank} is blocked in communication for less time than the others, "
             "by as much; only sums over time show it.",
-            action=f"Find what only rank {worst.rank} does then: other programs on the host, a "
-            "throttled device, slow storage, long samples. If details of these steps were kept, "
+            action=f"{_search(f'rank {worst.rank}')} If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
             problem=f"Rank {worst.rank} delays steps around {worst.step:,} by {delay}",
             ranks=(worst.rank,),
@@ -183,6 +182,13 @@ _EVALUATION = (
     "More forwards run in these steps than in others, on all ranks: an evaluation.",
     "If it costs too much, evaluate less often, on fewer samples, or in a separate job.",
 )
+
+
+def _search(who: str) -> str:
+    return (
+        f"Find what only {who} does then: other programs on the host, a throttled device, slow "
+        "storage, long samples."
+    )
 
 
 def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
