@@ -32,6 +32,7 @@ from dsprof.trace.rolling.parts import (
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
     ALLOCATED_BYTES,
+    LATE_STEPS,
     SCOPES,
     Collective,
     Header,
@@ -47,9 +48,6 @@ from dsprof.trace.schema import (
     StepTotals,
 )
 from dsprof.trace.writing.writer import CHUNK_RECORDS, Source, TraceWriter, Window, write_all
-
-_LATE_STEPS = 2
-"""So many steps later a step has all its waits and what a device tells."""
 
 _JUDGED_TOGETHER = 32
 """Steps: together they take half the CPU time; more could have left the tails of a small budget."""
@@ -285,9 +283,9 @@ class RollingWriter(TraceWriter):
                 self._write_step(at, lines + self._memory_line(record, details))
                 lines = []
                 if len(self._unjudged) > _JUDGED_TOGETHER:
-                    self._judge_before(self._step - _LATE_STEPS + 1)
+                    self._judge_before(self._step - LATE_STEPS + 1)
         self._write_step(at, lines)
-        self._judge_before(self._step - _LATE_STEPS + 1)
+        self._judge_before(self._step - LATE_STEPS + 1)
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:

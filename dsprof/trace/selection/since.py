@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import StepIndex
+from dsprof.trace.schema import LATE_STEPS, StepIndex
 from dsprof.trace.selection import Since
-from dsprof.trace.selection.step_cutting import LATE_STEPS, read_index
+from dsprof.trace.selection.step_cutting import read_index
 from dsprof.trace.source import Source
 
 Read = Callable[[range | None], RankTrace]

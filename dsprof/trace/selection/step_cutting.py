@@ -12,11 +12,9 @@ import msgspec
 
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import Collectives, RankTrace
-from dsprof.trace.schema import INDEX, KINDS, StepIndex
+from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, StepIndex
 from dsprof.trace.source import Source
 
-LATE_STEPS = 2
-"""Records of a step are written at most so many steps later."""
 _TAIL_BYTES = 1 << 14
 _INDEX_BYTES = 1 << 16
 """The index and the trailer are shorter."""
