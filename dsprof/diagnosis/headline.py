@@ -25,6 +25,7 @@ _NEXT = 2  # problems below the headline
 _NO_STEPS = "No optimizer step was recorded"
 _BOUND = "communication-bound-step"
 _LATE = "late-rank"
+_SLOW, _SURE = "periodic-slow-step", "medium"
 _BOUND_BY = {
     "compute": "Compute-bound",
     "exposed communication": "Communication-bound",
@@ -40,11 +41,13 @@ def leading(findings: Sequence[Finding]) -> Finding | None:
     """Return the problem that a report begins with; None where there is none.
 
     `findings` come with the most valuable first. A problem of low severity that saves no time does
-    not lead where the step waits for communication, though no setting changes that.
+    not lead where the step waits for communication, though no setting changes that. Where nothing
+    failed, a rank that surely delays some steps leads.
     """
     problems = [finding for finding in findings if finding.is_problem]
     if not any(finding.status is Status.FAIL for finding in problems):
-        return problems[0] if problems else None
+        delays = (f for f in findings if f.rule == _SLOW and f.ranks and f.confidence == _SURE)
+        return next(iter([*problems, *delays]), None)
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
     grave = [f for f in problems if f.severity is not Severity.LOW or f.saving_ms_per_step]
     return [*grave, *waiting, *problems][0]

@@ -15,11 +15,13 @@ from dsprof.analysis.run.series import Period, period_of, slow_places
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, plural, ranks_do
+from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import growing_part, part_columns
 
 _ROWS = 16
+_SURE = 10
+"""Fewer steps that a rank delays may be noise of the machine."""
 _OF_A_RANK = "A rank delays occasional steps"
 
 
@@ -71,46 +73,47 @@ class PeriodicSlowStep:
         if period is not None:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
-            yield self._delayed(found)
+            yield self._delayed(found, run[Steps].recorded)
         elif busy:
-            yield self._busy(busy)
+            yield self._busy(busy, run[History].steps)
         elif costs:
             yield self._scattered(columns, slow, share)
 
-    def _delayed(self, found: Delays) -> Finding:
-        steps = plural(len(found.steps), "step")
-        delay = f"{duration(found.excess_ns)} ({percent(found.excess_ns / found.usual_ns)})"
-        first, last = found.steps[0], found.steps[-1]
+    def _delayed(self, found: Delays, of: int) -> Finding:
+        count, (first, *_, last) = len(found.steps), found.steps
+        who = f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}"
+        delays = f"{who}{count:,} of {of:,} steps by {duration(found.excess_ns)}"
+        share = count * found.excess_ns / (of * found.usual_ns)
         return self.meta.finding(
             Status.INFO,
-            f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}{steps} "
-            f"between {first} and {last} by {delay}; the other ranks wait.",
+            f"{delays} ({percent(found.excess_ns / found.usual_ns)}) between steps {first:,} and "
+            f"{last:,}; the other ranks wait.",
             title=_OF_A_RANK,
             cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
             "their collectives.",
             action=f"{_search(named(found.ranks))} Inspect the steps with --steps "
             f"{first}:{last + 1}.",
-            problem=f"{ranks_do(found.ranks, 'delay')} {steps} by {delay}",
+            problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
             steps=found.steps[:_ROWS],
-            confidence="medium",
+            confidence="medium" if count >= _SURE else "low",
         )
 
-    def _busy(self, spans: Sequence[BusySpan]) -> Finding:
+    def _busy(self, spans: Sequence[BusySpan], of: int) -> Finding:
         worst = max(spans, key=lambda span: span.more_ns)
-        who = ranks_do([worst.rank], "work")
-        delay = f"{duration(worst.more_ns)} ({percent(worst.more_ns / worst.step_ns)})"
-        lasting = duration(worst.length_s * 1e9)
+        count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
+        delays = f"Rank {worst.rank} delays about {count:,} of {of:,} steps"
+        delay = duration(lost_ns / count)
         return self.meta.finding(
             Status.INFO,
-            f"{who} {delay} longer per step than the others for {lasting} around step "
-            f"{worst.step:,}; they wait for it.",
+            f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)}), most around step "
+            f"{worst.step:,}; the other ranks wait.",
             title=_OF_A_RANK,
             cause=f"Rank {worst.rank} is blocked in communication for less time than the others, "
             "by as much; only sums over time show it.",
             action=f"{_search(f'rank {worst.rank}')} If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
-            problem=f"Rank {worst.rank} delays steps around {worst.step:,} by {delay}",
+            problem=f"{delays} by {delay}: {percent(lost_ns / (of * worst.usual_ns))} of the run",
             ranks=(worst.rank,),
             steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
             evidence=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -127,7 +128,8 @@ def test_a_rank_that_works_longer_for_a_while_is_found() -> None:
     (found,) = busy(range(1005, 1010))
     assert (found.begin_s, found.length_s, found.rank) == (1000, 10, 1)
     assert found.more_ns == pytest.approx(SECOND_NS / 2, abs=2)
-    assert found.step_ns == SECOND_NS * 5 // 4
+    assert (found.step_ns, found.usual_ns) == (SECOND_NS * 5 // 4, SECOND_NS)
+    assert (found.late_steps, found.lost_ns) == (5, SECOND_NS * 5 // 2)
     assert 1005 <= found.step < 1010
 
 
@@ -137,6 +139,13 @@ def test_it_is_found_in_a_recording_too_long_for_short_spans(
     monkeypatch.setattr(history, "MOST_SPANS", 300)
     found = busy(range(1005, 1008))
     assert [(one.begin_s, one.length_s, one.rank) for one in found] == [(1000, 10, 1)]
+
+
+def test_a_rank_that_works_longer_while_steps_are_as_long_delays_nobody() -> None:
+    parts = [collected(at_pace(rank, range(0))) for rank in range(3)]
+    late = parts[1].spans[10]
+    late[1000] = replace(late[1000], busiest=((SECOND_NS, -1),))
+    assert busy_spans(reduce(History.merge, parts)) == []
 
 
 @pytest.mark.parametrize(
@@ -153,9 +162,11 @@ def test_no_rank_stands_out(late: range, culprit: int | None) -> None:
 
 def test_the_report_names_the_rank_that_stands_out() -> None:
     run = summary(*(at_pace(rank, range(1005, 1010)) for rank in range(3)))
-    [finding] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    diagnosis = diagnosis_of(run, {})
+    [finding] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert (finding.status, finding.ranks) == (Status.INFO, (1,))
-    assert finding.problem.startswith("Rank 1 delays steps around 1,00")
+    assert finding.problem == "Rank 1 delays about 5 of 3,600 steps by 500 ms: 0.1 % of the run"
+    assert diagnosis.headline.line.startswith(finding.problem)
 
 
 def spans_of(trace: RankTrace) -> RankSpans:

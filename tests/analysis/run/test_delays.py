@@ -93,7 +93,8 @@ def test_the_report_names_and_marks_it() -> None:
     diagnosis = diagnosis_of(summary(*map(rank, range(RANKS))), {})
     [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert (one.status, one.ranks) == (Status.INFO, (1,))
-    assert one.problem == "Rank 1 delays 10 steps by 40.0 ms (40 %)"
+    assert one.problem == "Rank 1 delays 10 of 600 steps by 40.0 ms: 0.7 % of the run"
+    assert diagnosis.headline.line.startswith(one.problem)
     [late] = [one for one in diagnosis.findings if one.rule == "late-rank"]
     assert late.summary.endswith("; no rank delays most steps by 5 % or more.")
     [tile] = [tile for tile in diagnosis.tiles if tile.label == "Straggler"]
@@ -103,3 +104,10 @@ def test_the_report_names_and_marks_it() -> None:
     assert (mark.rank, mark.row) == (1, 1)
     assert first <= mark.step
     assert mark.step in LATE or first <= LATE[0] <= last
+
+
+def test_a_few_late_steps_are_a_remark() -> None:
+    diagnosis = diagnosis_of(summary(*(rank(number, LATE[:5]) for number in range(RANKS))), {})
+    [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
+    assert one.problem.startswith("Rank 1 delays 5 of 600 steps")
+    assert diagnosis.headline.line.startswith("No fixable problem found")
