@@ -15,6 +15,7 @@ from dsprof.trace.run import find_run
 from examples.wrong.cases import CASES
 from examples.wrong.training import Patch, merged
 from tests.dist.launch import ROOT, launch
+from tests.live.replaying import assert_calm, replayed
 
 pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -75,6 +76,8 @@ def test_a_mistake_leads_the_page_and_its_advice_leaves_none(name: str, tmp_path
     before = recorded(name, tmp_path / "before")
     lead = next(one for one in problems(before) if one.rule not in OF_THE_MACHINE)
     assert (lead.rule, bool(lead.fix)) == (CASES[name].rule, True), before.headline.line
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "before").glob("trace*.json")}
+    assert_calm([*replayed(whole, tmp_path / "growing")], before)
     assert left(name, tmp_path / "after", advice(before)) == set()
 
 

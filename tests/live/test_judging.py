@@ -1,24 +1,18 @@
 """Findings of a run that goes on: none flickers, and the last ones are the report's."""
 
 import subprocess
-from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.environment import own_command
 from dsprof.errors import DsprofError
-from dsprof.findings.finding import Status
 from dsprof.live import judging
 from dsprof.live.judging import Asked, Judge, Standing
-from dsprof.trace.run import find_run
 from tests.factories import diagnosis as make
-from tests.factories.trace_files import encode
-from tests.live.test_following import TRAILER, events
 from tests.live.test_screen import finding
 
 
@@ -59,29 +53,6 @@ def test_rules_that_judge_the_end_wait_for_it() -> None:
     standing.hear(judged("a", "at-the-end"), is_over=True)
     assert [one.rule for one in standing.findings] == ["a", "at-the-end"]
     assert standing.waiting == []
-
-
-@pytest.mark.parametrize("late_ms", [0, 15])
-def test_a_run_that_is_replayed_ends_with_the_findings_of_its_report(
-    tmp_path: Path, late_ms: float
-) -> None:
-    """Each step more is judged; no rule is raised and withdrawn more than once."""
-    ranks = [events(rank, 30, late_ms) for rank in range(2)]
-    standing, flips, before = Standing(), Counter[str](), set[str]()
-    for steps in range(1, 31):
-        is_over = steps == 30
-        for rank, lines in enumerate(ranks):
-            cut = lines[: 2 + 3 * steps] + ([TRAILER] if is_over else [])
-            (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(cut))
-        diagnosis = diagnose(find_run([tmp_path]))
-        standing.hear(diagnosis, is_over=is_over)
-        rules = {one.rule for one in standing.findings}
-        flips.update(rules ^ before)
-        before = rules
-    failed = [one for one in diagnosis.findings if one.status is Status.FAIL]
-    assert standing.findings == failed
-    assert ("late-rank" in before) == bool(late_ms)
-    assert max(flips.values(), default=0) <= 2
 
 
 def test_a_command_beside_imports_nothing_from_the_current_folder(

@@ -1,0 +1,31 @@
+"""Runs that are judged while they grow: no finding flickers, and the last ones are the report's."""
+
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.trace.run import find_run
+from tests.factories.replays import RANKS, RUNS
+from tests.factories.trace_files import encode
+from tests.live.replaying import assert_calm, failed, replayed, withdrawals
+
+
+def written(name: str) -> dict[str, bytes]:
+    return {f"trace.rank{rank:05d}.json": encode(RUNS[name].lines(rank)) for rank in RANKS}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_finding_is_raised_and_withdrawn_twice(name: str, tmp_path: Path) -> None:
+    whole = written(name)
+    judgements = list(replayed(whole, tmp_path / "growing", RUNS[name].starts))
+    (tmp_path / "whole").mkdir()
+    for file, content in whole.items():
+        (tmp_path / "whole" / file).write_bytes(content)
+    assert_calm(judgements, diagnose(find_run([tmp_path / "whole"])))
+
+
+def test_judgements_alone_would_flicker(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    judgements = replayed(written("late-in-bouts"), tmp_path / "growing")
+    assert withdrawals(map(failed, judgements))["late-rank"] == 2
