@@ -43,7 +43,7 @@ def rank_steps(run: RunFiles) -> Iterator[Columns]:
         trace = on_device_clock(read_rank(*files))
         found = _of_details(trace)
         if not trace.is_foreign:
-            found |= {one.step: one for one in step_totals(files.path, trace.header)}
+            found |= {one.step: one for one in step_totals(files.path, trace.header, wanted)}
         steps = [found[step] for step in sorted(found) if wanted is None or step in wanted]
         yield _columns(trace.rank, clocks[trace.rank], steps)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +17,16 @@ from dsprof.files.ownership import foreign_link
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.rolling.parts import KEPT, STEPS, TAILS, is_rolling, part_of, parts_of
+from dsprof.trace.rolling.parts import (
+    KEPT,
+    STEPS,
+    TAILS,
+    is_rolling,
+    part_of,
+    parts_of,
+    places_of,
+)
+from dsprof.trace.rolling.rollups import FULL_FROM_S, complete, end_of
 from dsprof.trace.schema import (
     HOOKS,
     KINDS,
@@ -36,6 +46,7 @@ from dsprof.trace.source import Source, check_damage, is_there, read_start, size
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62
 _HEADER_BYTES = 1 << 16
+_SEGMENT_BYTES = 1 << 10
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
 _READ_APART = (COMM_LINE, LINES["header"])
@@ -148,23 +159,47 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
+    if parts and trace.trailer is None and steps is None:
+        _complete_rollups(trace, path)
     trace.nbytes = sum(map(size_of, (path, *parts)))
     return trace
 
 
-def step_totals(path: Path, header: Header) -> Iterator[StepTotals]:
+def step_totals(path: Path, header: Header, steps: range | None = None) -> Iterator[StepTotals]:
     """Yield the sums of single steps of a rolling recording that are still there, some twice.
+
+    With `steps`, not all of others.
 
     Raises:
         TraceError: a file has become unreadable.
     """
     if is_rolling(header):
-        for part in (part_of(path, STEPS), *parts_of(path)):
-            is_read = part.name.endswith((STEPS, *TAILS)) and not foreign_link(part)
-            if is_read and is_there(part):
-                for chunk in _chunks(part, None):
-                    fitting = (event.args for event in chunk.events if fits(event))
-                    yield from (args for args in fitting if type(args) is StepTotals)
+        for ending in (STEPS, *TAILS):
+            yield from _sums_in(part_of(path, ending), steps)
+
+
+def _sums_in(part: Path, steps: range | None) -> Iterator[StepTotals]:
+    if is_there(part) and not foreign_link(part):
+        for chunk in _chunks(part, steps):
+            fitting = (event.args for event in chunk.events if fits(event))
+            yield from (args for args in fitting if type(args) is StepTotals)
+
+
+def _complete_rollups(trace: RankTrace, path: Path) -> None:
+    """Sum up the spans that were not over when the process was killed."""
+    since = range(end_of(trace.rollups.values(), FULL_FROM_S), _TO_THE_END)
+    packed = _sums_in(part_of(path, STEPS), since)
+    totals = {one.step: one for one in packed} | trace.totals
+    trace.rollups = complete(trace.rollups, totals, trace.header.started_epoch_ns)
+
+
+def first_whole_step(path: Path, header: Header) -> int:
+    """Return the first step since which a recording has all details; 0 if it left none out.
+
+    Raises:
+        TraceError: a file has become unreadable.
+    """
+    return _newest_from(parts_of(path)) if is_rolling(header) else 0
 
 
 def _newest_from(parts: Iterable[Path]) -> int:
@@ -172,8 +207,8 @@ def _newest_from(parts: Iterable[Path]) -> int:
     begun: list[Segment] = []
     for path in parts:
         if path.name.endswith(TAILS):
-            first = next((chunk.events for chunk in _chunks(path, None)), [])
-            begun += [event.args for event in first[:1] if isinstance(event.args, Segment)]
+            first = decode_lines(read_start(path, _SEGMENT_BYTES).partition(b"\n")[0])
+            begun += [event.args for event in first if isinstance(event.args, Segment)]
     oldest = min(begun, key=attrgetter("number"), default=Segment(0))
     return oldest.step + 2 if oldest.number else 0
 
@@ -206,7 +241,8 @@ def _step_of(event: Line) -> int:
 
 def _chunks(path: Path, steps: range | None) -> Iterator[_Chunk]:
     """Yield a megabyte of the file at a time."""
-    with Source(path) as source:
+    pieces = None if steps is None else partial(places_of, steps=steps)
+    with Source(path, pieces) as source:
         for begin, end in _parts(source, steps):
             for lines in _whole_lines(source, begin, end):
                 yield _chunk(lines if steps is None else needed_lines(lines, steps))

@@ -13,12 +13,12 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from dsprof.errors import TraceError
 from dsprof.files import inputs
@@ -61,16 +61,46 @@ _DAMAGE = (*_BROKEN, EOFError, OSError, ValueError)
 _UNUSABLE = (*_DAMAGE, RuntimeError, NotImplementedError, struct.error)
 
 
+Pieces = Callable[[BinaryIO], Sequence[tuple[int, int]]]
+"""Finds in a packed file the members to read: begin and end of each, in order."""
+
+
+class _Pieces(io.RawIOBase):
+    """Some parts of a file, one after the other."""
+
+    def __init__(self, file: BufferedReader, places: Sequence[tuple[int, int]]) -> None:
+        self._file, self._places = file, places
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        """Begin again: whoever unpacks goes nowhere else."""
+        assert (at, whence) == (0, 0)
+        self._left = [*reversed(self._places)]
+        return 0
+
+    def readinto(self, buffer: Any) -> int:
+        while self._left:
+            begin, end = self._left.pop()
+            self._file.seek(begin)
+            if count := self._file.readinto(buffer[: end - begin]):
+                self._left.append((begin + count, end))
+                return count
+        return 0
+
+
 class Source:
     """One trace file, open; a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open `path`.
+    def __init__(self, path: Path, pieces: Pieces | None = None) -> None:
+        """Open `path`; of a packed local file only the members that `pieces` finds.
 
         Raises:
             TraceError: there is no such file, or it cannot be opened.
         """
-        self._path = path
+        self._path, self._pieces = path, pieces
         self._opened = ExitStack()
         self._given = 0
         try:
@@ -189,6 +219,8 @@ class Source:
             start = stream.peek(2)[:2]  # type: ignore[attr-defined]
         else:
             start = file.peek(2)[:2]
+            if self._pieces is not None and start == _GZIP and is_local(path):
+                stream = BufferedReader(_Pieces(file, self._pieces(file)))
         return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes, on_disk
 
 

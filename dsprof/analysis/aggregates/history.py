@@ -10,7 +10,7 @@ from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace import schema
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.rolling.rollups import SPANS_S, complete
+from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
 
 MOST_SPANS = 1000
@@ -87,16 +87,15 @@ class History(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> History:
         """Take the sums of one rank; of other recordings there are none."""
-        whole = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
         spans: dict[int, dict[int, Span]] = {length_s: {} for length_s in SPANS_S}
-        for (length_s, begin_s), one in whole.items():
+        for (length_s, begin_s), one in trace.rollups.items():
             if length_s in spans:
                 spans[length_s][begin_s] = Span.of(one, trace.rank)
         return cls(
             {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
             _longest(spans[SPANS_S[0]], share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
-            max((one.first_step + one.steps for one in whole.values()), default=0),
-            len(trace.steps) if whole else 0,
+            max((one.first_step + one.steps for one in trace.rollups.values()), default=0),
+            len(trace.steps) if trace.rollups else 0,
             {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
         )
 

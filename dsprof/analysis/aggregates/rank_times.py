@@ -10,7 +10,6 @@ import numpy as np
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.rolling.rollups import complete
 from dsprof.trace.schema import RollUp
 
 MOST_SPANS = 120
@@ -48,9 +47,8 @@ class RankTimes(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> RankTimes:
         """Add up the spans of one rank until they are few enough."""
-        whole = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
-        for known_s in (length_s for length_s in LENGTHS_S[:3] if whole):
-            found = [one for (length_s, _), one in whole.items() if length_s == known_s]
+        for known_s in (length_s for length_s in LENGTHS_S[:3] if trace.rollups):
+            found = [one for (length_s, _), one in trace.rollups.items() if length_s == known_s]
             if 0 < len(found) <= MOST_SPANS or known_s == LENGTHS_S[2]:
                 return cls({trace.rank: _bounded(_columns(known_s, found))} if found else {})
         return cls({})

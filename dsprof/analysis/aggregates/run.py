@@ -10,7 +10,7 @@ import numpy as np
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.rolling.rollups import SPANS_S, complete
+from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import Header, HookStatus, Trailer
 from dsprof.trace.selection import EVERYTHING, Selection
 
@@ -164,8 +164,8 @@ class Run(Aggregate):
 
 
 def _rolled_ns(trace: RankTrace) -> int:
-    spans = complete(trace.rollups, trace.totals, trace.header.started_epoch_ns)
-    return sum(one.total_ns for (length_s, _), one in spans.items() if length_s == SPANS_S[-1])
+    spans = trace.rollups.items()
+    return sum(one.total_ns for (length_s, _), one in spans if length_s == SPANS_S[-1])
 
 
 def _first_open(trace: RankTrace) -> str:

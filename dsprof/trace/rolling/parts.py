@@ -3,17 +3,19 @@
 A rank has a book, `trace.rank00003.json`: header, definitions, trailer. Beside it are two tails
 with the newest lines, and what was copied out of them: `.kept.gz` (details of steps), `.steps.gz`
 (sums of single steps) and `.series.gz` (roll-ups). Packed files are gzip members, each with its
-checksum, one after the other: what a killed process was just writing is the last one.
+checksum, one after the other: what a killed process was just writing is the last one. The head of
+each says how long it is and of which steps, so that those of some steps are found without the rest.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
@@ -141,6 +143,39 @@ class Tails:
             self.flush()
 
 
+_HEAD = struct.Struct("<4s6xH2sHIqq")
+"""Of a gzip member with one extra field: its size in bytes, its first and its last step."""
+_MARKS = (b"\x1f\x8b\x08\x04", 24, b"ds", 20)
+_TAIL = struct.Struct("<II")
+_MOST_MEMBERS = 1 << 20
+
+
+def _member(lines: bytes, steps: range) -> bytes:
+    """Pack lines."""
+    packer = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS)
+    data = packer.compress(lines) + packer.flush()
+    size = _HEAD.size + len(data) + _TAIL.size
+    head = _HEAD.pack(*_MARKS, size, steps.start, steps.stop - 1)
+    return b"".join((head, data, _TAIL.pack(zlib.crc32(lines), len(lines) & 0xFFFFFFFF)))
+
+
+def places_of(file: BinaryIO, steps: range) -> list[tuple[int, int]]:
+    """Return where in a packed file the members are that have something of these steps."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for _ in range(_MOST_MEMBERS):
+        file.seek(at)
+        if len(head := file.read(_HEAD.size)) < _HEAD.size:
+            return found
+        *marks, size, first, last = _HEAD.unpack(head)
+        if tuple(marks) != _MARKS or size <= _HEAD.size:
+            break
+        if first < steps.stop and last >= steps.start:
+            found.append((at, at + size))
+        at += size
+    return [*found, (at, 1 << 62)]  # written by another program: all of it may be of these steps
+
+
 class _Member(NamedTuple):
     number: int
     worth: tuple[float, ...]
@@ -159,9 +194,9 @@ class Packed:
         self._numbers: set[int] = set()
         self._size = 0
 
-    def add(self, number: int, worth: tuple[float, ...], lines: bytes) -> None:
-        """Append a block; several may have one number."""
-        data = gzip.compress(lines, _LEVEL, mtime=0)
+    def add(self, steps: range, worth: tuple[float, ...], lines: bytes) -> None:
+        """Append a block of some steps, whose first is its number; several may have the same."""
+        data, number = _member(lines, steps), steps.start
         if self._size + len(data) > self._limit:
             self._shrink(self._limit // 2)
         if self._size + len(data) > self._limit:

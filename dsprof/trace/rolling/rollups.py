@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from dsprof.trace.schema import OpTotals, RollUp, StepTotals
 
@@ -122,19 +123,38 @@ def complete(
 ) -> dict[tuple[int, int], RollUp]:
     """Return all spans, those included that were not over when a process was killed.
 
-    `totals` are sums of single steps, `started_ns` the start of the trace on the wall clock.
+    `totals` are sums of single steps, those since the last full span included; `started_ns` is the
+    start of the trace on the wall clock.
     """
     shortest = SPANS_S[0]
     found = dict(spans)
-    ends = (span.first_step + span.steps for at, span in spans.items() if at[0] == shortest)
-    last = max(ends, default=0)
+    last = end_of(spans.values(), shortest)
     for number in sorted(number for number in totals if number >= last):
         step = totals[number]
         at_s = (started_ns + step.end_ns) // 1_000_000_000 // shortest * shortest
         add_step(found.setdefault((shortest, at_s), RollUp(at_s, shortest, number)), step)
-    for length_s in SPANS_S[1:]:
-        for (of_s, at_s), span in list(found.items()):
+    for of_s, length_s in pairwise(SPANS_S):
+        for (known_s, at_s), span in sorted(found.items()):
             whole = (length_s, at_s // length_s * length_s)
-            if of_s == shortest and whole not in spans:
-                merge(found.setdefault(whole, RollUp(whole[1], length_s, span.first_step)), span)
+            if known_s == of_s and whole not in spans:
+                longer = found.setdefault(whole, RollUp(whole[1], length_s, span.first_step))
+                merge(longer, _in_full(span, totals))
     return found
+
+
+def end_of(spans: Iterable[RollUp], length_s: int) -> int:
+    """Return the first step after all spans of a length."""
+    return max((one.first_step + one.steps for one in spans if one.length_s == length_s), default=0)
+
+
+def _in_full(span: RollUp, totals: Mapping[int, StepTotals]) -> RollUp:
+    """Return a span with what short ones lack, if the sums of all its steps are known."""
+    if span.steps > len(totals):
+        return span
+    steps = [totals.get(span.first_step + at) for at in range(span.steps)]
+    full = RollUp(span.begin_s, span.length_s, span.first_step)
+    for step in steps:
+        if step is None:
+            return span
+        add_step(full, step)
+    return full

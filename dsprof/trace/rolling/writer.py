@@ -137,10 +137,12 @@ class _Batch:
     def __init__(self, packed: Packed) -> None:
         self.packed = packed
         self._lines = bytearray()
-        self._number = 0
+        self._steps = range(0)
 
-    def add(self, lines: bytes) -> None:
-        """Take lines; pack them once they are many."""
+    def add(self, steps: range, lines: bytes) -> None:
+        """Take lines of some steps; pack them once they are many."""
+        known = self._steps or steps
+        self._steps = range(min(known.start, steps.start), max(known.stop, steps.stop))
         self._lines += lines
         if len(self._lines) > _PACKED_TOGETHER_BYTES:
             self.pack()
@@ -148,9 +150,9 @@ class _Batch:
     def pack(self) -> None:
         """Pack all lines so far; the oldest leave first."""
         if self._lines:
-            self._number += 1
-            self.packed.add(self._number, (self._number,), bytes(self._lines))
+            self.packed.add(self._steps, (self._steps.stop,), bytes(self._lines))
             self._lines.clear()
+            self._steps = range(0)
 
 
 class RollingWriter(TraceWriter):
@@ -166,7 +168,7 @@ class RollingWriter(TraceWriter):
         self._packed: list[Packed] = []
         self._unjudged: dict[int, _Details] = {}
         self._judged: OrderedDict[int, _Details] = OrderedDict()  # while they are in the tails
-        self._sums: list[Line] = []  # of steps, not written yet
+        self._sums: list[StepTotals] = []  # not written yet
         self._outside = _Details()
         self._rollups = RollUps()
 
@@ -313,7 +315,7 @@ class RollingWriter(TraceWriter):
         self._write_sums()
 
     def _sum_up(self, totals: StepTotals) -> None:
-        self._sums.append(self._lines.definition(totals))
+        self._sums.append(totals)
         since_ns = totals.end_ns - self._header.started_monotonic_ns
         ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
         if over := self._rollups.add(totals, ended_s):
@@ -321,13 +323,15 @@ class RollingWriter(TraceWriter):
 
     def _write_sums(self) -> None:
         """Write the sums of steps, together."""
-        if self._sums:
-            self._step_lines.add(self._write_step(-1, self._sums))
-            self._sums.clear()
+        if sums := self._sums:
+            lines = self._write_step(-1, [*map(self._lines.definition, sums)])
+            self._step_lines.add(range(sums[0].step, sums[-1].step + 1), lines)
+            sums.clear()
 
     def _write_rollups(self, spans: Iterable[RollUp]) -> None:
         for span in spans:
-            self._series.add(self._write_step(-1, [self._lines.definition(span)]))
+            steps = range(span.first_step, span.first_step + span.steps)
+            self._series.add(steps, self._write_step(-1, [self._lines.definition(span)]))
 
     def _keep(self, kept: Kept) -> None:
         """Copy the details of a step; not of one that the tails no longer hold whole."""
@@ -343,7 +347,7 @@ class RollingWriter(TraceWriter):
             lines += map(self._tails.read, details.extents)
         else:
             return
-        self._kept.add(kept.step, worth, b"".join(lines))
+        self._kept.add(range(kept.step, kept.step + 1), worth, b"".join(lines))
 
     def _look_back(self, wanted: Captured) -> None:
         self.interest.capture(wanted)

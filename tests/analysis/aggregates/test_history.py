@@ -31,15 +31,14 @@ def sums(number: int, seconds: float = 1, at_s: int | None = None) -> StepTotals
     return StepTotals(number, end_ns - round(seconds * SECOND_NS), end_ns, {"step": 5}, 0, ops)
 
 
-def recorded(rank: int, steps: int = 400, *, is_killed: bool = False) -> RankTrace:
+def recorded(rank: int, steps: int = 400) -> RankTrace:
     """A rank whose steps of a second are all summed up; rank 1 is slow in step 200."""
     spans: list[RollUp] = []
     rollups = RollUps()
     totals = [sums(n, 3 if (rank, n) == (1, 200) else 1) for n in range(steps)]
     for one in totals:
         spans += rollups.add(one, one.end_ns // SECOND_NS)
-    if not is_killed:
-        spans += rollups.end()
+    spans += rollups.end()
     newest = [step(n, n, n + 1) for n in range(steps - 5, steps)]
     trace = rank_trace(rank, steps=[step(200, 200, 201), *newest])
     trace.header.started_epoch_ns = 0
@@ -66,13 +65,6 @@ def test_ranks_add_up_in_any_order() -> None:
     assert spans[0].slowest == (3 * SECOND_NS, -1, 200)
     assert spans[300].nbytes == 3 * 100 * 100
     assert orders[0].kept[200].ranks == 3
-
-
-def test_a_killed_rank_has_the_spans_that_were_not_over() -> None:
-    whole, killed = collected(recorded(0)), collected(recorded(0, is_killed=True))
-    assert killed.steps == whole.steps == 400
-    assert {at: one.steps for at, one in killed.spans[300].items()} == {0: 300, 300: 100}
-    assert killed.spans[3600][0].total_ns == whole.spans[3600][0].total_ns
 
 
 def test_other_recordings_have_no_history() -> None:
