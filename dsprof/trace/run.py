@@ -28,7 +28,7 @@ from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.host_folders import host_folders, shared_folder
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.reader import read_trace
+from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
@@ -74,6 +74,7 @@ class RunFiles:
     selection: Selection = EVERYTHING
     epochs: Sequence[RunFiles] = ()  # all, by dsprof's traces, where the run has several
     epoch: int = 1
+    newest_from: int = 0  # of rolling recordings: the first step since which no rank left one out
 
     def of_ranks(self, wanted: Container[int]) -> RunFiles:
         """Return the files of some of the ranks."""
@@ -86,6 +87,7 @@ class RunFiles:
             self.selection,
             self.epochs,
             self.epoch,
+            self.newest_from,
         )
 
 
@@ -115,7 +117,18 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
         selection=selection,
         epochs=[_epoch(files, selection) for files in chosen.epochs[:-1] and chosen.epochs],
         epoch=chosen.number,
+        newest_from=_newest_from(files[0] for files in ranks),
     )
+
+
+def _newest_from(files: Iterable[TraceFile]) -> int:
+    """Return the first step since which no rank left one out; else figures would mix steps."""
+    first = 0
+    for file in files:
+        with suppress(TraceError):  # met again, and said, when the rank is read
+            if file.reader is NATIVE:
+                first = max(first, first_whole_step(file.path, file.header))
+    return first
 
 
 def _with_steps(selection: Selection, first: TraceFile) -> Selection:
@@ -196,6 +209,7 @@ class RankFiles(NamedTuple):
     beside: Sequence[Path] = ()
     held: Mapping[Path, RankTrace] = {}  # what was read of the rank in files of several ranks
     steps: range | None = None  # to read; None: all
+    newest_from: int = 0  # of the run
 
 
 def rank_files(run: RunFiles) -> Iterator[RankFiles]:
@@ -209,7 +223,7 @@ def rank_files(run: RunFiles) -> Iterator[RankFiles]:
     for path, header in zip(run.files, run.headers, strict=True):
         rank = header.rank
         beside, steps = run.beside.get(rank, ()), run.selection.steps
-        yield RankFiles(path, header, beside, held.pop(rank, {}), steps)
+        yield RankFiles(path, header, beside, held.pop(rank, {}), steps, run.newest_from)
 
 
 def read_run(run: RunFiles) -> Iterator[RankTrace]:
@@ -227,6 +241,7 @@ def read_rank(
     beside: Iterable[Path] = (),
     held: Mapping[Path, RankTrace] | None = None,
     steps: range | None = None,
+    newest_from: int = 0,
 ) -> RankTrace:
     """Read one rank of a run, of which `header` was read before; the rest as in `RankFiles`.
 
@@ -239,6 +254,7 @@ def read_rank(
             join(trace, _of_rank(other, header.rank, held or {}))
         except TraceError as error:
             trace.notes.append(Note(str(error)))
+    trace.newest_from = max(trace.newest_from, newest_from)
     if steps is not None:
         cut_to_steps(trace, steps)
     # What a single file does not contain was taken from all of them.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.per_step import rank_steps
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
@@ -176,3 +177,16 @@ def test_of_a_packed_file_only_what_is_of_chosen_steps_is_unpacked(folder: Path,
     assert [step.step for step in trace.steps if step.step == SLOW] == [SLOW]
     assert trace.broken_lines == 0
     assert len(read_trace(tmp_path / "trace.rank00000.json").kept) == 0
+
+
+def test_figures_are_of_steps_that_all_ranks_still_have(tmp_path: Path) -> None:
+    for rank, budget_bytes in enumerate((BUDGET_BYTES, BUDGET_BYTES // 2)):
+        run = FastMotion(tmp_path, budget_bytes, rank)
+        with run.running():
+            run.train(2000)
+    found = find_run([tmp_path])
+    own = [trace.newest_from for trace in map(read_trace, found.files)]
+    assert own[0] < own[1]
+    diagnosis = diagnose(found)
+    assert diagnosis.history.newest_from == own[1]
+    assert sum(row.calls for row in diagnosis.communication) == 4 * rank_steps(diagnosis)
