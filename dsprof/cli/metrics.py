@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
 from pathlib import Path
+from signal import SIGTERM, signal
 from threading import Event
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from dsprof.cli.loading import local_path
 from dsprof.cli.serve import port
@@ -81,8 +83,12 @@ docs/how-to/watch.md lists the metrics."""
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         shown = f"http://{host}:{port}/metrics"
         print(f"dsprof: {shown}; Ctrl-C quits", file=sys.stderr, flush=True)
+        signal(SIGTERM, _quit)
         watched = found(arguments.paths)
-        senders = (otlp.OtlpSender(collector.collect), otlp.StepSpans(watched)) if otlp else ()
+        try:
+            senders = (otlp.OtlpSender(collector.collect), otlp.StepSpans(watched)) if otlp else ()
+        except ValueError as error:
+            raise DsprofError(f"OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
         def show(now: RunNow) -> None:
             collector.show(now, watched.totals)
@@ -91,12 +97,21 @@ docs/how-to/watch.md lists the metrics."""
             for sender in senders:
                 sender.show()
 
-        try:
-            repeat(watched, Event(), show, SELDOM_S)
-        finally:
-            for sender in senders:
-                sender.close()
+        with ExitStack() as at_end:
+            for one in (*senders, *filter(None, [alerts])):
+                at_end.callback(one.close)
+            try:
+                repeat(watched, Event(), show, SELDOM_S)
+            finally:
+                watched.look()  # the last seconds before the end of the run, often
+                watched.judge.close()
+                show(watched.now())
         return 0
+
+
+def _quit(*_: object) -> NoReturn:
+    """End like after Ctrl-C: the first process of a container is not ended by SIGTERM itself."""
+    sys.exit(0)
 
 
 def _otlp() -> ModuleType:

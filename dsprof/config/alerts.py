@@ -37,7 +37,7 @@ def load_alerts(path: Path) -> OnFinding:
     """Read a file of alerts.
 
     Raises:
-        ConfigError: it cannot be read, or something in it is wrong. No value of it is quoted.
+        ConfigError: it cannot be read, or something in it is wrong. No address or header is quoted.
     """
     try:
         found = msgspec.yaml.decode(read_input(path, _LARGEST_BYTES), type=_File).on_finding
@@ -50,12 +50,14 @@ def load_alerts(path: Path) -> OnFinding:
     if found.command is None and not found.webhook:
         raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")
     if found.webhook and not _is_web_address(found.webhook):
-        raise ConfigError(f"{os.fspath(path)}: the webhook must begin with https:// or http://")
+        raise ConfigError(
+            f"{os.fspath(path)}: the webhook must be an address: https://HOST/... or http://HOST/..."
+        )
     return found
 
 
 def _is_web_address(text: str) -> bool:
-    with suppress(ValueError):  # half an IPv6 address
+    with suppress(ValueError):  # half an IPv6 address, a port that is none
         address = urlsplit(text)
-        return address.scheme in ("http", "https") and bool(address.hostname)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     return False

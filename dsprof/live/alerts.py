@@ -9,7 +9,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.client import HTTPException
 from time import monotonic
 from typing import Any
 
@@ -44,6 +43,7 @@ class Alerts:
     ) -> None:
         self._on_finding, self._complain = on_finding, complain
         self._severities = _ORDER[: _ORDER.index(Severity(on_finding.severity)) + 1]
+        self._now: RunNow | None = None
         self._run_key = ""
         self._known: set[str] = set()  # rules, and why the run is stuck
         self._next_at = monotonic()
@@ -52,22 +52,31 @@ class Alerts:
 
     def show(self, now: RunNow) -> None:
         """Send what is new in the state of a run, unless something is being sent."""
-        new = [one for one in now.findings if one.severity in self._severities]
+        self._now = now
+        is_busy = self._sent is not None and not self._sent.done()
+        if not is_busy and monotonic() >= self._next_at:
+            self._send_new(now)
+
+    def close(self) -> None:
+        """Send what still waits, and wait for it."""
+        if self._now is not None:
+            self._send_new(self._now)
+        self._sender.shutdown()
+
+    def _send_new(self, now: RunNow) -> None:
         if now.run_key != self._run_key and now.epoch == 1:  # else it restarted
             self._run_key, self._known = now.run_key, set()
-        new = [one for one in new if one.rule not in self._known]
-        is_stuck = bool(now.stuck) and now.stuck not in self._known
-        is_busy = self._sent is not None and not self._sent.done()
-        if not (new or is_stuck) or is_busy or monotonic() < self._next_at:
+        new = [
+            one
+            for one in now.findings
+            if one.severity in self._severities and one.rule not in self._known
+        ]
+        if not new and (not now.stuck or now.stuck in self._known):
             return
         self._next_at = monotonic() + 60 * self._on_finding.every_minutes
         self._known |= {one.rule for one in new} | {now.stuck}
         alert = Alert(now.run_key, now.step, now.stuck, new)
         self._sent = self._sender.submit(self._send, msgspec.json.encode(alert))
-
-    def close(self) -> None:
-        """Wait for what is being sent."""
-        self._sender.shutdown()
 
     def _send(self, body: bytes) -> None:
         given = self._on_finding
@@ -84,6 +93,7 @@ class Alerts:
                 stdout=subprocess.DEVNULL,  # it may write without end
                 stderr=subprocess.DEVNULL,
                 timeout=self._on_finding.timeout_s,
+                start_new_session=True,  # Ctrl-C is for whoever watches
             )
         except subprocess.TimeoutExpired:
             self._complain(
@@ -113,7 +123,7 @@ class Alerts:
                     return
             except urllib.error.HTTPError as error:
                 failure = f"it answered {error.code}"
-            except (OSError, HTTPException, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - urllib raises what it likes
                 # Its text may quote the address.
                 failure = f"it cannot be reached ({type(error).__name__})"
         self._complain(f"dsprof: the webhook of on_finding failed: {failure}")

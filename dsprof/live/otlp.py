@@ -110,7 +110,7 @@ class StepSpans:
 
 
 def _resource() -> Resource:
-    return Resource.create({"service.name": "dsprof"})
+    return Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "dsprof")})
 
 
 class _Problems(logging.Handler):

@@ -1,6 +1,8 @@
 """Findings are told by a command or a webhook: once each, seldom, without secrets or a shell."""
 
 import json
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,6 +20,8 @@ from dsprof.live import alerts as module
 from dsprof.live.alerts import Alerts
 from tests.live.test_screen import finding, run
 
+APPEND = "open(sys.argv[1], 'ab').write(sys.stdin.buffer.read() + b'\\n')"
+
 
 def told(on_finding: OnFinding, *states: Any) -> list[str]:
     """Show states of a run one after the other; return the complaints."""
@@ -32,8 +36,7 @@ def told(on_finding: OnFinding, *states: Any) -> list[str]:
 
 
 def appending(path: Path) -> tuple[str, ...]:
-    code = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read() + b'\\n')"
-    return sys.executable, "-c", code, str(path)
+    return sys.executable, "-c", "import sys; " + APPEND, str(path)
 
 
 def lines(path: Path) -> list[Any]:
@@ -82,7 +85,24 @@ def test_what_comes_too_soon_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert show(0, "a") == 1
     assert show(599, "a", "b") == 1
     assert show(600, "a", "b") == 2
+    assert show(601, "a", "b", "c", "d") == 2
+    alerts.close()  # nothing comes later
+    rules = [{one["rule"] for one in alert["findings"]} for alert in lines(tmp_path / "told")]
+    assert rules == [{"a"}, {"b"}, {"c", "d"}]
+
+
+def test_what_is_found_while_an_alert_is_sent_is_told_at_the_end(tmp_path: Path) -> None:
+    gate, out = tmp_path / "gate", tmp_path / "told"
+    os.mkfifo(gate)
+    wait = "import os, sys; gate = sys.argv[2]; os.path.exists(gate) and open(gate); "
+    code = wait + APPEND + "; os.path.exists(gate) and os.unlink(gate)"
+    command = sys.executable, "-c", code, str(out), str(gate)
+    alerts = Alerts(OnFinding(command=command, every_minutes=1e-9))
+    alerts.show(run(findings=[finding("a")]))
+    alerts.show(run(findings=[finding("a"), finding("b")]))
+    gate.write_text("")  # which lets the first command go on
     alerts.close()
+    assert [[one["rule"] for one in alert["findings"]] for alert in lines(out)] == [["a"], ["b"]]
 
 
 def test_a_stuck_run_is_told_without_a_finding(tmp_path: Path) -> None:
@@ -172,15 +192,39 @@ def test_redirects_are_not_followed_and_secrets_not_said(receiver: str) -> None:
     assert len(Receiver.got) == 3
 
 
-def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
-    module_pauses, module._PAUSES_S = module._PAUSES_S, (0.0, 0.0)
-    try:
-        given = OnFinding(webhook="http://127.0.0.1:9/hook/s3cr3t", timeout_s=5)
-        (complaint,) = told(given, run(findings=[finding("late-rank")]))
-    finally:
-        module._PAUSES_S = module_pauses
-    assert complaint.startswith("dsprof: the webhook of on_finding failed: it cannot be")
-    assert "s3cr3t" not in complaint
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "why"),
+    [
+        ("http://127.0.0.1:9/s3cr3t", {}, "URLError"),
+        ("http://127.0.0.1/s3cr3t s3cr3t", {}, "InvalidURL"),
+        ("http://127.0.0.1:9/s3cr3t", {"X-Key": "s3cr3t\r\nX-More: 1"}, "ValueError"),
+        ("http://127.0.0.1:9/s3cr3t", {"X-Key": "s3cr3t\u20ac"}, "UnicodeEncodeError"),
+        ("http://s3cr3t..x/", {}, "UnicodeError"),
+    ],
+)
+def test_a_webhook_that_cannot_be_asked_is_said_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, address: str, headers: dict[str, str], why: str
+) -> None:
+    monkeypatch.setattr(module, "_PAUSES_S", (0.0, 0.0))
+    given = OnFinding(webhook=address, headers=headers, timeout_s=5)
+    (complaint,) = told(given, run(findings=[finding("late-rank")]))
+    assert complaint == f"dsprof: the webhook of on_finding failed: it cannot be reached ({why})"
+
+
+def test_a_webhook_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    monkeypatch.setattr(module, "_PAUSES_S", ())
+    given = OnFinding(webhook=silent, timeout_s=0.2)
+    (complaint,) = told(given, run(findings=[finding("late-rank")]))
+    assert "it cannot be reached (TimeoutError)" in complaint
 
 
 @pytest.mark.parametrize(
@@ -189,10 +233,12 @@ def test_a_webhook_that_is_not_there_is_said_without_its_address() -> None:
         ("on_finding: {command: mail me}", "Expected `array"),
         ("on_finding: {command: []}", "length >= 1"),
         ("on_finding: {}", "needs a command or a webhook"),
-        ("on_finding: {webhook: 'file:///etc/passwd'}", "must begin with https:// or http://"),
+        ("on_finding: {webhook: 'file:///etc/passwd'}", "must be an address"),
         ("on_finding: {webhook: 'http://x', severty: low}", "severty"),
-        ("on_finding: {webhook: 'http://[x'}", "must begin with https:// or http://"),
-        ("on_finding: {webhook: 'https:'}", "must begin with https:// or http://"),
+        ("on_finding: {webhook: 'http://[x'}", "must be an address"),
+        ("on_finding: {webhook: 'http://x:99999/'}", "must be an address"),
+        ("on_finding: {webhook: 'http://x:port/'}", "must be an address"),
+        ("on_finding: {webhook: 'https:'}", "must be an address"),
         ("on_finding: {webhook: 'http://x', every_minutes: 0}", "> 0"),
         ("on_finding: {webhook: 'http://x', timeout_s: .inf}", "<= 1000000"),
         ("{", "invalid YAML"),

@@ -1,6 +1,10 @@
 """What a receiver of OTLP gets: the figures that Prometheus reads."""
 
 import gzip
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -14,11 +18,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from dsprof.__main__ import main
 from dsprof.live.metrics import RunCollector
 from dsprof.live.otlp import OtlpSender, OTLPSpanExporter, StepSpans
 from dsprof.live.totals import Totals
 from dsprof.live.watching import Watched
+from tests.cli.command import environment
 from tests.factories import trace as make
 from tests.factories.trace import sync
 from tests.factories.trace_files import encode
@@ -29,17 +36,34 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Receiver(BaseHTTPRequestHandler):
-    got: ClassVar[list[tuple[str, bytes]]] = []
+    got: ClassVar[list[tuple[str, str, bytes]]] = []
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         packed = self.headers["Content-Encoding"] == "gzip"
-        self.got.append((self.headers["Authorization"], gzip.decompress(body) if packed else body))
+        body = gzip.decompress(body) if packed else body
+        self.got.append((self.path, self.headers["Authorization"], body))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *_: Any) -> None: ...
+
+
+def received_spans() -> list[Span]:
+    """Return those that were received."""
+    return [
+        span
+        for path, _, body in Receiver.got
+        if path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def numbers(sent: Iterable[Span]) -> list[dict[str, int]]:
+    return [{one.key: one.value.int_value for one in span.attributes} for span in sent]
 
 
 def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +81,7 @@ def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         sender.show()  # nothing is made twice
         sender.close()
         server.shutdown()
-    (secret, body), *_ = Receiver.got
+    (_, secret, body), *_ = Receiver.got
     assert secret == "Bearer t0ken"
     request = ExportMetricsServiceRequest.FromString(body)
     metrics = {
@@ -94,21 +118,41 @@ def test_steps_are_spans_of_the_trace_that_started_the_command(
         watched.judge.close()
         spans.close()
         server.shutdown()
-    (_, body), *more = Receiver.got
-    assert more == []
-    sent = [
-        span
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
+    assert len(Receiver.got) == 1
+    sent = received_spans()
     started_ns = watched.ranks[0].header.started_epoch_ns
-    numbers = [{one.key: one.value.int_value for one in span.attributes} for span in sent]
-    assert [one["dsprof.step"] for one in numbers] == [0, 1, 2]
+    assert [one["dsprof.step"] for one in numbers(sent)] == [0, 1, 2]
     for number, span in enumerate(sent):
         assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, SPAN)
         times = span.start_time_unix_nano - started_ns, span.end_time_unix_nano - started_ns
         assert times == (make.ns(50 * number), make.ns(50 * number + 50))
+
+
+def test_sigterm_ends_the_command_which_sends_what_is_new(tmp_path: Path) -> None:
+    file = tmp_path / "trace.rank00000.json"
+    lines = encode(events(0, steps=6)).split(b",\n")
+    file.write_bytes(b",\n".join(lines[:-3]) + b",\n")  # without the last step
+    Receiver.got.clear()
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        env = environment(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.server_port}",
+            TRACEPARENT=f"00-{TRACE}-{SPAN}-01",
+        )
+        command = [sys.executable, "-m", "dsprof", "metrics", tmp_path, "--port", "0", "--otlp"]
+        with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            address = process.stderr.readline().split()[1].rstrip(";")
+            while b"dsprof_step 4.0" not in urllib.request.urlopen(address).read():
+                pass
+            with file.open("ab") as grown:
+                grown.write(b",\n".join(lines[-3:]))
+            process.terminate()
+            said = process.stderr.read()
+        server.shutdown()
+    assert (process.returncode, said) == (0, "")
+    assert {path for path, _, _ in Receiver.got} == {"/v1/metrics", "/v1/traces"}
+    assert [one["dsprof.step"] for one in numbers(received_spans())] == [*range(6)]
 
 
 def test_without_a_trace_context_no_span_is_sent(
@@ -140,3 +184,12 @@ def test_neither_address_nor_headers_are_shown(
     assert "dsprof: OpenTelemetry: Failed to export ... batch" in said
     assert "Header format invalid" in said
     assert "s3cret" not in said
+
+
+def test_a_variable_that_opentelemetry_refuses_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(events(0, steps=3)))
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    assert main(["metrics", str(tmp_path), "--port", "0", "--otlp"]) == 2
+    assert "dsprof: OpenTelemetry refuses a variable OTEL_*: max_q" in capsys.readouterr().err
