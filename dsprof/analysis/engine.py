@@ -30,10 +30,15 @@ class Job(Generic[T, R]):
     work: Callable[[T], R]
     merge: Callable[[R, R], R]
     lost: Callable[[T], R]  # instead of a task that no process survived
+    ahead: Callable[[Sequence[T]], Iterator[T]] = iter  # prepares the tasks that follow
+
+    def of_each(self, tasks: Sequence[T]) -> Iterator[R]:
+        """Work on some tasks, one after the other."""
+        return map(self.work, self.ahead(tasks))
 
     def of_part(self, tasks: Sequence[T]) -> R:
-        """Work on some tasks, one after the other, and merge what they give."""
-        return fold(map(self.work, tasks), self.merge)
+        """Work on some tasks, and merge what they give."""
+        return fold(self.of_each(tasks), self.merge)
 
 
 class Engine(Protocol):
@@ -56,7 +61,8 @@ class Processes:
     def merged(self, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> R:
         """Return what all tasks give, merged."""
         count = min(self.count, len(tasks))
-        results = _in_processes(job, tasks, count) if count > 1 else _here(job, tasks)
+        here = ((1, result) for result in job.of_each(tasks))
+        results = _in_processes(job, tasks, count) if count > 1 else here
         return fold(shown(results, len(tasks), progress), job.merge)
 
 
@@ -93,11 +99,6 @@ def shown(results: Iterable[tuple[int, R]], total: int, progress: Progress) -> I
         done += count
         progress(done, total)
         yield result
-
-
-def _here(job: Job[T, R], tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
-    for task in tasks:
-        yield 1, job.work(task)
 
 
 def _in_processes(job: Job[T, R], tasks: Sequence[T], count: int) -> Iterator[tuple[int, R]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import add
 from typing import NamedTuple
 
@@ -12,10 +12,20 @@ from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
+from dsprof.files.read_ahead import read_ahead
 from dsprof.plugins.entry_points import reason
 from dsprof.trace.joining import Stranger
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import RankFiles, RunFiles, bounded_memory, rank_files, read_rank, stranger
+from dsprof.trace.run import (
+    RankFiles,
+    RunFiles,
+    bounded_memory,
+    objects_of,
+    rank_files,
+    ranks_ahead,
+    read_rank,
+    stranger,
+)
 
 _KILLED = TraceError(
     "reading it killed the process, probably because memory ran out; use a machine with more memory"
@@ -76,6 +86,10 @@ def _collect_file(task: _Task) -> Ranks:
         return Ranks(unread=(stranger(task.files.path, error),))
 
 
+def _ahead(tasks: Sequence[_Task]) -> Iterator[_Task]:
+    return read_ahead(tasks, lambda task: objects_of(task.files))
+
+
 def _killed(task: _Task) -> Ranks:
     return Ranks(unread=(stranger(task.files.path, _KILLED),))
 
@@ -109,5 +123,5 @@ def _without_samples(files: RankFiles) -> list[ClockSamples]:
     return [ClockSamples(files.header, {})]
 
 
-_COLLECT = Job(_collect_file, Ranks.merge, _killed)
-_SAMPLE = Job(_sample_file, add, _without_samples)
+_COLLECT = Job(_collect_file, Ranks.merge, _killed, _ahead)
+_SAMPLE = Job(_sample_file, add, _without_samples, ranks_ahead)

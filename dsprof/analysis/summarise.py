@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,8 +24,9 @@ from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
+from dsprof.files.read_ahead import read_ahead
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
+from dsprof.trace.run import RankFiles, RunFiles, objects_of, rank_files, read_rank
 
 Details = dict[int, dict[int, StepDetail]]
 """Drawn steps, by step and rank."""
@@ -128,6 +129,10 @@ def _draw(task: _Drawing) -> Details:
     return draw(on_device_clock(read_rank(*task.files)), task.clock, task.steps)
 
 
+def _ahead(tasks: Sequence[_Drawing]) -> Iterator[_Drawing]:
+    return read_ahead(tasks, lambda task: objects_of(task.files))
+
+
 def _nothing(task: _Drawing) -> Details:
     return {}
 
@@ -136,4 +141,4 @@ def _side_by_side(one: Details, other: Details) -> Details:
     return {step: one.get(step, {}) | other.get(step, {}) for step in one.keys() | other.keys()}
 
 
-_DRAW = Job(_draw, _side_by_side, _nothing)
+_DRAW = Job(_draw, _side_by_side, _nothing, _ahead)

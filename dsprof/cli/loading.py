@@ -189,6 +189,7 @@ def load_run_and_diagnosis(
     from dsprof.analysis.engine import Processes, unshown
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
+    from dsprof.files.read_ahead import answers
     from dsprof.trace.run import find_run, is_growing
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
@@ -199,7 +200,7 @@ def load_run_and_diagnosis(
     places = [path.absolute() for path in paths] if reading.engine else paths
     run = find_run(places, reading.selection or EVERYTHING)
     keep_live_states(run)
-    sizes = [size_of(path) for path in run.files]
+    sizes = list(answers(size_of, run.files))
     engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))
     progress = unshown if reading.is_quiet else progress_on_terminal(sum(sizes))
     diagnosis = diagnose(

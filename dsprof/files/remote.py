@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BufferedReader, RawIOBase
-from pathlib import PosixPath
+from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.:-]{1,60})://([^/]*)", re.I)
@@ -20,12 +20,25 @@ _CHAIN = "::"
 """fsspec opens a place inside another by it, such as `zip://a::https://user:password@host/b`."""
 _AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
 _WEB, _S3, _LOCAL = ("http", "https"), ("s3", "s3a"), ("file", "local")
+_PACKAGES = {
+    **dict.fromkeys(_WEB, "aiohttp requests"),
+    **dict.fromkeys(_S3, "'dsprof[remote]'"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
+    "hdfs": "pyarrow",
+    "webhdfs": "requests",
+}
+"""Of other stores fsspec says which package they need."""
+
+MOST_AT_ONCE = 16
+"""Requests of a process to a store: hundreds of ranks then take seconds, and none is refused."""
+
 _ANSWER_S = 10
 _TRIES = 2
 
 _START_BYTES = 1 << 17
 _LARGEST_READ_BYTES = 1 << 23
-_KEPT_STARTS = 16
+_KEPT_STARTS = 64
 _BUFFER_BYTES = 1 << 16
 
 _KINDS = {
@@ -113,12 +126,57 @@ class RemoteStatus(NamedTuple):
     version: str
 
 
+Answer = RemoteStatus | RemoteError
+"""What a store says when it is asked for an object."""
+
+_known: dict[Path, Answer] = {}
+
+
+@contextmanager
+def known(answers: Mapping[Path, Answer]) -> Iterator[None]:
+    """Ask no store for these objects again."""
+    _known.update(answers)
+    try:
+        yield
+    finally:
+        for path in answers:
+            _known.pop(path, None)
+
+
+def look(path: RemotePath) -> Answer:
+    """Ask the store for the status of an object, and for its start, which is kept."""
+    try:
+        status = _asked(path)
+    except RemoteError as error:
+        return error
+    with suppress(RemoteError):  # whoever reads it meets the error
+        if status.version and status.nbytes:
+            _start(path, status)
+    return status
+
+
+def takes_many(path: RemotePath) -> bool:
+    """Say whether the client of a store sends requests while it waits for others."""
+    from fsspec import get_filesystem_class
+
+    with suppress(ImportError, ValueError):
+        return bool(get_filesystem_class(path.scheme).async_impl)
+    return False
+
+
 def status_of(path: RemotePath) -> RemoteStatus:
-    """Ask the store.
+    """Ask the store, unless its answer is known.
 
     Raises:
         OSError: there is no such object, or the store does not tell.
     """
+    answer = _known.get(path) or _asked(path)
+    if isinstance(answer, RemoteError):
+        raise answer.with_traceback(None)
+    return answer
+
+
+def _asked(path: RemotePath) -> RemoteStatus:
     with _told(path):
         system, name = _system(path)
         info = system.info(name)
@@ -144,7 +202,7 @@ def entries(path: RemotePath) -> list[RemotePath]:
     """
     with _told(path):
         system, name = _system(path)
-        system.invalidate_cache()
+        system.invalidate_cache(name)
         found = [entry["name"] for entry in system.ls(name.rstrip("/") + "/", detail=True)]
     start = name.strip("/") + "/"
     inside = (one.strip("/") for one in found)
@@ -231,9 +289,7 @@ class Ranges(RawIOBase):
                 self._file = _open(self._path, self.status)
             self._file.seek(start)
             data: bytes = self._file.read(size)
-        if len(data) != size:
-            raise _changed(self._path)
-        return data
+        return _whole(self._path, data, size)
 
     def close(self) -> None:
         """Close it."""
@@ -244,9 +300,24 @@ class Ranges(RawIOBase):
 
 @lru_cache(maxsize=_KEPT_STARTS)
 def _start(path: RemotePath, status: RemoteStatus) -> bytes:
-    """Return the start of an object, which several questions about it need."""
-    with Ranges(path, status) as whole:
-        return whole._range(0, _START_BYTES)
+    """Return the start of an object, which several questions about it need.
+
+    If it has changed since, `_open` says so before more of it is read.
+    """
+    size = min(_START_BYTES, status.nbytes)
+    if path.scheme in _WEB:  # may send more than was asked for
+        with Ranges(path, status) as whole:
+            return whole._range(0, size)
+    with _told(path):
+        system, name = _system(path)
+        data: bytes = system.cat_file(name, start=0, end=size)
+    return _whole(path, data, size)
+
+
+def _whole(path: RemotePath, data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise _changed(path)
+    return data
 
 
 def _open(path: RemotePath, status: RemoteStatus) -> Any:
@@ -283,7 +354,8 @@ def _options(scheme: str) -> dict[str, Any]:
     """
     if scheme in _S3:
         waits = {"connect_timeout": _ANSWER_S, "read_timeout": _ANSWER_S}
-        return {"config_kwargs": {**waits, "retries": {"max_attempts": _TRIES - 1}}}
+        limits = {"retries": {"max_attempts": _TRIES - 1}, "max_pool_connections": MOST_AT_ONCE}
+        return {"config_kwargs": {**waits, **limits}}
     if scheme in _WEB:
         from aiohttp import ClientTimeout
 
@@ -308,9 +380,9 @@ def _told(path: RemotePath) -> Iterator[None]:
         yield
     except RemoteError:
         raise
-    except ImportError as error:  # fsspec names the package
-        remote = "pip install 'dsprof[remote]' for s3://, or the package of another store"
-        why = f"a package is missing ({error}); {remote}"
+    except ImportError as error:
+        package = _PACKAGES.get(path.scheme)
+        why = f"a package is missing: {f'pip install {package}' if package else error}"
         raise RemoteError(errno.ENOPKG, why, str(path)) from None
     except Exception as error:  # noqa: BLE001 - each store has errors of its own
         raise RemoteError(errno.EIO, _reason(error), str(path)) from None

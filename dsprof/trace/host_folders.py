@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 
 from dsprof.files import inputs
 from dsprof.files.ownership import foreign_link
+from dsprof.files.read_ahead import answers
 from dsprof.trace.schema import FILE_PATTERN, Header
 
 MANY_RANKS = 64
@@ -29,8 +30,8 @@ def host_folders(entries: Iterable[Path]) -> Iterator[Path]:
     for path in entries:
         with suppress(OSError):
             if path.name == HOSTS and not foreign_link(path) and inputs.is_folder(path):
-                inside = (one for one in inputs.entries(path) if not foreign_link(one))
-                yield from filter(inputs.is_folder, inside)
+                inside = [one for one in inputs.entries(path) if not foreign_link(one)]
+                yield from compress(inside, [*answers(inputs.is_folder, inside)])
 
 
 def shared_folder(trace: Path) -> Path:

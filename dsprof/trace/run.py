@@ -21,9 +21,10 @@ from dsprof.errors import TraceError
 from dsprof.files import inputs
 from dsprof.files.inputs import input_path, is_folder, is_local, open_input, read_input, real_name
 from dsprof.files.ownership import foreign_link
+from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
-from dsprof.trace.dumps.hang_dump import find_dump
+from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.host_folders import host_folders, shared_folder
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
@@ -32,12 +33,12 @@ from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.rolling.parts import is_part, parts_of
+from dsprof.trace.rolling.parts import is_part, is_rolling, parts_of, possible_parts
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
 from dsprof.trace.selection.step_cutting import cut_to_steps
-from dsprof.trace.source import LARGEST_WHOLE_BYTES, is_there, is_zip, members
+from dsprof.trace.source import LARGEST_WHOLE_BYTES, file_of, is_there, is_zip, members
 
 _NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
@@ -226,13 +227,29 @@ def rank_files(run: RunFiles) -> Iterator[RankFiles]:
         yield RankFiles(path, header, beside, held.pop(rank, {}), steps, run.newest_from)
 
 
+def ranks_ahead(ranks: Sequence[RankFiles]) -> Iterator[RankFiles]:
+    """Pass ranks on; the store is asked for the objects of the next ones meanwhile."""
+    return read_ahead(ranks, objects_of)
+
+
+def objects_of(files: RankFiles) -> list[Path]:
+    """Return the objects of a store that `read_rank` looks for."""
+    path, header = files.path, files.header
+    if is_local(path):
+        return []
+    found = [file_of(one) for one in (path, *files.beside)]
+    if _NATIVE_NAME.search(path.name):
+        found.append(dump_path(shared_folder(path), header.rank))
+    return found + (possible_parts(path) if is_rolling(header) else [])
+
+
 def read_run(run: RunFiles) -> Iterator[RankTrace]:
     """Read the traces of a run, one rank in memory at a time.
 
     Raises:
         TraceError: a file has become unreadable since `find_run`.
     """
-    return (read_rank(*files) for files in rank_files(run))
+    return (read_rank(*files) for files in ranks_ahead(list(rank_files(run))))
 
 
 def read_rank(
@@ -412,15 +429,23 @@ def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
         names = inputs.entries(folder)
     except OSError as error:
         raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    for host in host_folders([*names]):
-        try:
-            names += inputs.entries(host)
-        except OSError as error:
-            strangers.append(Stranger(host, f"the folder cannot be read: {error.strerror}"))
+    for inside in answers(_in_host_folder, host_folders([*names])):
+        if isinstance(inside, Stranger):
+            strangers.append(inside)
+        else:
+            names += inside
     files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
     if not is_local(folder):
         files = _named_or_few(files, folder, strangers)
-    return [path for path in files if not foreign_link(path) and is_trace(path)]
+    unopened = read_ahead(files, lambda path: [] if _is_named(path) else [path])
+    return [path for path in unopened if not foreign_link(path) and is_trace(path)]
+
+
+def _in_host_folder(folder: Path) -> list[Path] | Stranger:
+    try:
+        return inputs.entries(folder)
+    except OSError as error:
+        return Stranger(folder, f"the folder cannot be read: {error.strerror}")
 
 
 def _named_or_few(files: list[Path], folder: Path, strangers: list[Stranger]) -> list[Path]:
@@ -459,7 +484,7 @@ def _read_headers(
         raise TraceError(*(f"{path}: cannot be read: {_why_missing(path)}" for path in missing))
     files: list[TraceFile] = []
     strangers = list(unopened)
-    for path in paths:
+    for path in read_ahead(paths, lambda path: [] if is_local(path) else [file_of(path)]):
         try:
             reader = _reader(path)
             with bounded_memory(path):

@@ -285,7 +285,7 @@ def size_of(path: Path) -> int:
         TraceError: it is gone.
     """
     try:
-        return inputs.size_of(_split(path)[0])
+        return inputs.size_of(file_of(path))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -302,9 +302,14 @@ def length_of(path: Path) -> int:
     return 0
 
 
+def file_of(path: Path) -> Path:
+    """Return the file on disk or object of a store that has a trace: it, or its archive."""
+    return _split(path)[0]
+
+
 def is_there(path: Path) -> bool:
     """Say whether a file exists, or the archive that is to hold it."""
-    return inputs.exists(_split(path)[0])
+    return inputs.exists(file_of(path))
 
 
 def is_zip(path: Path) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -102,6 +103,17 @@ def test_the_second_reading_takes_the_columns_from_the_cache(store, tmp_path, mo
     store.put(f"run/{path.name}", path.read_bytes().replace(b"xxxx", b"yyyy"))
     [third] = read_run(find_run([address]))
     assert third.notes != first.notes
+
+
+def test_each_reading_asks_once_for_a_small_object(store, tmp_path):
+    paths = write_run(tmp_path, 20)
+    run = find_run([store.fill(tmp_path)])
+    s3fs.S3FileSystem.clear_instance_cache()  # as another process
+    store.requests.clear()
+    assert len(list(read_run(run))) == 20
+    for path in paths:
+        asked = [one.method for one in store.requests if one.path.endswith(path.name)]
+        assert sorted(asked) in (["HEAD"], ["GET", "HEAD"])  # the newest starts are still there
 
 
 def test_an_object_that_changes_while_it_is_read_is_named(store, tmp_path):
@@ -214,12 +226,31 @@ def test_a_store_that_denies_access_is_said_in_one_line(monkeypatch, capsys):
     assert SECRET not in line
 
 
-def test_no_network_and_no_package_are_said_in_one_line(capsys):
+def test_no_network_and_an_unknown_scheme_are_said_in_one_line(capsys):
     assert main(["report", "http://127.0.0.1:9/run"]) == 2
     assert main(["report", "nosuch://bucket/run"]) == 2
     unreachable, unknown = capsys.readouterr().err.splitlines()
     assert "cannot be reached; check network" in unreachable
     assert "unknown scheme" in unknown
+
+
+@pytest.mark.parametrize(
+    ("scheme", "module", "package"),
+    [
+        ("s3", "s3fs", "pip install 'dsprof[remote]'"),
+        ("gs", "gcsfs", "pip install gcsfs"),
+        ("az", "adlfs", "pip install adlfs"),
+        ("hdfs", "pyarrow", "pip install pyarrow"),
+        ("oss", "ossfs", "Install ossfs"),
+    ],
+)
+def test_a_missing_package_is_named(scheme, module, package, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
+    assert main(["report", f"{scheme}://bucket/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dsprof: {scheme}://bucket/run: cannot be read: a package is missing: ")
+    assert package in line
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])

@@ -47,8 +47,12 @@ def is_rolling(header: Header) -> bool:
 
 def parts_of(book: Path) -> list[Path]:
     """Return the parts that a report reads: kept steps, roll-ups, then the newest lines."""
-    paths = (part_of(book, ending) for ending in (KEPT, SERIES, *TAILS))
-    return [path for path in paths if is_there(path) and not foreign_link(path)]
+    return [path for path in possible_parts(book) if is_there(path) and not foreign_link(path)]
+
+
+def possible_parts(book: Path) -> list[Path]:
+    """Return these parts, whether they are there or not."""
+    return [part_of(book, ending) for ending in (KEPT, SERIES, *TAILS)]
 
 
 def size_of_rank(book: Path) -> int:
