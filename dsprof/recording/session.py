@@ -364,6 +364,8 @@ class Session:
     def abandon(self) -> None:
         """Stop recording in a forked child: the writer's thread does not live on there."""
         self.recorder.abandon()
+        if self.writer is not None:
+            self.writer.abandon()
         self.writer = None
 
     def _totals(self, reason: str) -> Trailer:

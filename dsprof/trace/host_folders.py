@@ -36,7 +36,8 @@ def host_folders(entries: Iterable[Path]) -> Iterator[Path]:
 
 def shared_folder(trace: Path) -> Path:
     """Return the folder of the whole run, in which dumps of hangs are."""
-    return trace.parents[2] if trace.parent.parent.name == HOSTS else trace.parent
+    folder = trace.parent.parent if trace.parent.suffix == ".zip" else trace.parent
+    return folder.parents[1] if folder.parent.name == HOSTS else folder
 
 
 def traces_in(out: Path) -> Iterator[Path]:

@@ -41,7 +41,7 @@ from dsprof.trace.schema import (
     StepTotals,
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
-from dsprof.trace.source import Source, check_damage, is_there, read_start, size_of
+from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
 
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62
@@ -179,7 +179,7 @@ def step_totals(path: Path, header: Header, steps: range | None = None) -> Itera
 
 
 def _sums_in(part: Path, steps: range | None) -> Iterator[StepTotals]:
-    if is_there(part) and not foreign_link(part):
+    if is_readable(part) and not foreign_link(part):
         for chunk in _chunks(part, steps):
             fitting = (event.args for event in chunk.events if fits(event))
             yield from (args for args in fitting if type(args) is StepTotals)
@@ -193,13 +193,13 @@ def _complete_rollups(trace: RankTrace, path: Path) -> None:
     trace.rollups = complete(trace.rollups, totals, trace.header.started_epoch_ns)
 
 
-def first_whole_step(path: Path, header: Header) -> int:
-    """Return the first step since which a recording has all details; 0 if it left none out.
+def first_whole_step(path: Path) -> int:
+    """Return since which step a rolling recording has all details; 0 if it left none out.
 
     Raises:
         TraceError: a file has become unreadable.
     """
-    return _newest_from(parts_of(path)) if is_rolling(header) else 0
+    return _newest_from(parts_of(path))
 
 
 def _newest_from(parts: Iterable[Path]) -> int:

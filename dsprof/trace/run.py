@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,10 +126,10 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
 def _newest_from(files: Iterable[TraceFile]) -> int:
     """Return the first step since which no rank left one out; else figures would mix steps."""
     first = 0
-    for file in files:
+    rolling = [file for file in files if file.reader is NATIVE and is_rolling(file.header)]
+    for file in read_ahead(rolling, lambda file: possible_parts(file.path)):
         with suppress(TraceError):  # met again, and said, when the rank is read
-            if file.reader is NATIVE:
-                first = max(first, first_whole_step(file.path, file.header))
+            first = max(first, first_whole_step(file.path))
     return first
 
 
@@ -382,7 +383,7 @@ def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
                 strangers.append(Stranger(file, "a broken link"))
                 continue
             try:
-                inside = members(file) if is_zip(file) else [file]
+                inside = [*filterfalse(is_part, members(file))] if is_zip(file) else [file]
             except TraceError as error:
                 strangers.append(stranger(file, error))
                 continue

@@ -312,6 +312,16 @@ def is_there(path: Path) -> bool:
     return inputs.exists(file_of(path))
 
 
+def is_readable(path: Path) -> bool:
+    """Say whether a file exists, or is in an archive that can be opened."""
+    archive, member = _split(path)
+    if not member:
+        return inputs.exists(archive)
+    with suppress(*_UNUSABLE), open_input(archive) as file:
+        return member in _directory(archive, status_of(file))
+    return False
+
+
 def is_zip(path: Path) -> bool:
     """Say whether a file is a zip archive; false if it cannot be read.
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from dsprof.environment import boot_id
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer
@@ -20,6 +21,7 @@ STEP_NS = 860_000_000
 
 STARTED_EPOCH_NS = 1_700_000_000_000_000_000
 _WAITING = 5_000
+_HOUR_NS = 3600 * 10**9
 
 
 class FakeClock:
@@ -39,15 +41,18 @@ class FakeClock:
 class FastMotion:
     """One rank that trains: each step has a few collectives, some steps are slow."""
 
-    def __init__(self, folder: Path, budget_bytes: int, rank: int = 0, world_size: int = 2) -> None:
+    def __init__(
+        self, folder: Path, budget_bytes: int, rank: int = 0, world_size: int = 2, start: int = 0
+    ) -> None:
+        """`start` counts the starts of a job: each begins an hour after the one before."""
         self.clock = FakeClock()
         self.recorder = Recorder(lambda: True)
         self.steps = 0
         self.slow: dict[int, float] = {}  # step -> how many times as long it takes
         self._random = random.Random(1)
         header = Header(
-            1, "month", rank, world_size, "host", 1, STARTED_EPOCH_NS, self.clock.now_ns,
-            "boot", config={"mode": "always"},
+            1, f"month {start}", rank, world_size, "host", 1, STARTED_EPOCH_NS + start * _HOUR_NS,
+            self.clock.now_ns, boot_id(), config={"mode": "always"}, job_keys=["agent"],
         )  # fmt: skip
         outbox = self.recorder.outbox
         source = Source(

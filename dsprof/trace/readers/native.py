@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
-from dsprof.files.inputs import open_input
+from dsprof.errors import TraceError
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.schema import EXIT, Header
+from dsprof.trace.source import Source
 
 
 class NativeReader(OneRankReader):
@@ -43,11 +43,10 @@ _trailer = msgspec.json.Decoder(LINES["trailer"])
 def ended_well(path: Path) -> bool:
     """Say whether the process of a trace has ended by itself, and by no exception."""
     try:
-        with open_input(path) as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _TAIL_BYTES, 0))
-            *_, last, _ = file.read().rstrip().split(b"\n")
+        with Source(path) as source:
+            *_, last, _ = source.end(_TAIL_BYTES).rstrip().split(b"\n")
         trailer = _trailer.decode(last).args
-    except (OSError, ValueError, msgspec.MsgspecError):  # packed, cut, or of a killed process
+    except (TraceError, ValueError, msgspec.MsgspecError):  # cut, or of a killed process
         return False
     return trailer.reason == EXIT and not trailer.exception
 

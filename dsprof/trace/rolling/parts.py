@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
-from dsprof.trace.source import is_there
+from dsprof.trace.source import is_readable
 from dsprof.trace.writing.writer import past_standard_files, write_all
 
 TAILS = (".tail0", ".tail1")
@@ -47,7 +47,7 @@ def is_rolling(header: Header) -> bool:
 
 def parts_of(book: Path) -> list[Path]:
     """Return the parts that a report reads: kept steps, roll-ups, then the newest lines."""
-    return [path for path in possible_parts(book) if is_there(path) and not foreign_link(path)]
+    return [path for path in possible_parts(book) if is_readable(path) and not foreign_link(path)]
 
 
 def possible_parts(book: Path) -> list[Path]:
@@ -55,13 +55,9 @@ def possible_parts(book: Path) -> list[Path]:
     return [part_of(book, ending) for ending in (KEPT, SERIES, *TAILS)]
 
 
-def size_of_rank(book: Path) -> int:
-    """Return how many bytes a recording takes on disk, with its parts."""
-    size = 0
-    for path in (book, *(part_of(book, ending) for ending in PARTS)):
-        with suppress(OSError):
-            size += path.stat().st_size
-    return size
+def files_of_rank(book: Path) -> list[Path]:
+    """Return the files that a recording may have, its book first."""
+    return [book, *(part_of(book, ending) for ending in PARTS)]
 
 
 def is_closed(book: Path) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
+from dsprof.trace.rolling.earlier import hold, put_away
 from dsprof.trace.rolling.interest import Interest
 from dsprof.trace.rolling.parts import (
     KEPT,
@@ -27,7 +28,6 @@ from dsprof.trace.rolling.parts import (
     Packed,
     Tails,
     part_of,
-    size_of_rank,
 )
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
@@ -174,15 +174,18 @@ class RollingWriter(TraceWriter):
 
     @property
     def budget_left_bytes(self) -> int:
-        """What a recording that follows in this process may take."""
-        return max(self._budget_bytes - size_of_rank(self.path), 0)
+        """What all recordings of the rank may take together; each measures the others."""
+        return self._budget_bytes
 
     # -- files --------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._book_left_bytes = self._budget_bytes // 8
+        earlier = put_away(self._folder, self._header.rank, self._budget_bytes)
+        self._first_number = earlier.number
+        room_bytes = max(self._budget_bytes - earlier.nbytes, self._budget_bytes // 8)
+        self._book_left_bytes = part = room_bytes // 8
         super()._open()
-        part = self._budget_bytes // 8
+        hold(self._file)
         self._kept = self._pack(KEPT, part)
         self._step_lines = _Batch(self._pack(STEPS, part))
         self._series = _Batch(self._pack(SERIES, min(part, _SERIES_BYTES)))

@@ -140,6 +140,7 @@ class TraceWriter:
         self._written_bytes = 0
         self._at_bytes = 0  # in the file, its first line included
         self._index = IndexBuilder(header.started_monotonic_ns)
+        self._first_number = 0
         self._file = -1
         self._step = -1
         self._ended_ns = header.started_monotonic_ns
@@ -192,6 +193,12 @@ class TraceWriter:
             self._given_up = True
             self._thread.join(1.0)
 
+    def abandon(self) -> None:
+        """Close the file in a forked child, which would show it as written as long as it lives."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
     # -- in the thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -219,7 +226,7 @@ class TraceWriter:
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file, self.path = _create(self._folder, self._header.rank)
+        self._file, self.path = _create(self._folder, self._header.rank, self._first_number)
         line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
         start = b"[\n" + line + b",\n"
         write_all(self._file, start)
@@ -410,9 +417,9 @@ def write_environment(folder: Path, header: Header, environment: EnvSnapshot) ->
     return path
 
 
-def _create(folder: Path, rank: int) -> tuple[int, Path]:
+def _create(folder: Path, rank: int, first: int = 0) -> tuple[int, Path]:
     """Create a file that no run has used: the second run in a folder gets trace.1.rank00000."""
-    for run in itertools.count():
+    for run in itertools.count(first):
         path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

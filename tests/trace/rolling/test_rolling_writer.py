@@ -138,13 +138,6 @@ def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int) -> None:
     assert all(one.phase_ns.keys() == {"forward", "backward", "step"} for one in hours)
 
 
-def test_what_follows_in_the_process_gets_the_rest_of_the_budget(tmp_path: Path) -> None:
-    run = FastMotion(tmp_path, BUDGET_BYTES)
-    with run.running():
-        run.train(1000)
-    assert run.writer.budget_left_bytes == BUDGET_BYTES - size_of(tmp_path)
-
-
 def test_chosen_steps_are_read_alone(folder: Path) -> None:
     diagnosis = diagnose(find_run([folder], Selection(steps=range(SLOW, SLOW + 1))))
     assert [row.step for row in diagnosis.steps.rows] == [SLOW]

@@ -1,0 +1,210 @@
+"""Earlier recordings of a rank in the same folder make room for a new one.
+
+A job in a crash loop would fill the disk. So what is over moves into one archive of the rank,
+`trace.rank00003.earlier.zip`, which a report reads as a folder: sums first, then details, of the
+newest recording first. What finds no room is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+
+from dsprof.environment import boot_id
+from dsprof.trace.lines import LINES
+from dsprof.trace.rolling.parts import (
+    KEPT,
+    SERIES,
+    STEPS,
+    TAILS,
+    files_of_rank,
+    is_closed,
+    is_rolling,
+    written_at_s,
+)
+from dsprof.trace.schema import Header
+
+MOST_RECORDINGS = 32
+"""A report reads no more epochs."""
+
+_BOOK = re.compile(r"trace(?:\.(\d{1,9}))?\.rank(\d{5,9})\.json")
+_QUIET_S = 60.0
+"""Where no lock tells whether a process lives, as between machines: it writes every 5 s."""
+
+_LEVEL = 3
+_HEADER_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+_ENTRY_BYTES = 512  # what an archive adds to a file
+_header = msgspec.json.Decoder(LINES["header"])
+
+
+class Earlier(NamedTuple):
+    """What there is of a rank before a recording begins."""
+
+    nbytes: int  # that it takes on disk
+    number: int  # the first after those in the archive
+
+
+def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
+    """Archive the recordings of a rank that are over.
+
+    Those of other users, those that are written, and files that were renamed stay as they are.
+    """
+    archive = folder / f"trace.rank{rank:05d}.earlier.zip"
+    with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
+        over = [book for book in _recordings(folder, rank) if _is_over(book, locks)]
+        if over:
+            room = budget_bytes - _size(archive, folder, rank)
+            _archive(over, archive, min(room, budget_bytes // 8))
+    number = max(map(_number, _recordings_in(archive)), default=-1) + 1
+    return Earlier(_size(archive, folder, rank), number)
+
+
+def hold(file: int) -> None:
+    """Show as long as this process lives that it writes a file."""
+    with suppress(OSError):  # some file systems have no locks
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _recordings(folder: Path, rank: int) -> list[Path]:
+    """Return the rolling recordings of a rank by this user."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    found = ((folder / name, _BOOK.fullmatch(name)) for name in names)
+    books = [path for path, name in found if name and int(name[2]) == rank and _is_mine(path)]
+    headers = ((book, _header_of(book)) for book in books)
+    return [book for book, one in headers if one and one.rank == rank and is_rolling(one)]
+
+
+def _number(book: str) -> int:
+    name = _BOOK.fullmatch(book)
+    return int(name[1] or 0) if name else -1
+
+
+def _is_mine(path: Path) -> bool:
+    """Say whether a file is of this user, and no link."""
+    with suppress(OSError):
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return False
+
+
+def _size(archive: Path, folder: Path, rank: int) -> int:
+    parts = (part for book in _recordings(folder, rank) for part in files_of_rank(book))
+    return sum(path.lstat().st_size for path in (archive, *parts) if _is_mine(path))
+
+
+def _header_of(book: Path) -> Header | None:
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with book.open("rb") as file:
+            line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
+        header: Header = _header.decode(line.rstrip(b",\r ")).args
+        return header
+    return None
+
+
+def _is_over(book: Path, locks: ExitStack) -> bool:
+    """Say whether the process of a recording has ended; keep it locked then."""
+    header = _header_of(book)
+    file = os.open(book, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    locks.callback(os.close, file)
+    is_here = header is not None and header.boot_id == boot_id() != ""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        is_here = False
+    return is_here or is_closed(book) or time.time() - written_at_s(book) > _QUIET_S
+
+
+# -- the archive ----------------------------------------------------------------------------------
+
+_Read = Callable[[int], "bytes | None"]
+"""Returns what is to be in the archive; None if it is longer than so many bytes."""
+
+
+def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
+    """Replace the archive, as a whole, by one with these recordings; then remove them.
+
+    Raises:
+        OSError: it cannot be written, or another process does so now.
+        BadZipFile: somebody else made the file that is there.
+    """
+    with ExitStack() as opened:
+        part = archive.with_name(f".{archive.name}")
+        file = opened.enter_context(_locked(part))
+        files = (one for book in over for one in files_of_rank(book) if _is_mine(one))
+        readers: dict[str, _Read] = {one.name: partial(_packed, one) for one in files}
+        if archive.exists():  # what is in it was whole: a removal may have been cut short
+            old = opened.enter_context(zipfile.ZipFile(archive))
+            readers |= {name: partial(_archived, old, name) for name in old.namelist()}
+        _write(file, readers, room)
+        file.flush()
+        os.replace(part, archive)
+    for book in over:
+        for path in filter(_is_mine, reversed(files_of_rank(book))):
+            path.unlink()
+
+
+def _locked(part: Path) -> BinaryIO:
+    """Open the file that will replace the archive."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.fdopen(os.open(part, flags, 0o644), "w+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(file.fileno(), 0)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _write(file: BinaryIO, readers: Mapping[str, _Read], room: int) -> None:
+    """Write what finds room: sums of all recordings, then details, those of the newest first."""
+    books = sorted(filter(_BOOK.fullmatch, readers), key=_number, reverse=True)[:MOST_RECORDINGS]
+    with zipfile.ZipFile(file, "w") as archive:
+        for endings in ((".json",), (SERIES,), (*TAILS, KEPT, STEPS)):
+            for book in books:
+                for name in (book.removesuffix(".json") + ending for ending in endings):
+                    read = readers.get(name)
+                    data = read(room - _ENTRY_BYTES) if read else None
+                    if data is not None:
+                        archive.writestr(zipfile.ZipInfo(name), data)
+                        room -= len(data) + _ENTRY_BYTES
+            books = [book for book in books if book in archive.NameToInfo]
+
+
+def _archived(archive: zipfile.ZipFile, name: str, most_bytes: int) -> bytes | None:
+    return archive.read(name) if archive.getinfo(name).file_size <= most_bytes else None
+
+
+def _packed(path: Path, most_bytes: int) -> bytes | None:
+    """Return a file, packed."""
+    with path.open("rb") as file:
+        if path.name.endswith(".gz"):
+            data = file.read(max(most_bytes, 0) + 1)
+        else:
+            packer = zlib.compressobj(_LEVEL, wbits=16 + zlib.MAX_WBITS)
+            blocks = iter(partial(file.read, _BLOCK_BYTES), b"")
+            data = b"".join([*map(packer.compress, blocks), packer.flush()])
+    return data if len(data) <= most_bytes else None
+
+
+def _recordings_in(archive: Path) -> list[str]:
+    with suppress(OSError, zipfile.BadZipFile):
+        if _is_mine(archive):
+            with zipfile.ZipFile(archive) as file:
+                return [*filter(_BOOK.fullmatch, file.namelist())]
+    return []

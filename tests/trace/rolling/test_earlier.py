@@ -1,0 +1,192 @@
+"""A job that restarts records into the same folder: one budget and few files for all starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling import earlier
+from dsprof.trace.rolling.earlier import put_away
+from dsprof.trace.rolling.parts import files_of_rank
+from dsprof.trace.run import RunFiles, find_run
+from dsprof.trace.selection import Selection
+from tests.factories.month import FastMotion
+
+BUDGET_BYTES = 2_000_000
+ARCHIVE = "trace.rank00000.earlier.zip"
+BOOK = "trace.rank00000.json"
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.factories.month import FastMotion
+run = FastMotion(Path(sys.argv[1]), int(sys.argv[2]), start=int(sys.argv[3]))
+with run.running():
+    run.train(1000)
+    print(run.steps, flush=True)
+    sys.stdin.read()
+"""
+
+
+def size_of(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+
+def record(folder: Path, start: int, steps: int = 2000, rank: int = 0) -> list[int]:
+    """Record one start; return the bytes in the folder meanwhile."""
+    sizes: list[int] = []
+    run = FastMotion(folder, BUDGET_BYTES, rank, start=start)
+    with run.running():
+        run.train(steps, lambda: sizes.append(size_of(folder)))
+    assert run.writer.error is None
+    return [*sizes, size_of(folder)]
+
+
+def die(folder: Path, start: int) -> None:
+    """Record one start of which the process is killed."""
+    command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), str(start)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdin.close()
+
+
+def steps_of(run: RunFiles) -> list[int]:
+    """Return how many steps the sums of each epoch hold."""
+    hours = (
+        [one for one in read_trace(epoch.files[0]).rollups.values() if one.length_s == 3600]
+        for epoch in run.epochs
+    )
+    return [sum(one.steps for one in found) for found in hours]
+
+
+def names(paths: Iterable[Path]) -> set[str]:
+    return {path.name for path in paths}
+
+
+def test_all_starts_have_one_budget_and_few_files(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    for start in range(4):
+        sizes += record(tmp_path, start)
+        assert len(list(tmp_path.iterdir())) <= 8
+    assert max(sizes) <= BUDGET_BYTES
+    run = find_run([tmp_path])
+    assert not run.strangers
+    assert steps_of(run) == [2000] * 4
+    assert len(diagnose(run).epochs.rows) == 4
+
+
+def test_a_killed_start_keeps_its_last_steps(tmp_path: Path) -> None:
+    die(tmp_path, 0)
+    before = read_trace(tmp_path / BOOK)
+    record(tmp_path, 1, steps=10)
+    run = find_run([tmp_path], Selection(epoch=1))
+    assert run.files == (tmp_path / ARCHIVE / BOOK,)
+    after = read_trace(run.files[0])
+    assert after.trailer is None
+    assert after.newest_from == before.newest_from > 0
+    assert after.rollups == before.rollups
+    assert [step.step for step in after.steps] == [step.step for step in before.steps]
+    assert diagnose(run).steps.measured_steps > 20
+    chosen = read_trace(run.files[0], range(5, 7))
+    assert [step.step for step in chosen.steps if step.step in range(5, 7)] == [5, 6]
+
+
+def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
+    for start in range(3):
+        record(tmp_path, start)
+    put_away(tmp_path, 0, 900_000)
+    run = find_run([tmp_path])
+    assert steps_of(run) == [2000] * 3
+    details = [len(read_trace(epoch.files[0]).steps) for epoch in run.epochs]
+    assert details[0] == 0 < details[2]
+
+
+def test_a_recording_that_is_written_stays(tmp_path: Path) -> None:
+    first = FastMotion(tmp_path, BUDGET_BYTES)
+    with first.running():
+        first.train(3000)
+        before = names(tmp_path.iterdir())
+        record(tmp_path, 1, steps=3000)
+        assert before < names(tmp_path.iterdir())
+        assert ARCHIVE not in names(tmp_path.iterdir())
+    assert size_of(tmp_path) <= BUDGET_BYTES
+    assert steps_of(find_run([tmp_path])) == [3000, 3000]
+
+
+def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    die(tmp_path, 0)
+    monkeypatch.setattr(earlier, "boot_id", lambda: "another")
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert ARCHIVE not in names(tmp_path.iterdir())
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert names(tmp_path.iterdir()) == {ARCHIVE}
+
+
+def test_a_forked_child_does_not_hold_a_recording(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    with run.running():
+        run.train(10)
+        copy = os.dup(run.writer._file)
+        child = FastMotion(tmp_path / "unused", BUDGET_BYTES).writer
+        child._file = copy
+        child.abandon()
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(copy)
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert names(tmp_path.iterdir()) == {ARCHIVE}
+
+
+def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, 0, steps=10)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    before = names(tmp_path.iterdir())
+    assert put_away(tmp_path, 0, BUDGET_BYTES) == (0, 0)
+    assert names(tmp_path.iterdir()) == before
+
+
+def test_renamed_files_links_and_other_ranks_stay(tmp_path: Path) -> None:
+    record(tmp_path, 0, steps=10)
+    record(tmp_path, 0, steps=10, rank=1)
+    good = [path.rename(tmp_path / f"good.{path.name}") for path in files_of_rank(tmp_path / BOOK)]
+    (tmp_path / BOOK).symlink_to(good[0])
+    shutil.copy(tmp_path / "trace.rank00001.json", tmp_path / "trace.1.rank00000.json")
+    before = names(tmp_path.iterdir())
+    assert put_away(tmp_path, 0, BUDGET_BYTES) == (0, 0)
+    assert names(tmp_path.iterdir()) == before
+
+
+def test_an_archive_of_another_program_stays(tmp_path: Path) -> None:
+    (tmp_path / ARCHIVE).write_bytes(b"mine")
+    record(tmp_path, 0, steps=10)
+    before = names(tmp_path.iterdir())
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert (tmp_path / ARCHIVE).read_bytes() == b"mine"
+    assert before <= names(tmp_path.iterdir())
+
+
+def test_a_kill_while_files_are_removed_loses_nothing(tmp_path: Path) -> None:
+    record(tmp_path, 0)
+    folder = tmp_path / "copy"
+    shutil.copytree(tmp_path, folder)
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    whole = read_trace(tmp_path / ARCHIVE / BOOK)
+    shutil.copy(folder / BOOK, tmp_path)
+    record(tmp_path, 1, steps=10)
+    assert not (tmp_path / BOOK).exists()
+    again = read_trace(tmp_path / ARCHIVE / BOOK)
+    assert (again.rollups, again.steps) == (whole.rollups, whole.steps)
