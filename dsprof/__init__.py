@@ -40,6 +40,7 @@ def enable(
     every: int = _NOT_GIVEN,
     budget_mb: int = _NOT_GIVEN,
     capture_signal: Literal["none", "SIGUSR1", "SIGUSR2"] = _NOT_GIVEN,
+    capture_profiler: bool = _NOT_GIVEN,
     hooks: Sequence[str] = _NOT_GIVEN,
     hang_after: float | Literal["auto"] = _NOT_GIVEN,
     on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,
@@ -62,6 +63,7 @@ def enable(
         every: record only each n-th of these steps in detail.
         budget_mb: megabytes of trace that a rank may write; beyond that only counters.
         capture_signal: with `mode="always"`, makes all ranks keep the next 20 steps in detail.
+        capture_profiler: also run torch.profiler in steps that were asked for.
         hooks: hooks of plugins to enable, by name.
         hang_after: seconds without progress after which a rank suspects a hang; 0: never.
         on_hang: what to do when a run is stuck.
@@ -99,6 +101,7 @@ def record(
     every: int = _NOT_GIVEN,
     budget_mb: int = _NOT_GIVEN,
     capture_signal: Literal["none", "SIGUSR1", "SIGUSR2"] = _NOT_GIVEN,
+    capture_profiler: bool = _NOT_GIVEN,
     hooks: Sequence[str] = _NOT_GIVEN,
     hang_after: float | Literal["auto"] = _NOT_GIVEN,
     on_hang: Literal["report", "dump", "abort"] = _NOT_GIVEN,

@@ -67,6 +67,11 @@ class Config:
         "with mode: always, a signal that makes all ranks keep the next 20 steps in detail; your "
         "own handler of it is called as before",
     )
+    capture_profiler: bool = _option(
+        False,
+        "with mode: always, also run torch.profiler in at most 20 of the steps that you or a rank "
+        "asked for",
+    )
     hooks: tuple[str, ...] = _option((), "hooks of plugins to enable, by name")
     hang_after: float | Literal["auto"] = _option(
         "auto",

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -37,6 +37,9 @@ from dsprof.trace.rolling.capture import (
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
+
+if TYPE_CHECKING:
+    from dsprof.recording.profiler_window.window import ProfilerWindow
 
 _TICK_S = 1.0
 _FAR_TICKS = 5
@@ -70,9 +73,11 @@ class Capture:
         step: Callable[[], int],
         fail: Callable[[str, BaseException], None],
         signal: str = NO_SIGNAL,
+        profiler: ProfilerWindow | None = None,
     ) -> None:
         self._folder, self._writer, self._step, self._fail = folder, writer, step, fail
         self._rank = header.rank
+        self._profiler = profiler
         self._signal = self._look_for(signal)
         self._started_s = header.started_epoch_ns / 1e9
         self._key = f"dsprof/capture/{header.run_key}"
@@ -136,7 +141,8 @@ class Capture:
 
     def _alarm(self, alarm: Alarm) -> None:
         """Tell all ranks of an alarm here, unless a rank has just done so."""
-        if clock() < self._quiet_until_ns:
+        is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
+        if is_ours or clock() < self._quiet_until_ns:
             return
         name = f"{alarm.kind}-{self._rank}-{alarm.step}"
         cause = f"step {alarm.step:,} of rank {self._rank}: {alarm.cause}"
@@ -190,6 +196,8 @@ class Capture:
         elif self._signal is not None:
             self._signal.take()  # all ranks may have got it at once
         self._writer.wanted.append(found)
+        if self._profiler is not None:
+            self._profiler.want(found.range)
         if self._leads:
             self._tell(found)
 

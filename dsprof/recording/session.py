@@ -56,6 +56,7 @@ from dsprof.trace.writing.writer import Source, TraceWriter, Window
 if TYPE_CHECKING:
     from dsprof.hooks.base import Hook
     from dsprof.recording.capture import Capture
+    from dsprof.recording.profiler_window.window import ProfilerWindow
     from dsprof.recording.watchdog.crash import CrashNotes
     from dsprof.recording.watchdog.thread import Watchdog
 
@@ -74,6 +75,7 @@ class Session:
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
         self._capture: Capture | None = None
+        self._profiler: ProfilerWindow | None = None
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._installed: list[Hook] = []
@@ -239,6 +241,9 @@ class Session:
 
         recorder = self.recorder
         writer = RollingWriter(folder_of(header, folder), header, source, budget_bytes)
+        profiler = self._profiler_window() if self.config.capture_profiler else None
+        if profiler is not None:
+            profiler.begin(header, lambda: writer.path, self._disclose)
         self._capture = Capture(
             header,
             folder,
@@ -246,9 +251,23 @@ class Session:
             lambda: recorder.progress.scope.step,
             recorder.fail,
             self.config.capture_signal,
+            profiler,
         )
         self._capture.start()
         return writer
+
+    def _profiler_window(self) -> ProfilerWindow | None:
+        """Return the window of torch.profiler; None if torch cannot be used so."""
+        from dsprof.recording.profiler_window.window import ProfilerWindow
+
+        if self._profiler is None:
+            recorder = self.recorder
+            try:
+                self._profiler = ProfilerWindow(recorder.outbox.define, recorder.fail)
+                recorder.progress.step_listeners.append(self._profiler.end_step)
+            except Exception as error:
+                recorder.fail("capture_profiler", error)
+        return self._profiler
 
     def _watch(self, header: Header) -> None:
         """Watch whether training goes on, as this rank."""
@@ -336,6 +355,8 @@ class Session:
             self._watchdog.stop()
         if self._capture is not None:
             self._capture.stop()
+        if self._profiler is not None:
+            self._profiler.close()
         if self._crash is not None:
             self._crash.close()
         self.recorder.stop()
@@ -364,6 +385,8 @@ class Session:
     def abandon(self) -> None:
         """Stop recording in a forked child: the writer's thread does not live on there."""
         self.recorder.abandon()
+        if self._profiler is not None:
+            self._profiler.abandon()
         if self.writer is not None:
             self.writer.abandon()
         self.writer = None

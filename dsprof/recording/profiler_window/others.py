@@ -1,0 +1,73 @@
+"""Other profilers of this process: none begins while ours is active, and ours not beside them.
+
+Torch profiles one thread of a process at a time. Two profilers on one thread raise; two on
+different threads crash the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from dsprof.hooks.patching import Patch, PatchSet
+
+_BEGIN, _END = ("_prepare_profiler", "_enable_profiler"), "_disable_profiler"
+_FROM_OUTSIDE = ("KINETO_USE_DAEMON", "NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
+"""Variables by which a profiler is attached that Python does not see."""
+
+
+class OtherProfilers:
+    """Follows them by what torch's Python code calls, from `install` to `remove`."""
+
+    def __init__(self, is_ours: Callable[[], bool], give_way: Callable[[], None]) -> None:
+        """`is_ours` says whether a call comes from our own profiler.
+
+        `give_way` ends ours; it raises where that is not possible.
+        """
+        self._is_ours, self._give_way = is_ours, give_way
+        self._threads: set[int] = set()  # that have begun one
+        self._patches = PatchSet()
+
+    def install(self) -> None:
+        """Begin to look.
+
+        Raises:
+            AttributeError: this release of torch has other functions.
+        """
+        module = sys.modules["torch.autograd.profiler"]
+        begin = [Patch(module, name, self._around_begin) for name in _BEGIN]
+        self._patches.apply([*begin, Patch(module, _END, self._around_end)])
+
+    def remove(self) -> None:
+        """Put torch's functions back."""
+        self._patches.revert()
+
+    def are_active(self) -> bool:
+        """Say whether one is active, or prepared."""
+        module = sys.modules["torch.autograd.profiler"]
+        attached = any(os.environ.get(name) for name in _FROM_OUTSIDE)
+        return bool(self._threads or module._is_profiler_enabled or attached)
+
+    def _around_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_ours():
+                self._threads.add(get_ident())  # first: then ours does not begin any more
+                self._give_way()
+            return original(*args, **kwargs)
+
+        return begin
+
+    def _around_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def end(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._threads.discard(get_ident())
+
+        return end

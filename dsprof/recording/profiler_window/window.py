@@ -1,0 +1,185 @@
+"""When torch.profiler runs with a capture: from the boundary of one step to that of another.
+
+Torch's profiler ends only in the thread that began it; the main thread lives as long as the
+process. So a window is opened there, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dsprof.recording.profiler_window.main_thread import caller
+from dsprof.recording.profiler_window.others import OtherProfilers
+from dsprof.recording.profiler_window.writing import ProfileWriter
+from dsprof.trace.schema import Header, Note
+
+_MOST_STEPS = 20
+_LOOK_S = 0.05
+_PATIENCE_S = 10.0
+"""Another thread waits so long until the main thread has ended the window."""
+
+_WRITTEN_WITHIN_S = 60.0
+
+
+class ProfilerWindow:
+    """The window of one session. Only the main thread opens and ends it."""
+
+    def __init__(
+        self, note: Callable[[Note], None], fail: Callable[[str, BaseException], None]
+    ) -> None:
+        """Follow other profilers from now on.
+
+        Raises:
+            AttributeError: this release of torch has other functions.
+        """
+        self._note, self._fail = note, fail
+        self._wanted = range(0)
+        self._steps = range(0)  # of the last window
+        self._profile: Any = None  # while the window is open
+        self._is_switching = False  # set by the main thread only
+        self._writer: ProfileWriter | None = None
+        self._end_soon = caller(self._end)
+        self._others = OtherProfilers(self._is_switching_here, self._give_way)
+        self._others.install()
+        os.register_at_fork(before=self._end_before_fork)
+
+    def begin(
+        self, header: Header, trace: Callable[[], Path], disclose: Callable[[Any], Any]
+    ) -> None:
+        """Belong to a new trace; `trace` returns where it is."""
+        self._header, self._trace, self._disclose = header, trace, disclose
+
+    def want(self, steps: range) -> None:
+        """Profile the first of these steps, if all are still to come."""
+        self._wanted = steps[:_MOST_STEPS]
+
+    def slows(self, step: int) -> bool:
+        """Say whether a step takes longer because of the last window."""
+        return bool(self._steps) and self._steps.start - 1 <= step <= self._steps.stop + 1
+
+    def end_step(self, step: int) -> None:
+        """Open or end the window; a step has just ended."""
+        if self._profile is not None:
+            if step + 1 >= self._steps.stop:
+                self._end()
+        elif self._wanted and step + 1 >= self._wanted.start:
+            wanted, self._wanted = self._wanted, range(0)
+            if step + 1 == wanted.start:
+                self._open(wanted)
+
+    def close(self) -> None:
+        """End the window, write its profile, and follow other profilers no more."""
+        self._wanted = range(0)
+        with suppress(RuntimeError):  # the main thread is blocked: nothing is written
+            self._give_way()
+        self._others.remove()
+        if self._writer is not None and self._profile is None:
+            self._writer.join(_WRITTEN_WITHIN_S)
+
+    def abandon(self) -> None:
+        """Do nothing any more, in a forked child."""
+        self._profile, self._wanted = None, range(0)
+        self._others.remove()
+
+    # -- in the main thread ---------------------------------------------------------------------
+
+    def _open(self, steps: range) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._decline(steps, "steps end in a thread that is not the main thread")
+            return
+        self._is_switching = True
+        try:
+            self._profile = profile = _new_profile(self._header.device)
+            # Only now: another one that begins meanwhile waits for ours.
+            if self._others.are_active():
+                self._profile = None
+                self._decline(steps, "another profiler is active")
+                return
+            self._writer = ProfileWriter(
+                self._trace(),
+                steps,
+                self._header,
+                self._disclose,
+                self._end_soon,
+                self._note,
+                self._fail,
+            )
+            profile.__enter__()
+            self._steps = steps
+            self._writer.start()
+        except Exception as error:  # noqa: BLE001 - training goes on
+            self._profile = None
+            self._fail("capture_profiler", error)
+        finally:
+            self._is_switching = False
+
+    def _end(self) -> None:
+        """End the window; does nothing if none is open, or while it opens or ends."""
+        profile, writer = self._profile, self._writer
+        if self._is_switching or profile is None or writer is None:
+            return
+        self._is_switching = True
+        results = None
+        try:
+            results = _results(profile)
+        except Exception as error:  # noqa: BLE001 - training goes on
+            self._fail("capture_profiler", error)
+        finally:
+            self._profile, self._is_switching = None, False
+            writer.end(results)
+
+    def _end_before_fork(self) -> None:
+        """End the window: a child would record for as long as it lives."""
+        if threading.current_thread() is threading.main_thread():
+            self._end()
+
+    def _is_switching_here(self) -> bool:
+        return self._is_switching and threading.current_thread() is threading.main_thread()
+
+    # -- in any thread --------------------------------------------------------------------------
+
+    def _give_way(self) -> None:
+        """End the window, and wait until that has happened.
+
+        Raises:
+            RuntimeError: another thread asks, and the main thread is blocked. Torch would crash
+                the process.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._end()
+        end_s = time.monotonic() + _PATIENCE_S
+        while self._profile is not None:
+            if time.monotonic() > end_s:
+                raise RuntimeError(
+                    "dsprof profiles the main thread, which is blocked, and torch profiles one "
+                    "thread at a time: profile later, or unset capture_profiler"
+                )
+            self._end_soon()
+            time.sleep(_LOOK_S)
+
+    def _decline(self, steps: range, why: str) -> None:
+        self._note(Note(f"no profile of steps {steps.start:,} to {steps.stop - 1:,}: {why}"))
+
+
+def _new_profile(device: str) -> Any:
+    torch = sys.modules["torch"]
+    used = device if device == "cuda" and torch.cuda.is_initialized() else None
+    return torch.autograd.profiler.profile(use_device=used, use_kineto=True)
+
+
+def _results(profile: Any) -> Any:
+    """End a profile as torch does; some releases would also make a table of it, in Python."""
+    torch = sys.modules["torch"]
+    if profile.use_device:
+        getattr(torch, profile.use_device).synchronize()
+    try:
+        return torch.autograd.profiler._disable_profiler()
+    finally:
+        torch.autograd.profiler._run_on_profiler_stop()

@@ -1,0 +1,72 @@
+"""The thread of a window: keeps it small while it is open, and writes its profile at the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dsprof.recording.profiler_window.profile_file import path_beside, write_profile
+from dsprof.trace.schema import Header, Note
+
+_MOST_S = 10.0
+_MOST_GROWTH_BYTES = 32_000_000
+"""Torch needs five to seven times as much again when the window ends."""
+
+_LOOK_S = 0.05
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ProfileWriter(threading.Thread):
+    """Of one window."""
+
+    def __init__(
+        self,
+        trace: Path,
+        steps: range,
+        header: Header,
+        disclose: Callable[[Any], Any],
+        end_soon: Callable[[], None],
+        note: Callable[[Note], None],
+        fail: Callable[[str, BaseException], None],
+    ) -> None:
+        """Know how much memory the process uses before the window.
+
+        Raises:
+            OSError: the system does not say.
+        """
+        super().__init__(name="dsprof-profiler", daemon=True)
+        self._path, self._steps = path_beside(trace), steps
+        self._header, self._disclose = header, disclose
+        self._end_soon, self._note, self._fail = end_soon, note, fail
+        self._ended = threading.Event()
+        self._results: Any = None
+        self._largest_bytes = _resident_bytes() + _MOST_GROWTH_BYTES
+        self._latest_s = time.monotonic() + _MOST_S
+
+    def end(self, results: Any) -> None:
+        """Write these results; None where there are none."""
+        self._results = results
+        self._ended.set()
+
+    def run(self) -> None:
+        """Wait for the end of the window, and write."""
+        try:
+            while not self._ended.wait(_LOOK_S):
+                if time.monotonic() > self._latest_s or _resident_bytes() > self._largest_bytes:
+                    self._end_soon()
+            if self._results is not None:
+                write_profile(self._results, self._path, self._header, self._disclose)
+                self._note(Note(f"torch.profiler ran from step {self._steps.start:,} on"))
+        except Exception as error:  # noqa: BLE001 - it may end; training goes on
+            self._fail("capture_profiler", error)
+        finally:
+            self._results = None
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES

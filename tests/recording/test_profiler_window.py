@@ -1,0 +1,270 @@
+"""A window of torch.profiler opens and ends between steps, and harms no other profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.autograd import profiler as torch_functions
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from dsprof.recording.profiler_window import profile_file, window, writing
+from dsprof.recording.profiler_window.window import ProfilerWindow
+from dsprof.recording.recorder.redacted_records import Redaction
+from dsprof.trace.reader import read_header
+from dsprof.trace.readers.kineto import READER
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.schema import Header, Note
+from tests.factories import kineto
+from tests.factories.trace_files import write_run
+
+CPU = [ProfilerActivity.CPU]
+
+
+class Run:
+    """A training loop with a window."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes: list[str] = []
+        self.failures: list[BaseException] = []
+        self.window = ProfilerWindow(self._note, lambda _, error: self.failures.append(error))
+        self.path = folder / "profile.1.rank00003.json.gz"
+        header = Header(1, "run", 3, 4, "host", os.getpid(), 0, 0, backend="gloo")
+        trace = folder / "trace.1.rank00003.json"
+        self.window.begin(header, lambda: trace, Redaction(None))
+        self.step = 0
+
+    def _note(self, note: Note) -> None:
+        self.notes.append(note.text)
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            torch.ones(3).add_(self.step)
+            self.window.end_step(self.step)
+            self.step += 1
+
+    def end(self) -> list[str]:
+        """Return the names of the operators that were written."""
+        self.window.close()
+        assert not self.failures
+        return names_in(self.path) if self.path.exists() else []
+
+    def is_open(self) -> bool:
+        return bool(self.window._profile)
+
+
+def names_in(path: Path) -> list[str]:
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return [event["name"] for event in events]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path)
+    yield run
+    run.window.close()
+
+
+def test_it_covers_the_steps_that_ranks_agreed_on(run: Run) -> None:
+    run.train(5)
+    run.window.want(range(7, 10))
+    run.train(2)
+    assert run.is_open()
+    run.train(3)
+    assert not run.is_open()
+    run.train(2)
+    assert run.end().count("aten::add_") == 3
+    header = READER.read_header(run.path)
+    assert (header.rank, header.world_size, header.backend) == (3, 4, "gloo")
+    assert run.notes == ["torch.profiler ran from step 7 on"]
+
+
+def test_steps_that_have_begun_are_not_profiled(run: Run) -> None:
+    run.train(5)
+    run.window.want(range(3, 20))
+    run.train(10)
+    assert not run.is_open()
+    assert run.end() == []
+
+
+def test_it_is_short(run: Run) -> None:
+    run.window.want(range(1, 1000))
+    run.train(900)
+    assert run.end().count("aten::add_") == 20
+
+
+@pytest.mark.parametrize("name", ["_MOST_GROWTH_BYTES", "_MOST_S"])
+def test_memory_and_time_end_it_within_a_step(run: Run, name: str) -> None:
+    run.window.want(range(1, 10))
+    with patch.object(writing, name, -1):
+        run.train(1)
+        while run.is_open():  # Python code, between whose instructions it ends
+            torch.ones(3)
+    assert "aten::ones" in run.end()
+
+
+def test_a_profiler_of_the_user_in_the_same_thread_takes_its_place(run: Run) -> None:
+    run.window.want(range(1, 10))
+    run.train(2)
+    with profile(activities=CPU) as theirs:
+        assert not run.is_open()
+        run.train(3)
+    run.train(10)
+    assert "aten::add_" in [event.key for event in theirs.key_averages()]
+    assert run.end().count("aten::add_") == 1
+
+
+def test_a_profiler_of_another_thread_waits_for_its_end(run: Run) -> None:
+    seen: list[str] = []
+
+    def use() -> None:
+        with profile(activities=CPU) as theirs:
+            torch.ones(3).mul_(2)
+        seen.extend(event.key for event in theirs.key_averages())
+
+    thread = threading.Thread(target=use)
+    with patch.object(window, "_MOST_STEPS", 1 << 40):
+        run.window.want(range(1, 1 << 40))
+    run.train(3)
+    thread.start()
+    while thread.is_alive():
+        run.train(1)
+    assert "aten::mul_" in seen
+    assert "aten::add_" in run.end()
+
+
+def test_a_profiler_of_another_thread_fails_while_the_main_thread_is_blocked(run: Run) -> None:
+    said: list[str] = []
+
+    def use() -> None:
+        try:
+            profile(activities=CPU).start()
+        except RuntimeError as error:
+            said.append(str(error))
+
+    run.window.want(range(1, 3))
+    run.train(1)
+    with patch.object(window, "_PATIENCE_S", 0):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    run.train(10)
+    assert "dsprof profiles the main thread" in said[0]
+    assert "aten::add_" in run.end()
+
+
+def test_none_is_opened_beside_a_profiler_of_the_user(run: Run) -> None:
+    with profile(activities=CPU):
+        run.window.want(range(1, 3))
+        run.train(4)
+    assert run.end() == []
+    assert run.notes == ["no profile of steps 1 to 2: another profiler is active"]
+
+
+def test_none_is_opened_beside_one_that_warms_up(run: Run) -> None:
+    with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1)) as theirs:
+        run.window.want(range(1, 3))
+        run.train(1)
+        assert not run.is_open()
+        theirs.step()
+        theirs.step()
+        torch.ones(3).mul_(2)
+    assert "aten::mul_" in [event.key for event in theirs.key_averages()]
+
+
+def test_none_is_opened_beside_one_that_python_does_not_see(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
+    run.window.want(range(1, 3))
+    run.train(2)
+    assert not run.is_open()
+
+
+def test_none_is_opened_outside_the_main_thread(run: Run) -> None:
+    run.window.want(range(1, 3))
+    thread = threading.Thread(target=run.train, args=(5,))
+    thread.start()
+    thread.join()
+    assert run.end() == []
+    assert "not the main thread" in run.notes[0]
+
+
+def test_a_fork_ends_it(run: Run) -> None:
+    run.window.want(range(1, 20))
+    run.train(2)
+    child = os.fork()
+    if not child:
+        os._exit(int(torch.autograd._profiler_enabled()))
+    assert os.waitpid(child, 0)[1] == 0
+    assert not run.is_open()
+    assert run.end().count("aten::add_") == 1
+
+
+def test_the_end_of_the_recording_ends_it(run: Run) -> None:
+    run.window.want(range(1, 20))
+    run.train(2)
+    assert run.end().count("aten::add_") == 1
+
+
+def test_functions_of_torch_are_put_back(tmp_path: Path) -> None:
+    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+    before = [getattr(torch_functions, name) for name in names]
+    run = Run(tmp_path)
+    assert torch_functions._enable_profiler is not before[1]
+    run.end()
+    assert [getattr(torch_functions, name) for name in names] == before
+
+
+def test_no_secret_is_left(run: Run) -> None:
+    run.window.want(range(1, 2))
+    run.train(1)
+    with record_function("load s3://key:sw0rdf1sh@bucket/data"):
+        run.train(1)
+    text = " ".join(run.end())
+    assert "bucket/data" in text
+    assert "sw0rdf1sh" not in text
+
+
+class Results:
+    """What torch's profiler returns, with these contents."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self.place = ""
+
+    def save(self, name: str) -> None:
+        """Write as torch does."""
+        Path(f"{name}.tmp").write_bytes(self._text)
+        os.rename(f"{name}.tmp", name)
+        self.place = os.path.realpath(name)
+
+
+def test_torch_writes_to_a_file_that_a_kill_removes(tmp_path: Path) -> None:
+    results = Results(b'{"traceEvents": [\n]}')
+    header = Header(1, "run", 0, 1, "host", 1, 0, 0)
+    profile_file.write_profile(results, tmp_path / "profile.gz", header, str)
+    assert results.place.endswith("(deleted)")
+    assert names_in(tmp_path / "profile.gz") == []
+
+
+def test_a_report_reads_its_kernels(tmp_path: Path) -> None:
+    start_ns = int(kineto.START_US) * 1000
+    traces = write_run(tmp_path, started_epoch_ns=start_ns)
+    for file in traces:
+        header = read_header(file)
+        text = kineto.document(kineto.steps(3, 20, 5), 5, host_name="elsewhere", traceName="/home")
+        path = profile_file.path_beside(file)
+        profile_file.write_profile(Results(text), path, header, str)
+        assert b"elsewhere" not in gzip.decompress(path.read_bytes())
+    for trace in read_run(find_run([tmp_path])):
+        assert trace.profile is not None
+        assert trace.profile.is_tied
+        assert len(trace.profile.device) == 6
