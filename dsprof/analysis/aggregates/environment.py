@@ -104,7 +104,8 @@ class EnvironmentFacts(Aggregate):
     )  # "" -> NUMA node of a rank's device
     libraries: Facts[str, str] = field(default_factory=dict)  # path -> "" -> ranks
     redacted: Facts[str, str] = field(default_factory=dict)  # name -> "" -> ranks
-    backends: Facts[str, str] = field(default_factory=dict)  # "backend", "device", "host", "world"
+    # "backend", "device", "host", "world", and "boot", if the trace has it
+    backends: Facts[str, str] = field(default_factory=dict)
     roles: Facts[str, str] = field(default_factory=dict)  # of groups: "tensor", "world"; "": unsaid
     written: Facts[str, str] = field(default_factory=dict)
     effective: Facts[str, str] = field(default_factory=dict)
@@ -120,6 +121,8 @@ class EnvironmentFacts(Aggregate):
         engine = trace.engines[min(trace.engines)] if trace.engines else None
         place = {"backend": header.backend, "device": header.device, "host": header.host}
         place["world"] = str(header.world_size)
+        if header.boot_id:
+            place["boot"] = header.boot_id
         logged = trace.log.variables if trace.log and not found else {}
         own = found or EnvSnapshot(variables=logged)
         return cls(

@@ -49,16 +49,17 @@ def answer_all(questions: Iterable[str], facts: EnvironmentFacts) -> tuple[Answe
 
 def several_hosts(facts: EnvironmentFacts) -> Answer:
     """Whether ranks are on more than one host."""
-    if len(facts.backends.get("host", {})) > 1:
+    if any(len(facts.backends.get(known, {})) > 1 for known in ("host", "boot")):
         return True
     world = _world_size(facts)
+    if 1 < world <= (facts.recorded | facts.missing).bit_count():
+        return False  # some launchers set LOCAL_WORLD_SIZE=1 for all ranks of a host
     local = _largest_variable(facts, _LOCAL_WORLD_SIZES)
     if world > 1 and local:
         return world > local
     if nodes := _largest_variable(facts, ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")):
         return nodes > 1
-    present = (facts.recorded | facts.missing).bit_count()
-    return False if 1 < world <= present else None
+    return None
 
 
 def several_accelerators(facts: EnvironmentFacts) -> Answer:

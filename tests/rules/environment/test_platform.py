@@ -113,3 +113,14 @@ def test_what_a_question_asks_for(question, environment, said):
 def test_one_no_decides_and_what_is_unknown_is_named(questions, said):
     facts = facts_of(rank_trace(0, **machines.h100_infiniband()))
     assert answer_all(questions, facts) == said
+
+
+@pytest.mark.parametrize(
+    ("boots", "said"), [(("a", "a"), False), (("", ""), False), (("a", "b"), True)]
+)
+def test_ranks_of_a_host_are_known_by_its_boot_where_a_launcher_gives_each_a_world(boots, said):
+    traces = [rank_trace(rank, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}) for rank in range(2)]
+    for trace, boot in zip(traces, boots, strict=True):
+        trace.header.boot_id = boot
+    assert answer("several-hosts", facts_of(*traces)) is said
+    assert answer("several-hosts", facts_of(traces[0])) is True  # the other's file is missing
