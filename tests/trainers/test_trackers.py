@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import pickle
 import socket
+from base64 import b64encode
+from hashlib import md5
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.trainers.trackers import (
     mlflow_server,
     tensorboard_events,
     tensorboard_text,
+    wandb_artifacts,
     wandb_history,
 )
 
@@ -78,7 +81,10 @@ def check_wandb(out: Path) -> None:
     (report,) = [row for row in rows if "dsprof/report.path" in row]
     (files,) = out.glob("wandb/offline-run-*/files")
     page = (files / report["dsprof/report.path"].strip('"')).read_text()
-    assert page.rstrip() == (out / "trace" / "report.html").read_text().rstrip()
+    made = out / "trace" / "report.html"
+    assert page.rstrip() == made.read_text().rstrip()
+    digest = b64encode(md5(made.read_bytes(), usedforsecurity=False).digest()).decode()
+    assert wandb_artifacts(out) == {"dsprof-report": {"report.html": digest}}
 
 
 def check_mlflow_files(out: Path) -> None:

@@ -111,7 +111,12 @@ CASES = {"hugging_face": hugging_face, "lightning": lightning, "accelerate": acc
 
 def main() -> None:
     out = Path(sys.argv[1])
-    os.environ |= {"WANDB_MODE": "offline", "WANDB_DIR": str(out), "WANDB_SILENT": "true"}
+    os.environ |= {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(out),
+        "WANDB_SILENT": "true",
+        "WANDB_DATA_DIR": str(out),
+    }
     dsprof.enable(out=out / "trace")
     CASES[sys.argv[2]](out)
     if dist.is_initialized():  # Accelerate leaves the group itself

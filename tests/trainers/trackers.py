@@ -14,16 +14,29 @@ _HEAD_BYTES = 7
 
 
 def wandb_history(folder: Path) -> list[dict[str, str]]:
-    """Return what an offline run of W&B has logged: it is a log of LevelDB with protobuf inside."""
+    """Return what an offline run of W&B has logged."""
+    return [
+        {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+        for record in _wandb_records(folder)
+        if record.HasField("history")
+    ]
+
+
+def wandb_artifacts(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the MD5 of each file of each artifact of an offline run of W&B, in base64."""
+    return {
+        record.artifact.name: {one.path: one.digest for one in record.artifact.manifest.contents}
+        for record in _wandb_records(folder)
+        if record.HasField("artifact")
+    }
+
+
+def _wandb_records(folder: Path) -> Iterator[Any]:
+    """Yield what is in the file of an offline run: a log of LevelDB with protobuf inside."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    records = map(Record.FromString, _level_db_records(file.read_bytes()))
-    return [
-        {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
-        for record in records
-        if record.HasField("history")
-    ]
+    return map(Record.FromString, _level_db_records(file.read_bytes()))
 
 
 def _level_db_records(data: bytes) -> Iterator[bytes]:

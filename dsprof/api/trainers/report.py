@@ -30,12 +30,16 @@ WANDB, MLFLOW, TENSORBOARD = "Weights & Biases", "MLflow", "TensorBoard"
 
 
 def to_wandb(run: Any) -> Sink:
-    """Log the page to a run, which shows it as a panel."""
+    """Log the page to a run, which shows it as a panel and keeps it as an artifact."""
 
     def log(report: Report) -> None:
         import wandb
 
-        run.log({"dsprof/report": wandb.Html(str(report.page), inject=False)})
+        page = str(report.page)
+        run.log({"dsprof/report": wandb.Html(page, inject=False)})
+        artifact = wandb.Artifact("dsprof-report", "report")
+        artifact.add_file(page, "report.html")
+        run.log_artifact(artifact)
 
     return log
 
