@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -14,7 +14,7 @@ from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.reader import add_collectives, decode_lines, fits, take_rare
+from dsprof.trace.reader import Chunk, add_collectives, fits, read_lines, take_rare
 from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
 from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
 
@@ -28,6 +28,9 @@ _MOST_EVENTS = 100_000
 """Kept of a rank for its next window: more only come of runs without steps."""
 
 
+_IN_TABLES = (COMM_LINE, OPEN_LINE)
+
+
 class _GrowingFile:
     """Lines that are appended to a file; a rolling recording also begins it anew."""
 
@@ -35,7 +38,7 @@ class _GrowingFile:
         self.is_behind = True
         self._path, self._offset, self._start = path, 0, b""
 
-    def read(self) -> list[Line]:
+    def read(self) -> Chunk:
         """Return the whole lines that are new; none of a file that cannot be read (any more)."""
         data = b""
         with suppress(OSError):
@@ -45,9 +48,9 @@ class _GrowingFile:
         end = data.rfind(b"\n") + 1
         self.is_behind = len(data) == _LOOK_BYTES
         if not end and not self.is_behind:
-            return []
+            return Chunk()
         self._offset += end or len(data)  # a line as long as a look is none of ours
-        return decode_lines(data[:end])
+        return read_lines(data[:end])
 
     def _new(self, file: BufferedReader) -> bytes:
         start = file.read(_START_BYTES)
@@ -69,8 +72,8 @@ class FollowedRank:
         self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
         tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
         self._files = [_GrowingFile(one) for one in (path, *tails)]
-        self._fresh: list[Line] = []
-        self._recent: list[Line] = []  # of the newest step, and of what has no step yet
+        self._fresh: list[Chunk] = []
+        self._recent: list[Chunk] = []  # of the newest step, and of what has no step yet
         self._opened: dict[int, Line] = {}
 
     @property
@@ -103,18 +106,25 @@ class FollowedRank:
         """The process groups that the file has described by now."""
         return self._lasting.groups
 
-    def look(self) -> list[Line]:
+    def look(self) -> list[Chunk]:
         """Read and return what is new, up to the last whole line; what is known stays."""
-        events = [event for file in self._files for event in file.read()]
-        if events:
+        chunks = [file.read() for file in self._files]
+        found = [chunk for chunk in chunks if len(chunk.rows) or chunk.events]
+        if found:
             self.grown_at = monotonic()
-        for event in events:
+        for chunk in found:
+            self._note_opened(chunk)
+        self._fresh += found
+        return found
+
+    def _note_opened(self, chunk: Chunk) -> None:
+        for event in chunk.events:
             if type(event) is OPEN_LINE and fits(event):
                 self._opened[event.args.id] = event
-            elif type(event) is COMM_LINE:
-                self._opened.pop(event.args.id, None)
-        self._fresh += [event for event in events if type(event) is not OPEN_LINE]
-        return events
+        if self._opened:
+            ended = (event.args.id for event in chunk.events if type(event) is COMM_LINE)
+            for number in (*chunk.rows.column("id").tolist(), *ended):
+                self._opened.pop(number, None)
 
     def window(self) -> RankTrace | None:
         """Return a trace of the steps that are complete since the last call; None without any.
@@ -122,7 +132,7 @@ class FollowedRank:
         What a later step still adds to one, as a wait that outlasts it, is in the next window,
         which therefore begins with the last step of this one.
         """
-        events, self._fresh = [*self._recent, *self._fresh], []
+        chunks, self._fresh = [*self._recent, *self._fresh], []
         trace = RankTrace(
             path=str(self.path),
             header=self.header,
@@ -133,12 +143,14 @@ class FollowedRank:
             models=self._lasting.models,
         )
         builder = CollectivesBuilder()
-        add_collectives(builder, [event for event in events if type(event) is COMM_LINE])
-        take_rare(trace, [event for event in events if type(event) is not COMM_LINE], {})
+        for chunk in chunks:
+            builder.add_rows(chunk.rows)
+            add_collectives(builder, [one for one in chunk.events if type(one) is COMM_LINE])
+            take_rare(trace, [one for one in chunk.events if type(one) not in _IN_TABLES], {})
         trace.collectives = builder.build()
         self._keep(trace)
         last = max((step.step for step in trace.steps), default=-1)
-        self._recent = [event for event in events if _step_of(event) >= last][-_MOST_EVENTS:]
+        self._recent = _newest([_since(chunk, last) for chunk in chunks])
         return trace if trace.steps else None
 
     def _keep(self, trace: RankTrace) -> None:
@@ -149,7 +161,19 @@ class FollowedRank:
         self.heartbeat = trace.heartbeats[-1] if trace.heartbeats else self.heartbeat
 
 
-def _step_of(event: Line) -> int:
-    """Return the step that an event belongs to; -1 for none."""
-    step: int = getattr(event.args, "step", -1)
-    return step
+def _since(chunk: Chunk, step: int) -> Chunk:
+    """Return what belongs to this step, or to a later one."""
+    events = [one for one in chunk.events if getattr(one.args, "step", -1) >= step]
+    return Chunk(chunk.rows.where(chunk.rows.column("step") >= step), events)
+
+
+def _newest(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the last of some chunks, and no empty ones."""
+    kept, count = [], 0
+    for chunk in reversed(chunks):
+        count += len(chunk.rows) + len(chunk.events)
+        if count > _MOST_EVENTS:
+            break
+        if len(chunk.rows) or chunk.events:
+            kept.append(chunk)
+    return kept[::-1]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from dsprof.live.recent import StepOfRank
-from dsprof.trace.lines import COMM_LINE, LINES, Line
+from dsprof.trace.comm_rows import Rows
+from dsprof.trace.lines import COMM_LINE, LINES
+from dsprof.trace.reader import Chunk
 
 _FLUSH_LINE = LINES["flush"]
 
@@ -44,16 +48,21 @@ class Totals:
         self.steps: defaultdict[str, StepSums] = defaultdict(StepSums)
         self._newest: dict[int, tuple[int, StepOfRank]] = {}  # of each rank: it may still change
 
-    def add_lines(self, lines: Iterable[Line], labels: Mapping[int, str]) -> None:
+    def add(self, chunk: Chunk, labels: Mapping[int, str]) -> None:
         """Count collectives that have ended, and flushes; `labels` are those of process groups."""
-        for line in lines:
+        for op, group, count, nbytes in _kinds(chunk.rows):
+            self._add_calls(op, labels.get(group, ""), count, nbytes)
+        for line in chunk.events:
             if type(line) is COMM_LINE:
-                called = line.name, labels.get(line.args.group, "")
-                what = _counted(called, self.calls, (OTHERS, OTHERS))
-                self.calls[what] += 1
-                self.nbytes[what] += min(line.args.nbytes, _LARGEST_BYTES)
+                nbytes = min(line.args.nbytes, _LARGEST_BYTES)
+                self._add_calls(line.name, labels.get(line.args.group, ""), 1, nbytes)
             elif type(line) is _FLUSH_LINE:
                 self.flushes[_counted(line.args.cause, self.flushes, OTHERS)] += 1
+
+    def _add_calls(self, op: str, label: str, count: int, nbytes: int) -> None:
+        what = _counted((op, label), self.calls, (OTHERS, OTHERS))
+        self.calls[what] += count
+        self.nbytes[what] += nbytes
 
     def add_step(self, rank: int, number: int, found: StepOfRank, host: str) -> None:
         """Take a step of a rank; a later account of it replaces the one before."""
@@ -73,3 +82,13 @@ class Totals:
 def _counted(kind: Kind, counts: Counter[Kind], others: Kind) -> Kind:
     """Return as what a kind is counted: by itself while there are not too many."""
     return kind if kind in counts or len(counts) < _MOST_KINDS else others
+
+
+def _kinds(rows: Rows) -> Iterator[tuple[str, int, int, int]]:
+    """Yield each operation and number of a group, with how many calls and bytes it has."""
+    groups, place = np.unique(rows.column("group"), return_inverse=True)
+    kind = place * len(rows.words) + rows.column("op")
+    sizes = np.bincount(kind, rows.column("nbytes").astype(float))  # each below 2**62
+    for found, count in Counter(kind.tolist()).items():
+        group, op = divmod(found, len(rows.words))
+        yield rows.words[op], int(groups[group]), count, int(sizes[found])

@@ -89,11 +89,12 @@ class Watched:
                 self._find()
         windows = []
         for followed in self.ranks.values():
-            events = followed.look()
+            chunks = followed.look()
             if (window := followed.window()) is not None:
                 windows.append(window)
             labels = {number: group.label for number, group in followed.groups.items()}
-            self.totals.add_lines(events, labels)
+            for chunk in chunks:
+                self.totals.add(chunk, labels)
         steps = self.recent.add(windows)
         self._note_ends(windows)
         for rank, number, found in steps:

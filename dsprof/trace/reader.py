@@ -62,16 +62,16 @@ _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
 _lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """A part of a file: its events, and how many of its lines are none.
 
     These are broken, or whole and of a kind that a newer dsprof has: counted apart.
     """
 
-    rows: Rows  # finished collectives: all that are no events
-    events: list[Line]
-    broken: int
-    unknown: int
+    rows: Rows = NO_ROWS  # finished collectives: all that are no events
+    events: Sequence[Line] = ()
+    broken: int = 0
+    unknown: int = 0
 
 
 class _Version(msgspec.Struct):
@@ -207,8 +207,8 @@ def _newest_from(parts: Iterable[Path]) -> int:
     begun: list[Segment] = []
     for path in parts:
         if path.name.endswith(TAILS):
-            first = decode_lines(read_start(path, _SEGMENT_BYTES).partition(b"\n")[0])
-            begun += [event.args for event in first if isinstance(event.args, Segment)]
+            first = read_lines(read_start(path, _SEGMENT_BYTES).partition(b"\n")[0])
+            begun += [event.args for event in first.events if isinstance(event.args, Segment)]
     oldest = min(begun, key=attrgetter("number"), default=Segment(0))
     return oldest.step + 2 if oldest.number else 0
 
@@ -220,7 +220,7 @@ def _may_hold(part: Path, newest_from: int, steps: range) -> bool:
     return part.name.endswith(KEPT) and steps.start < newest_from
 
 
-def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[_Chunk]:
+def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[Chunk]:
     """Yield a part as `_chunks` does: of kept steps those that the tails no longer hold."""
     is_tail, is_kept = path.name.endswith(TAILS), path.name.endswith(KEPT)
 
@@ -231,7 +231,7 @@ def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[
 
     for rows, events, broken, unknown in _chunks(path, steps):
         events = [event for event in events if is_wanted(_step_of(event))]
-        yield _Chunk(rows.where(is_wanted(rows.column("step"))), events, broken, unknown)
+        yield Chunk(rows.where(is_wanted(rows.column("step"))), events, broken, unknown)
 
 
 def _step_of(event: Line) -> int:
@@ -239,7 +239,7 @@ def _step_of(event: Line) -> int:
     return -1 if type(event) in _SUMS else getattr(event.args, "step", -1)
 
 
-def _chunks(path: Path, steps: range | None) -> Iterator[_Chunk]:
+def _chunks(path: Path, steps: range | None) -> Iterator[Chunk]:
     """Yield a megabyte of the file at a time."""
     pieces = None if steps is None else partial(places_of, steps=steps)
     with Source(path, pieces) as source:
@@ -258,14 +258,14 @@ def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
     return [(0, _TO_THE_END)]
 
 
-def _chunk(lines: bytearray) -> _Chunk:
+def _chunk(lines: bytearray) -> Chunk:
     if (found := split(lines)) is not None:
         rows, others, count = found
         events, broken, unknown = _decode(others)
         # Else some lines were none by themselves, or not as our writer begins them.
         if len(events) + broken + unknown == count and COMM_LINE not in map(type, events):
-            return _Chunk(rows, events, broken, unknown)
-    return _Chunk(NO_ROWS, *_decode(lines))
+            return Chunk(rows, events, broken, unknown)
+    return Chunk(NO_ROWS, *_decode(lines))
 
 
 def _whole_lines(source: Source, begin: int, end: int) -> Iterator[bytearray]:
@@ -295,9 +295,9 @@ def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
     return bytearray().join([b" ", *parts, b" "])
 
 
-def decode_lines(lines: bytes) -> list[Line]:
-    """Return the events of whole lines; what cannot be read is left out."""
-    return _decode(_padded([lines]))[0]
+def read_lines(lines: bytes) -> Chunk:
+    """Return what whole lines hold."""
+    return _chunk(_padded([lines]))
 
 
 def _decode(lines: bytearray) -> tuple[list[Line], int, int]:

@@ -12,6 +12,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
 from dsprof.live.screen import Chosen, screen
 from dsprof.live.watching import Watched
+from dsprof.trace import comm_rows
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header, MemorySample, Segment, Trailer
@@ -56,10 +57,13 @@ def grow(folder: Path, rank: int, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.parametrize("parser", ["C", "msgspec"])
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_are_those_of_the_whole_files_wherever_they_were_cut(
-    tmp_path: Path, watched: Watched, seed: int
+    tmp_path: Path, watched: Watched, seed: int, parser: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if parser == "msgspec":
+        monkeypatch.setattr(comm_rows, "parse", None)
     chance = random.Random(seed)
     rest = [encode([*events(rank)[1:], TRAILER])[2:] for rank in range(2)]
     while any(rest):
@@ -78,6 +82,7 @@ def test_steps_are_those_of_the_whole_files_wherever_they_were_cut(
         assert [one.exposed_ns for one in steps] == rows.exposed_ns.tolist()
     assert watched.is_over
     assert watched.totals.calls == {("all_reduce", "world"): 24, ("all_gather", "world"): 24}
+    assert watched.totals.nbytes == dict.fromkeys(watched.totals.calls, 24 << 20)
     # The newest step of a rank may still change, and is not counted yet.
     assert sum(sum(one.lengths.values()) for one in watched.totals.steps.values()) == 2 * 11
 
@@ -127,6 +132,12 @@ def test_a_rank_tells_what_is_in_flight(tmp_path: Path, watched: Watched) -> Non
     flying = watched.now().ranks[0].in_flight
     assert flying is not None
     assert (flying.op, flying.group, flying.nbytes) == ("broadcast", "world", 1 << 20)
+    ended = make.sync("broadcast", 20, 5, step=3)
+    ended.args.id = open_call.args.id
+    grow(tmp_path, 0, encode([ended])[2:])
+    watched.look()
+    watched.judge.close()
+    assert watched.now().ranks[0].in_flight is None
 
 
 def test_a_call_of_a_time_beyond_all_clocks_is_left_out(tmp_path: Path, watched: Watched) -> None:

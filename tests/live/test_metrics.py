@@ -16,6 +16,7 @@ from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
 from dsprof.live.totals import Totals
 from dsprof.trace.lines import LINES
+from dsprof.trace.reader import Chunk
 from tests.factories.trace import flush, ns, sync
 from tests.live.test_screen import finding, rank, run
 
@@ -52,9 +53,11 @@ def test_steps_are_a_histogram_and_count_once_though_told_twice() -> None:
 def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None:
     totals = Totals()
     calls = [sync("all_reduce", 0, 1, nbytes=100, group=1) for _ in range(3)]
-    totals.add_lines(calls, {1: "data"})
+    totals.add(Chunk(events=calls), {1: "data"})
     for group in range(2, 400):
-        totals.add_lines([sync("broadcast", 0, 1, nbytes=7, group=group)], {group: f"g{group}"})
+        totals.add(
+            Chunk(events=[sync("broadcast", 0, 1, nbytes=7, group=group)]), {group: f"g{group}"}
+        )
     found = scraped(run(), totals)
     assert found["dsprof_calls_total", ("data", "all_reduce")] == 3
     assert found["dsprof_bytes_total", ("data", "all_reduce")] == 300
@@ -65,8 +68,8 @@ def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None
 def test_names_without_end_and_numbers_beyond_all_machines_are_bounded() -> None:
     totals = Totals()
     for number in range(5000):
-        totals.add_lines([sync(f"op{number}", 0, 1, nbytes=10**400)], {})
-        totals.add_lines([LINES["flush"](args=flush(0, 0, 1, cause=f"c{number}"))], {})
+        totals.add(Chunk(events=[sync(f"op{number}", 0, 1, nbytes=10**400)]), {})
+        totals.add(Chunk(events=[LINES["flush"](args=flush(0, 0, 1, cause=f"c{number}"))]), {})
     assert max(len(totals.calls), len(totals.nbytes), len(totals.flushes)) < 4200
     found = scraped(run(), totals)
     assert sum(n for (name, _), n in found.items() if name == "dsprof_calls_total") == 5000
@@ -74,7 +77,9 @@ def test_names_without_end_and_numbers_beyond_all_machines_are_bounded() -> None
 
 def test_flushes_are_counted_by_cause() -> None:
     totals = Totals()
-    totals.add_lines([LINES["flush"](args=flush(n, 0, 1, cause="full")) for n in range(3)], {})
+    totals.add(
+        Chunk(events=[LINES["flush"](args=flush(n, 0, 1, cause="full")) for n in range(3)]), {}
+    )
     assert scraped(run(), totals)["dsprof_flushes_total", ("full",)] == 3
 
 

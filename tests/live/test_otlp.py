@@ -25,6 +25,7 @@ from dsprof.live.metrics import RunCollector
 from dsprof.live.otlp import OtlpSender, OTLPSpanExporter, StepSpans
 from dsprof.live.totals import Totals
 from dsprof.live.watching import Watched
+from dsprof.trace.reader import Chunk
 from tests.cli.command import environment
 from tests.factories import trace as make
 from tests.factories.trace import sync
@@ -68,7 +69,7 @@ def numbers(sent: Iterable[Span]) -> list[dict[str, int]]:
 
 def test_a_receiver_gets_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = Totals()
-    totals.add_lines([sync("all_reduce", 0, 1, nbytes=100)], {1: "data"})
+    totals.add(Chunk(events=[sync("all_reduce", 0, 1, nbytes=100)]), {1: "data"})
     collector = RunCollector()
     collector.show(run(straggler=3), totals)
     with HTTPServer(("127.0.0.1", 0), Receiver) as server:
