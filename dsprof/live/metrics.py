@@ -5,11 +5,11 @@ Labels are hosts, operations and groups, never steps, and ranks only where they 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
 from threading import Lock
-from time import process_time
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -24,12 +24,11 @@ from prometheus_client.registry import Collector
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Severity
 from dsprof.live.now import RankNow, RunNow
-from dsprof.live.totals import BUCKETS_S, OTHERS, Totals
+from dsprof.live.totals import BUCKETS_S, OTHERS, Totals, bounded
 
 _MOST_RANKS = 64
 """Of more, each series is of a host."""
 
-_MOST_HOSTS = 2048
 _MOST_GROUPS = 200
 """Operations and groups with series of their own; the rest is `others`."""
 
@@ -123,8 +122,9 @@ def _of_ranks(now: RunNow) -> Iterator[Metric]:
                 continue
             if is_few:
                 family.add_metric([rank.host, str(rank.rank)], found)
-            elif rank.host in hosts or len(hosts) < _MOST_HOSTS:
-                hosts[rank.host] = max(found, hosts.get(rank.host, found))
+            else:
+                host = bounded(rank.host, hosts)
+                hosts[host] = max(found, hosts.get(host, found))
         for host, worst in hosts.items():
             family.add_metric([host, ""], worst)
         yield family
@@ -166,7 +166,7 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
         flushes.add_metric([cause], count)
     yield flushes
     own = CounterMetricFamily("dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself")
-    own.add_metric([], process_time())
+    own.add_metric([], sum(os.times()[:4]))  # with the judgements, its children
     yield own
 
 

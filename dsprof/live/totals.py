@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +23,10 @@ BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 3
 OTHERS = "others"
 _MOST_KINDS = 1 << 12
 """Kinds that are counted by themselves."""
+
+_MOST_HOSTS = 2048
+_LONGEST = 200
+"""Characters of a name that are kept."""
 
 _LARGEST_BYTES = 1 << 62
 
@@ -57,10 +61,11 @@ class Totals:
                 nbytes = min(line.args.nbytes, _LARGEST_BYTES)
                 self._add_calls(line.name, labels.get(line.args.group, ""), 1, nbytes)
             elif type(line) is _FLUSH_LINE:
-                self.flushes[_counted(line.args.cause, self.flushes, OTHERS)] += 1
+                cause = line.args.cause[:_LONGEST]
+                self.flushes[_counted(cause, self.flushes, OTHERS)] += 1
 
     def _add_calls(self, op: str, label: str, count: int, nbytes: int) -> None:
-        what = _counted((op, label), self.calls, (OTHERS, OTHERS))
+        what = _counted((op[:_LONGEST], label[:_LONGEST]), self.calls, (OTHERS, OTHERS))
         self.calls[what] += count
         self.nbytes[what] += nbytes
 
@@ -73,10 +78,16 @@ class Totals:
             self._newest[rank] = number, found
 
     def _count(self, host: str, found: StepOfRank) -> None:
-        sums, seconds = self.steps[host], found.total_ns / 1e9
+        known = bounded(host, self.steps)
+        sums, seconds = self.steps[known], found.total_ns / 1e9
         sums.lengths[bisect_left(BUCKETS_S, seconds)] += 1
         sums.total_s += seconds
         sums.exposed_s += (found.exposed_ns or 0) / 1e9
+
+
+def bounded(host: str, hosts: Collection[str]) -> str:
+    """Return as what a host is counted: by its name while `hosts`, those so far, are few."""
+    return host[:_LONGEST] if host[:_LONGEST] in hosts or len(hosts) < _MOST_HOSTS else OTHERS
 
 
 def _counted(kind: Kind, counts: Counter[Kind], others: Kind) -> Kind:

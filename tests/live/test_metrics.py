@@ -1,5 +1,7 @@
 """What Prometheus reads: known names, bounded labels, nothing where nothing is known."""
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from dsprof.live.recent import StepOfRank
 from dsprof.live.totals import Totals
 from dsprof.trace.lines import LINES
 from dsprof.trace.reader import Chunk
+from tests.dist.launch import ROOT
 from tests.factories.trace import flush, ns, sync
 from tests.live.test_screen import finding, rank, run
 
@@ -104,6 +107,46 @@ def test_many_ranks_are_told_by_host_and_the_worst_speaks(count: int) -> None:
     ages = {labels: n for (name, labels), n in found.items() if name == "dsprof_in_flight_seconds"}
     assert len(ages) == (64 if count == 64 else 1)
     assert max(ages.values()) == 3
+
+
+def test_hosts_are_bounded() -> None:
+    totals = Totals()
+    hosts = ["x" * 10_000_000, *(f"n{number}" for number in range(3000))]
+    for number, host in enumerate(hosts):
+        totals.add_step(number, 0, step(20), host)
+        totals.add_step(number, 1, step(20), host)
+    found = scraped(run(*(rank(number, host=f"n{number}") for number in range(3000))), totals)
+    counts = Counter(name for name, _ in found)
+    assert counts["dsprof_host_memory_bytes"] == 2049
+    assert counts["dsprof_step_seconds_count"] == 2049
+    assert max(len(label) for _, labels in found for label in labels) == 200
+    assert sum(n for (name, _), n in found.items() if name == "dsprof_step_seconds_count") == 3001
+
+
+def test_the_catalogue_is_that_of_the_docs() -> None:
+    totals = Totals()
+    totals.add(Chunk(events=[sync("all_reduce", 0, 1), LINES["flush"](args=flush(0, 0, 1))]), {})
+    for number in range(2):
+        totals.add_step(0, number, step(20), "node-a")
+    memory = dict.fromkeys(("allocated_bytes", "reserved_bytes", "stuck_bytes"), 1)
+    collector = RunCollector()
+    known = {"straggler": 0, "straggler_ns": 1, "judged_steps": 1, "exposed_share": 0.5}
+    collector.show(run(rank(0, late_ns=1, **memory), **known), totals)
+    exposed = {
+        sample.name: set(sample.labels)
+        for family in collector.collect()
+        for sample in family.samples
+        if not sample.name.endswith(("_bucket", "_count", "_sum"))
+    }
+    exposed["dsprof_step_seconds"] = {"host"}
+    page = (ROOT / "docs" / "how-to" / "watch.md").read_text()
+    rows = re.findall(r"^\| (`dsprof_.*?) \| (.*?)\|", page, re.MULTILINE)
+    documented = {
+        name: set(re.findall(r"`(\w+)`", labels))
+        for names, labels in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert documented == exposed
 
 
 def test_a_host_that_has_no_possible_name_is_said(
