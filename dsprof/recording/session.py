@@ -27,6 +27,7 @@ from dsprof.config import COMMAND_PID, OBSERVER, Config
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recording.beside import follow_beside
+from dsprof.recording.children import is_exit_skipped, when_child_ends
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
@@ -396,7 +397,7 @@ class Session:
         recorder, crash = self.recorder, self._crash
         return Trailer(
             reason=reason,
-            exception=_uncaught(),
+            exception=_uncaught(crash.exception if crash else None),
             exception_ns=crash.failed_ns - self._started_ns if crash and crash.failed_ns else 0,
             raised_at=crash.raised_at if crash else "",
             lost=crash.lost if crash else "",
@@ -473,12 +474,12 @@ def _is_command() -> bool:
     return os.environ.get(COMMAND_PID) == str(os.getpid())
 
 
-def _uncaught() -> str:
+def _uncaught(noted: type[BaseException] | None) -> str:
     """Return the type of the exception that ends this process.
 
     "" if none does: at a prompt an exception ends nothing, and Ctrl-C is no failure.
     """
-    kind = getattr(sys, "last_type", None)
+    kind = getattr(sys, "last_type", noted)
     if kind is None or hasattr(sys, "ps1") or issubclass(kind, KeyboardInterrupt):
         return ""
     name: str = kind.__qualname__
@@ -518,6 +519,8 @@ def start(config: Config, torch_is_complete: bool = False) -> None:
     if _is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
     _current = Session(config)
+    if is_exit_skipped():
+        when_child_ends(_stop_at_exit)
     install = _guarded(_current.install)
     if torch_is_complete:
         install()

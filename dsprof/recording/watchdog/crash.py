@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dsprof.recording.children import when_child_ends
 from dsprof.recording.watchdog.look import oom_kills
 from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
@@ -27,12 +28,14 @@ _LOST = (
 )
 """How communication fails: the peer did not come in time, or its process closed the connection."""
 _MESSAGE = 10_000
+_TORCH_SPAWN = "torch.multiprocessing.spawn"
 
 
 class CrashNotes:
     """The uncaught exception of the main thread, and notes on those of others."""
 
     def __init__(self, define: Callable[[Any], None]) -> None:
+        self.exception: type[BaseException] | None = None
         self.failed_ns = 0
         self.raised_at = ""
         self.lost = ""
@@ -43,15 +46,27 @@ class CrashNotes:
         sys.excepthook = self._in_main
         threading.excepthook = self._in_thread
         self._put = (sys.excepthook, threading.excepthook)
+        when_child_ends(self._in_child)
 
     def _in_main(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        self._note(error, trace)
+        self._main(kind, error, trace)
+
+    def _note(self, error: BaseException, trace: TracebackType | None) -> None:
         if self._is_on:
             with suppress(Exception):
-                self.failed_ns, self.raised_at = clock(), raised_at(trace)
-                self.lost = _lost(str(error)[:_MESSAGE])
-        self._main(kind, error, trace)
+                self.exception, self.failed_ns = type(error), clock()
+                self.raised_at, self.lost = raised_at(trace), _lost(str(error)[:_MESSAGE])
+
+    def _in_child(self) -> None:
+        """Note the exception by which a child of multiprocessing ends: it calls no hook for it."""
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            error = error.__context__ if _is_of_torch(error.__traceback__) else None
+        if isinstance(error, Exception):
+            self._note(error, error.__traceback__)
 
     def _in_thread(self, args: threading.ExceptHookArgs, /) -> None:
         if self._is_on and args.exc_type is not SystemExit:
@@ -74,6 +89,13 @@ class CrashNotes:
             sys.excepthook = self._main
         if threading.excepthook is self._put[1]:
             threading.excepthook = self._others
+
+
+def _is_of_torch(trace: TracebackType | None) -> bool:
+    """Say whether torch raised SystemExit after it has written what a rank raised to a file."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == _TORCH_SPAWN
 
 
 def _lost(message: str) -> str:
