@@ -164,7 +164,8 @@ def run_line(run: RunInfo) -> list[str]:
     hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
     steps = fmt.plural(run.steps, "step") if run.steps or run.source else ""
     epoch = f"epoch {run.epoch} of {run.epochs}" if run.epochs > 1 else ""
-    words = [run.setup, ranks, hosts, epoch, steps, run.backend, run.device]
+    state = "still running" if run.is_running else ""
+    words = [run.setup, ranks, hosts, epoch, steps, state, run.backend, run.device]
     return [word for word in words if word]
 
 
@@ -185,7 +186,7 @@ def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
 def _own_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     """Judge what dsprof itself recorded, and what that cost."""
     quality = diagnosis.quality
-    yield _ending_line(quality)
+    yield _ending_line(quality, diagnosis.run)
     yield _events_line(quality)
     if quality.waits:
         yield QualityLine(
@@ -231,7 +232,7 @@ def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
     return QualityLine("flaw", "Ranks", f"{present}; no {what} of {missing}")
 
 
-def _ending_line(quality: Quality) -> QualityLine:
+def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
     flaws = [f"{fmt.named_ranks(r)} ended by {what}" for what, r in quality.exceptions.items()]
     if quality.unclean_ranks:
         whose = "its trace" if len(quality.unclean_ranks) == 1 else "their traces"
@@ -239,6 +240,8 @@ def _ending_line(quality: Quality) -> QualityLine:
         flaws.append(f"{which} ended without closing {whose}; up to half a second is missing")
     if flaws:
         return QualityLine("flaw", "End of the run", "; ".join(flaws))
+    if run.is_running:
+        return QualityLine("note", "End of the run", "not reached: the run goes on")
     return QualityLine("ok", "End of the run", "every rank closed its trace")
 
 

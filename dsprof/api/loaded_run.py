@@ -25,7 +25,7 @@ from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import RunFiles, find_run, read_run
+from dsprof.trace.run import RunFiles, find_run, is_growing, read_run
 from dsprof.trace.schema import Flush, MemorySample
 
 if TYPE_CHECKING:
@@ -146,9 +146,11 @@ class LoadedRun(RunSummary):
         return Rows.of(EnvironmentFact, lambda: _environment(self.diagnosis))
 
     def unfinished(self) -> str:
-        """Say which ranks have not finished writing; "" if all have."""
-        quality = self.diagnosis.quality
+        """Say that the run goes on, or of which ranks the record is short; "" if it is whole."""
+        quality, run = self.diagnosis.quality, self.diagnosis.run
         texts = []
+        if run.is_running:
+            texts.append(f"still running; {fmt.plural(run.steps, 'step')} so far")
         if quality.unclean_ranks:
             texts.append(f"not finished: {fmt.named_ranks(quality.unclean_ranks)}")
         if quality.missing_ranks:
@@ -194,7 +196,7 @@ def load_run(paths: Iterable[Path]) -> LoadedRun:
         TraceError: there is no readable trace.
     """
     files = find_run(paths)
-    return LoadedRun(summarise_all(files), files)
+    return LoadedRun(summarise_all(files, is_running=is_growing(files)), files)
 
 
 def _collectives(trace: RankTrace, clock: RankClock) -> Columns:

@@ -47,8 +47,8 @@ class Recording:
         """Write the page of what is on disk by now, and return where; on rank 0 only.
 
         Without `path` it is report.html in the folder of the traces. Nothing waits for other
-        ranks: those that have not finished writing are named on standard error. Returns None,
-        and writes nothing, on other ranks and where nothing was recorded.
+        ranks: where the run goes on, the page and standard error say so. Returns None, and writes
+        nothing, on other ranks and where nothing was recorded.
 
         Raises:
             DsprofError: the traces cannot be read, or the page cannot be written.

@@ -84,11 +84,11 @@ def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     from dsprof.analysis.summarise import summarise
     from dsprof.diagnosis.hang_evidence import (
         asked_stacks,
-        is_here,
         printed_stacks,
         seen_now,
         with_stacks,
     )
+    from dsprof.trace.life import is_here
     from dsprof.trace.run import find_run
 
     files = find_run(paths)

@@ -177,10 +177,8 @@ def load_run_and_diagnosis(
     config: Path | None = None,
     baseline: Path | None = None,
     reading: Reading = _BY_DEFAULT,
-    *,
-    may_run: bool = False,
 ) -> tuple[RunFiles, Diagnosis]:
-    """Judge the traces under `paths`, with `may_run` as a run that goes on while it grows.
+    """Judge the traces under `paths`; of a run that goes on, not the end.
 
     Raises:
         DsprofError: a path cannot be read, or the configuration is wrong.
@@ -209,7 +207,7 @@ def load_run_and_diagnosis(
         baseline=costs,
         engine=engine,
         progress=progress,
-        is_running=may_run and is_growing(run),
+        is_running=is_growing(run),
     )
     return run, diagnosis
 

@@ -55,11 +55,7 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
         def load() -> Site:
             run, diagnosis = load_run_and_diagnosis(
-                arguments.paths,
-                arguments.config,
-                arguments.baseline,
-                reading,
-                may_run=arguments.live,
+                arguments.paths, arguments.config, arguments.baseline, reading
             )
             check_confined(run, arguments.paths)
             return Site(run, diagnosis)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsprof._version import __version__
 from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import Timelines
@@ -53,16 +54,15 @@ def diagnose(
     progress: Progress = unshown,
     is_running: bool = False,
 ) -> Diagnosis:
-    """Read a run, judge it, and say what it did; not how it ends while it is running.
+    """Read a run, judge it, and say what it did.
 
     `thresholds` replaces those of a rule by its id; `baseline` holds costs measured on the machine
-    and the name of their source; `engine` and `progress` are those of `summarise`.
+    and the name of their source; the others are those of `summarise_all`.
 
     Raises:
         TraceError: no file can be read.
     """
-    summary = summarise_all(run, engine=engine, progress=progress)
-    summary = summary.with_part(replace(summary[Run], is_running=is_running))
+    summary = summarise_all(run, engine=engine, progress=progress, is_running=is_running)
     draw = partial(draw_steps, run, engine=engine)
     if baseline is None:
         return diagnosis_of(summary, thresholds or {}, draw)
@@ -74,14 +74,24 @@ def diagnose(
 
 
 def summarise_all(
-    run: RunFiles, *, engine: Engine = HERE, progress: Progress = unshown
+    run: RunFiles,
+    *,
+    engine: Engine = HERE,
+    progress: Progress = unshown,
+    is_running: bool = False,
 ) -> RunSummary:
-    """Collect every aggregate that `diagnosis_of` needs; the arguments are those of `summarise`.
+    """Collect every aggregate that `diagnosis_of` needs; most arguments are those of `summarise`.
+
+    The end of a run that goes on is not judged, unless no step of it will end.
 
     Raises:
         TraceError: no file can be read.
     """
-    return with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
+    found = with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
+    steps = found[Steps]
+    step_ns = steps.total.total_ns / max(len(steps.measured), 1)
+    is_moving = is_running and not found[Endings].is_stalled(step_ns)
+    return found.with_part(replace(found[Run], is_running=is_moving))
 
 
 def _kinds() -> tuple[type[Aggregate], ...]:

@@ -12,15 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.environment import boot_id
 from dsprof.environment.processes import GONE, ProcessLook, look_at
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.nccl_ras import START as RAS_START
 from dsprof.trace.dumps.nccl_ras import Communicator, communicators
 from dsprof.trace.dumps.py_spy import LARGEST_BYTES, START, main_stacks
+from dsprof.trace.life import SILENT_S, is_here
 from dsprof.trace.run import RunFiles
-from dsprof.trace.schema import Header
 
 _PATIENCE_S = 10.0
 _MOST_FILES = 10_000
@@ -89,9 +88,6 @@ def asked_stacks(pids: Iterable[int]) -> dict[int, tuple[str, ...]]:
     return found
 
 
-_FRESH_S = 10.0  # a living process writes more often, unless it is stopped
-
-
 def seen_now(endings: Endings, run: RunFiles) -> Endings:
     """Return the ranks with what the kernel says of those whose processes were on this machine."""
     ranks = dict(endings.ranks)
@@ -100,11 +96,6 @@ def seen_now(endings: Endings, run: RunFiles) -> Endings:
             seen = replace(ending.symptoms, state=look.state, waits_in=look.waits_in)
             ranks[rank] = replace(ending, symptoms=seen)
     return Endings(ranks, endings.groups)
-
-
-def is_here(header: Header) -> bool:
-    """Say whether the process of a rank ran on this machine since it was started."""
-    return bool(header.boot_id) and header.boot_id == boot_id()
 
 
 def _looks(run: RunFiles) -> Iterator[tuple[int, ProcessLook]]:
@@ -118,6 +109,6 @@ def _looks(run: RunFiles) -> Iterator[tuple[int, ProcessLook]]:
     is_visible = any(look.state != GONE for look in looks.values())
     for header, path in here:
         look = looks[header.rank]
-        is_old = time.time() - os.path.getmtime(path) > _FRESH_S
+        is_old = time.time() - os.path.getmtime(path) > SILENT_S
         if is_visible or is_old:
             yield header.rank, look

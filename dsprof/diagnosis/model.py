@@ -43,6 +43,7 @@ class RunInfo(_Part):
     epoch: int = 1  # which start of a run that restarted, see `epochs`
     epochs: int = 1
     parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains
+    is_running: bool = False  # it went on while it was read: its end is not judged
 
 
 class HookNote(_Part):

@@ -103,7 +103,8 @@ class End:
         """Look at the state of the run."""
         if any(rank.state == "running" for rank in now.ranks):
             self._lived_at = monotonic()
-        is_told = now.is_over and (self._watched.judge.is_done or now.judge_failure)
+        is_gone = any(rank.state == "gone" for rank in now.ranks)  # a restart may follow
+        is_told = now.is_over and not is_gone and (self._watched.judge.is_done or now.judge_failure)
         if is_told or monotonic() - self._lived_at > _GONE_S:
             self._ended.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
+from math import inf
 from pathlib import Path
 from time import monotonic
 
@@ -12,6 +13,7 @@ from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.host_folders import shared_folder
+from dsprof.trace.life import Life, life_of
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.reader import Chunk, add_collectives, fits, read_lines, take_rare
@@ -23,6 +25,9 @@ _LOOK_BYTES = 1 << 22
 
 _START_BYTES = 64
 """The first line of a tail names its segment."""
+
+_QUIET_S = 3.0
+"""The live state of a process that runs is renewed every half second."""
 
 _MOST_EVENTS = 100_000
 """Kept of a rank for its next window: more only come of runs without steps."""
@@ -66,7 +71,8 @@ class FollowedRank:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path, self.header = path, header
-        self.grown_at = monotonic()
+        self.life = Life(inf, is_gone=False)
+        self._grown_at = -inf
         self.memory: MemorySample | None = None
         self.heartbeat: Heartbeat | None = None
         self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
@@ -85,6 +91,11 @@ class FollowedRank:
     def is_over(self) -> bool:
         """Whether the rank has written its last line."""
         return self._lasting.trailer is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended without a last line."""
+        return not self.is_over and self.life.silent_s > _QUIET_S and self.life.is_gone
 
     @property
     def exception(self) -> str:
@@ -108,12 +119,17 @@ class FollowedRank:
 
     def look(self) -> list[Chunk]:
         """Read and return what is new, up to the last whole line; what is known stays."""
+        was_behind = self.is_behind
         chunks = [file.read() for file in self._files]
         found = [chunk for chunk in chunks if len(chunk.rows) or chunk.events]
-        if found:
-            self.grown_at = monotonic()
+        if found and not was_behind:
+            self._grown_at = monotonic()
         for chunk in found:
             self._note_opened(chunk)
+        if not self.is_over:
+            life = life_of(self.path, self.header)
+            # The clock of a file server may differ from ours.
+            self.life = life._replace(silent_s=min(life.silent_s, monotonic() - self._grown_at))
         self._fresh += found
         return found
 

@@ -83,7 +83,7 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     info = InfoMetricFamily("dsprof_run", "The watched run")
     info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
     yield info
-    yield _gauge("dsprof_over", "1 once all ranks have ended their traces", now.is_over)
+    yield _gauge("dsprof_over", "1 once all ranks have ended, or are gone", now.is_over)
     yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
     yield _gauge("dsprof_epoch", "Starts of the process group, restarts included", now.epoch)
     yield _gauge("dsprof_ranks", "Ranks that have a trace", len(now.ranks))
@@ -197,7 +197,7 @@ _OF_RANKS = (
     (
         "dsprof_rank_silent",
         "1 if the rank has written nothing for 10 seconds",
-        lambda rank: float(rank.state == "silent"),
+        lambda rank: float(rank.state in ("silent", "gone")),
     ),
     (
         "dsprof_rank_lateness_seconds",

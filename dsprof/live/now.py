@@ -12,7 +12,8 @@ import msgspec
 from dsprof.diagnosis.model import StepParts
 from dsprof.findings.finding import Finding
 
-State = Literal["running", "silent", "ended", "crashed"]
+State = Literal["running", "silent", "gone", "ended", "crashed"]
+"""`silent`: without a sign of life for 10 s; `gone`: its process ended without a last line."""
 
 
 class InFlight(msgspec.Struct):
@@ -31,6 +32,7 @@ class RankNow(msgspec.Struct):
     host: str
     state: State
     step: int | None  # the last that it completed
+    silent_ns: int | None = None  # since its last sign of life; None: it wrote its last line
     step_ns: int | None = None  # median of its recent steps
     exposed_ns: int | None = None  # the same of exposed communication
     late_ns: int | None = None  # by how much others wait for it in one of them, mean
@@ -55,7 +57,7 @@ class RunNow(msgspec.Struct):
     run_key: str
     started: str  # ISO 8601, UTC
     world_size: int
-    is_over: bool  # all ranks that have a trace have written its last line
+    is_over: bool  # all ranks that have a trace have written its last line, or are gone
     ranks: list[RankNow]
     strip: Strip
     step: int | None = None  # the last that a rank completed
@@ -70,6 +72,7 @@ class RunNow(msgspec.Struct):
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet
     judge_failure: str = ""  # why the newest judgement failed
+    looked: str = ""  # when this was so: ISO 8601, UTC
     epoch: int = 1  # of the run: how often its process group was started by now
     waiting_rules: list[str] = []  # judged only when the run is over
     schema_version: int = 1

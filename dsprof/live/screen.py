@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import numpy as np
 
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Severity
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import capitalised, long_duration, named, shortened
 from dsprof.live.now import RankNow, RunNow
 
 Span = tuple[str, str]
@@ -30,10 +31,14 @@ _STYLES = {
 }
 _PARTS = (("compute", "blue"), ("exposed_comm", "bright_red"), ("copies", "cyan"))
 _REST_PARTS = (("idle", "grey50"), ("other", "grey50"))
+_LOST = {
+    "gone": "{who} {is_} gone: killed, or crashed without an exception.",
+    "silent": "{who} {is_} silent: killed, stopped, or unable to write.",
+}
 _NAMES = {"exposed_comm": "exposed communication"}
 _COLUMNS = 44
 """Characters of a line of a rank beside the strip and what the rank does."""
-_STRANGE = "\N{REPLACEMENT CHARACTER}"
+_LEAST_CELLS = 8
 _LONG_NS = 1_000_000_000
 """A collective in flight for longer is worth a line."""
 
@@ -48,7 +53,7 @@ class Chosen:
 
 def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
     """Return at most `height` lines; ranks that do not fit scroll with the one that is chosen."""
-    top = [_title(now), *_step(now, width), *_stuck(now, width), []]
+    top = [_title(now), *_lost(now, width), *_step(now, width), *_stuck(now, width), []]
     bottom = [[], *_findings(now, width, chosen)]
     room = max(height - len(top) - len(bottom) - 1, 1)
     lines = [*top, _rank_head(width), *_ranks(now, width, room, chosen), *bottom]
@@ -67,12 +72,43 @@ def _title(now: RunNow) -> Line:
     hosts = {rank.host for rank in now.ranks}
     where = next(iter(hosts)) if len(hosts) == 1 else fmt.plural(len(hosts), "host")
     epoch = f"epoch {now.epoch}, " if now.epoch > 1 else ""
-    state = "ended" if now.is_over else "running"
+    since = _moment(now.started, now.looked)
+    state = _state(now)
     return [
         ("dsprof ", "bold"),
-        (f"{present} on {shortened(where, 24)}, since {now.started[11:19]} UTC, {epoch}", ""),
-        (state, "bold" if now.is_over else "green"),
+        (f"{present} on {shortened(where, 24)}, since {since}, {epoch}", ""),
+        (state, "green" if state == "running" else "bold"),
     ]
+
+
+def _state(now: RunNow) -> str:
+    states = {rank.state for rank in now.ranks}
+    if not now.is_over:
+        return "running" if "running" in states else "no sign of life"
+    return "killed" if "gone" in states else "crashed" if "crashed" in states else "ended"
+
+
+def _moment(moment: str, looked: str) -> str:
+    """Return the time of the day, with the day where that is not today."""
+    day = "" if moment[:10] == looked[:10] or not looked else f"{moment[:10]} "
+    return f"{day}{moment[11:19]} UTC"
+
+
+def _lost(now: RunNow, width: int) -> Iterator[Line]:
+    """Name ranks without a sign of life, and say when the last one was."""
+    for state, words in _LOST.items():
+        lost = [rank for rank in now.ranks if rank.state == state]
+        if not lost:
+            continue
+        who = named([rank.rank for rank in lost]) if len(lost) < len(now.ranks) else "all ranks"
+        silent_ns = min((one.silent_ns for one in lost if one.silent_ns is not None), default=None)
+        last = ""
+        if silent_ns is not None and now.looked:
+            moment = datetime.fromisoformat(now.looked) - timedelta(microseconds=silent_ns / 1e3)
+            seen = _moment(moment.isoformat(timespec="seconds"), now.looked)
+            last = f" Last sign of life: {seen}, {long_duration(silent_ns)} ago."
+        text = words.format(who=capitalised(who), is_="is" if len(lost) == 1 else "are")
+        yield from ([(line, "bold bright_red")] for line in _wrapped(text + last, width))
 
 
 def _step(now: RunNow, width: int) -> Iterator[Line]:
@@ -124,7 +160,7 @@ def _ranks(now: RunNow, width: int, room: int, chosen: Chosen) -> Iterator[Line]
     first = min(max(chosen.rank - room // 2, 0), max(len(now.ranks) - room, 0))
     seen = now.ranks[first : first + room]
     doing = max((len(_doing(rank)) for rank in seen), default=0)
-    heat = _heat(now, max(width - _COLUMNS - doing, 0))
+    heat = _heat(now, max(width - _COLUMNS - doing, _LEAST_CELLS))
     for place, rank in enumerate(seen, first):
         style = "reverse" if place == chosen.rank else ""
         share = (
@@ -144,15 +180,17 @@ def _ranks(now: RunNow, width: int, room: int, chosen: Chosen) -> Iterator[Line]
 
 def _is_worth_a_look(rank: RankNow) -> bool:
     flying = rank.in_flight
-    return rank.state in ("silent", "crashed") or (flying is not None and flying.age_ns > _LONG_NS)
+    is_waiting = flying is not None and flying.age_ns > _LONG_NS
+    return is_waiting or rank.state in ("silent", "gone", "crashed")
 
 
 def _doing(rank: RankNow) -> str:
     flying = rank.in_flight
-    if flying is not None and (flying.age_ns > _LONG_NS or rank.state == "silent"):
-        group = f" of {flying.group}" if flying.group else ""
-        return f"in {flying.op}{group} for {fmt.duration(flying.age_ns)}"
-    return "" if rank.state == "running" else rank.state
+    state = "" if rank.state == "running" else rank.state
+    if flying is None or not (flying.age_ns > _LONG_NS or state):
+        return state
+    group = f" of {flying.group}" if flying.group else ""
+    return f"{state or fmt.duration(flying.age_ns)} in {flying.op}{group}"
 
 
 def _heat(now: RunNow, width: int) -> dict[int, Line]:
@@ -181,11 +219,12 @@ def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
         yield [("Not judged yet.", "")]
     if now.judged_steps is None:
         return
-    waiting = (
-        f"; judged only at its end: {', '.join(now.waiting_rules)}" if now.waiting_rules else ""
-    )
     count = fmt.plural(len(now.findings), "finding") if now.findings else "No findings"
-    yield [(f"{count} after {fmt.plural(now.judged_steps, 'step')}{waiting}"[:width], "bold")]
+    waiting = ""
+    if now.waiting_rules:
+        verb = "waits" if len(now.waiting_rules) == 1 else "wait"
+        waiting = f"; {fmt.plural(len(now.waiting_rules), 'rule')} {verb} for the end of the run"
+    yield [(f"{count} after {fmt.plural(now.judged_steps, 'step')}{waiting}", "bold")]
     for place, finding in enumerate(now.findings):
         is_chosen = place == chosen.finding
         mark = f"{finding.severity.value:<9}"

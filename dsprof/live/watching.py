@@ -13,6 +13,7 @@ from statistics import fmean, median
 from threading import Event
 from time import monotonic
 
+from dsprof.analysis.aggregates.endings import patience_ns
 from dsprof.diagnosis.model import StepParts
 from dsprof.errors import TraceError
 from dsprof.live.following import FollowedRank
@@ -21,23 +22,17 @@ from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
 from dsprof.trace.host_folders import HOSTS, host_folders
+from dsprof.trace.life import SILENT_S
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers import reader_of
-from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.run import find_run
-from dsprof.trace.schema import Group, Header, Step
-
-_SILENT_S = 10.0
-"""A living process writes at least every 5 s."""
+from dsprof.trace.run import can_grow, find_run
+from dsprof.trace.schema import Group, Step
 
 _SHORTEST_REST_S = 1.0
 
 SELDOM_S = 10.0
 """Between looks for programs, as often as Prometheus may ask: a look costs 10 ms."""
 
-_STALLED = 5
-"""So many typical steps without the end of one are a stall, if that is longer."""
-
+_LONG_AGO_S = 1e9
 _STRIP_RANKS = 64
 _MOST_ENDED = 4096
 
@@ -74,8 +69,8 @@ class Watched:
 
     @property
     def is_over(self) -> bool:
-        """Whether every rank that has a trace has ended it."""
-        return all(rank.is_over for rank in self.ranks.values())
+        """Whether every rank that has a trace has ended it, or is gone."""
+        return all(rank.is_over or rank.is_gone for rank in self.ranks.values())
 
     @property
     def is_behind(self) -> bool:
@@ -115,8 +110,8 @@ class Watched:
     def is_stalled(self) -> bool:
         """Whether no step has ended for much longer than steps take."""
         lengths = self.recent.lengths_ns()
-        patience_s = max(_SILENT_S, _STALLED * median(lengths) / 1e9 if lengths else 0)
-        return not self.is_over and monotonic() - self._moved_at > patience_s
+        waited_ns = (monotonic() - self._moved_at) * 1e9
+        return not self.is_over and waited_ns > patience_ns(median(lengths) if lengths else 0)
 
     def now(self) -> RunNow:
         """Say what the run does now."""
@@ -124,15 +119,18 @@ class Watched:
         steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns()
         step_ns = round(median(lengths)) if lengths else None
         straggler = self.recent.straggler()
+        ranks = [self._rank(number) for number in sorted(self.ranks)]
+        is_moving = any(rank.state == "running" for rank in ranks)
         return RunNow(
             run_key=first.run_key,
-            started=_date(first),
+            started=_date(first.started_epoch_ns / 1e9),
+            looked=_date(time.time()),
             world_size=first.world_size,
             is_over=self.is_over,
-            ranks=[self._rank(number) for number in sorted(self.ranks)],
+            ranks=ranks,
             strip=self._strip(steps),
             step=steps[-1] if steps else None,
-            steps_per_s=1e9 / step_ns if step_ns and not self.is_over else None,
+            steps_per_s=1e9 / step_ns if step_ns and is_moving else None,
             step_ns=step_ns,
             trend=self.recent.trend(),
             parts=(parts := _parts(self.recent)),
@@ -153,7 +151,7 @@ class Watched:
         names = _names(self._paths)
         run = find_run(self._paths)
         for path in run.files:
-            if path.suffix == ".gz" or reader_of(path) not in (NATIVE, None):
+            if not can_grow(path):
                 raise NotGrowingError(
                     f"{path}: packed or of another tool, so it does not grow; use dsprof report"
                 )
@@ -179,6 +177,7 @@ class Watched:
             host=followed.header.host,
             state=state,
             step=last,
+            silent_ns=None if followed.is_over else _bounded_ns(followed.life.silent_s),
             step_ns=round(median(one.total_ns for one in steps)) if steps else None,
             exposed_ns=_median(one.exposed_ns for one in steps),
             late_ns=_mean(one.caused_ns for one in steps),
@@ -220,7 +219,6 @@ def _state(followed: FollowedRank) -> tuple[State, InFlight | None]:
             InFlight(call.op, _label(state.groups, call.group), call.nbytes, now_ns - call.issue_ns)
             for call in state.in_flight[:1]
         ]
-        silent_s = (now_ns - state.beat_ns) / 1e9
     else:
         now_ns = time.time_ns() - followed.header.started_epoch_ns
         flying = [
@@ -232,8 +230,10 @@ def _state(followed: FollowedRank) -> tuple[State, InFlight | None]:
             )
             for line in followed.opened[:1]
         ]
-        silent_s = monotonic() - followed.grown_at
-    return ("silent" if silent_s > _SILENT_S else "running"), flying[0] if flying else None
+    if followed.is_gone:
+        return "gone", flying[0] if flying else None
+    is_silent = followed.life.silent_s > SILENT_S
+    return ("silent" if is_silent else "running"), flying[0] if flying else None
 
 
 def _label(groups: Mapping[int, Group], number: int) -> str:
@@ -276,9 +276,12 @@ def _sum(values: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _date(header: Header) -> str:
-    started = datetime.fromtimestamp(header.started_epoch_ns / 1e9, timezone.utc)
-    return started.isoformat(timespec="seconds")
+def _date(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, timezone.utc).isoformat(timespec="seconds")
+
+
+def _bounded_ns(seconds: float) -> int | None:
+    return round(max(seconds, 0) * 1e9) if seconds < _LONG_AGO_S else None
 
 
 def repeat(

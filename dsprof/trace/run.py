@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import os.path  # its questions answer False where Path's raise: in folders we may not enter
 import re
-import time
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,12 +28,13 @@ from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import find_state
 from dsprof.trace.host_folders import host_folders, shared_folder
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
+from dsprof.trace.life import life_of
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.rolling.parts import is_part, is_rolling, parts_of, possible_parts
+from dsprof.trace.rolling.parts import is_part, is_rolling, possible_parts
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
@@ -188,19 +188,31 @@ _LAST = b"\n]\n"
 """How a trace ends whose process has ended."""
 
 _FRESH_S = 15.0
-"""A process that records writes at least every 5 s."""
 
 
 def is_growing(run: RunFiles) -> bool:
-    """Say whether a rank has written lately, and not its last line."""
-    for path in run.files:
-        with suppress(OSError), open_input(path) as file:
-            status = os.fstat(file.fileno())
-            written = max([status.st_mtime, *(part.stat().st_mtime for part in parts_of(path))])
-            file.seek(max(status.st_size - len(_LAST), 0))
-            if file.read() != _LAST and time.time() - written < _FRESH_S:
-                return True
+    """Say whether a rank has shown life lately, and not written its last line."""
+    for path, header in zip(run.files, run.headers, strict=True):
+        if is_local(path) and _is_alive(path, header) and can_grow(path) and not _has_ended(path):
+            return True
     return False
+
+
+def can_grow(path: Path) -> bool:
+    """Say whether a file is a trace as dsprof records it, not packed and of no other tool."""
+    return path.suffix != ".gz" and reader_of(path) in (NATIVE, None)
+
+
+def _is_alive(path: Path, header: Header) -> bool:
+    life = life_of(path, header)
+    return life.silent_s < _FRESH_S and not life.is_gone
+
+
+def _has_ended(path: Path) -> bool:
+    with suppress(OSError), open_input(path) as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - len(_LAST), 0))
+        return file.read() == _LAST
+    return True  # what cannot be read does not grow
 
 
 class RankFiles(NamedTuple):

@@ -94,7 +94,7 @@ def test_report_works_inside_and_goes_where_it_is_told(
         page = run.report(tmp_path / "now.html")
     assert page == tmp_path / "now.html"
     assert page.stat().st_size > 1000
-    assert "not finished: rank 0" in capsys.readouterr().err
+    assert "still running; 0 steps so far" in capsys.readouterr().err
 
 
 def test_report_does_nothing_on_other_ranks(tmp_path: Path, be_rank: Callable[[int], None]) -> None:

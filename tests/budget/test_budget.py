@@ -193,6 +193,14 @@ def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
         load(text)
 
 
+def test_a_run_that_goes_on_holds_no_budget(load: Load) -> None:
+    going = run(findings=[])
+    going.run = msgspec.structs.replace(going.run, is_running=True)
+    [line] = lines(load("bytes_per_step: 1e12\n"), going)
+    assert line.startswith("the run goes on")
+    assert lines(load("bytes_per_step: 1e12\nmay_be_unknown: [data-quality]\n"), going) == []
+
+
 @pytest.mark.parametrize("rule", ["stuck-collective", "mismatched-collective"])
 def test_a_run_that_hung_holds_no_budget(load: Load, rule: str) -> None:
     hung = run(findings=[finding(rule, severity="critical")])

@@ -93,7 +93,7 @@ def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("dsprof.diagnosis.hang_evidence.boot_id", lambda: "boot-a")
+    monkeypatch.setattr("dsprof.trace.life.boot_id", lambda: "boot-a")
     assert hang(tmp_path, "--live", "--format", "json") == 1
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["stacks"]["2"] == ["file102.py:1 at"]

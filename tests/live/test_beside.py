@@ -43,6 +43,12 @@ def test_it_ends_a_minute_after_the_last_rank_was_killed(monkeypatch: pytest.Mon
     assert ended(monkeypatch, *states, is_done=False) == [False, False, False, True]
 
 
+def test_it_waits_for_a_restart_of_ranks_that_were_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = msgspec.structs.replace(run(rank(0, state="gone")), is_over=True)
+    states = (1, run(rank(0))), (20, over), (62, over)
+    assert ended(monkeypatch, *states, is_done=True) == [False, False, True]
+
+
 def test_after_a_restart_alerts_are_sent_by_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from dsprof.diagnosis.model import StepParts
 from dsprof.findings.finding import Finding, Severity, Status
@@ -41,13 +42,13 @@ def run(*ranks: RankNow, **fields: Any) -> RunNow:
     )
     busy = [[ns(75)] * 30 for _ in found]
     given: dict[str, Any] = {"step": 40, "step_ns": ns(100), "steps_per_s": 10.0, "parts": parts}
+    given["is_over"] = False
     return RunNow(
         "key",
         "2026-01-02T03:04:05+00:00",
         len(found),
-        False,
-        list(found),
-        Strip([one.rank for one in found][:64], list(range(30)), busy[:64]),
+        ranks=list(found),
+        strip=Strip([one.rank for one in found][:64], list(range(30)), busy[:64]),
         **(given | fields),
     )
 
@@ -69,9 +70,35 @@ def test_a_rank_that_waits_or_is_silent_says_so() -> None:
     brief = rank(1, in_flight=InFlight("all_reduce", "data", 8, ns(5)))
     found = lines(run(waiting, brief, rank(2, state="silent")))
     rows = [line for line in found if "node-a" not in line and "100 ms" in line][1:]
-    assert rows[0].endswith("in all_reduce of data for 3.00 s")
+    assert rows[0].endswith("░  3.00 s in all_reduce of data")
     assert "all_reduce" not in rows[1]
     assert rows[2].endswith("silent")
+
+
+def test_ranks_without_a_sign_of_life_are_named_with_the_time_of_the_last() -> None:
+    gone = rank(1, state="gone", silent_ns=ns(735_000))
+    found = lines(run(rank(0), gone, looked="2026-01-02T03:30:00+00:00"))
+    assert found[0].endswith("running")
+    text = " ".join(found[1:3])
+    assert text.startswith("Rank 1 is gone: killed, or crashed without an exception.")
+    assert "Last sign of life: 03:17:45 UTC, 12.2 min ago." in text
+    silent = rank(0, state="silent", silent_ns=ns(30_000))
+    found = lines(run(silent, looked="2026-01-03T00:00:10+00:00"))
+    assert found[0].endswith("since 2026-01-02 03:04:05 UTC, no sign of life")
+    assert "Last sign of life: 2026-01-02 23:59:40 UTC, 30.0 s ago." in " ".join(found[1:3])
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (("ended", "ended"), "ended"),
+        (("ended", "crashed"), "crashed"),
+        (("gone", "ended"), "killed"),
+    ],
+)
+def test_how_a_run_ended_is_said(states: tuple[str, ...], said: str) -> None:
+    ranks = [rank(number, state=state) for number, state in enumerate(states)]
+    assert lines(run(*ranks, is_over=True))[0].endswith(f", {said}")
 
 
 def test_all_fits_however_many_ranks_and_findings_there_are() -> None:
@@ -109,7 +136,7 @@ def test_findings_say_how_far_they_go_and_unfold() -> None:
     )
     now = run(findings=[failed], judged_steps=1, waiting_rules=["data-quality"])
     folded = "\n".join(lines(now))
-    assert "1 finding after 1 step; judged only at its end: data-quality" in folded
+    assert "1 finding after 1 step; 1 rule waits for the end of the run" in folded
     assert "high     Rank 1 delays every step. Look at rank 1." in folded
     assert "Rank 1 is last." not in folded
     assert "Rank 1 is last. Look at rank 1." in "\n".join(lines(now, finding=0))

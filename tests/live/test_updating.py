@@ -10,15 +10,18 @@ from threading import Event
 
 import pytest
 
+from dsprof.__main__ import main
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.live import updating
 from dsprof.live.site import Site
 from dsprof.live.updating import UpdatingSite
+from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, is_growing
 from tests.browser import EXECUTABLE, chromium
 from tests.dist.launch import PROGRAMS, environment
+from tests.factories import trace as make
 from tests.factories.trace_files import encode
 from tests.live.test_following import TRAILER, events
 
@@ -39,6 +42,7 @@ def test_a_run_goes_on_while_a_rank_writes(tmp_path: Path) -> None:
     for path in run.files:
         os.utime(path, (long_ago, long_ago))
     assert not is_growing(run)
+    run.headers[1].config["mode"] = "always"
     (tmp_path / "trace.rank00001.tail0").touch()  # of a rolling recording only parts grow
     assert is_growing(run)
     write(tmp_path, 9, is_over=True)
@@ -58,7 +62,29 @@ def test_the_end_of_a_run_that_goes_on_is_not_judged(tmp_path: Path) -> None:
     assert status[True]["data-quality"] is Status.UNKNOWN
     assert status[False]["data-quality"] is Status.FAIL
     assert found[True].quality.unclean_ranks == []
+    assert "still running" in found[True].quality.line
     assert found[True].headline.rule != "data-quality"
+
+
+def test_a_report_of_a_run_that_goes_on_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, 9)
+    main(["report", str(tmp_path), "--format", "text", "-o", "-"])
+    assert "9 steps | still running" in capsys.readouterr().out
+
+
+def test_a_wait_much_longer_than_steps_is_judged_though_its_processes_live(tmp_path: Path) -> None:
+    waits = make.hanging("all_reduce", 450, seq=99, step=9)
+    for rank in range(2):
+        lines = [*events(rank, 9), *([waits] if rank else [])]
+        lines.append(LINES["heartbeat"](args=make.heartbeat(30_000, rank, 29_000)))
+        content = encode(lines).removesuffix(b"\n]\n")
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(content)
+    diagnosis = diagnose(find_run([tmp_path]), is_running=True)
+    assert not diagnosis.run.is_running
+    failed = [one.rule for one in diagnosis.findings if one.status is Status.FAIL]
+    assert "stuck-collective" in failed
 
 
 def test_pages_are_of_the_newest_judgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,14 @@ OPEN_CALLS = 1 << 16
 _LEAST_OPEN_CALLS = 16  # of a group on each rank
 
 
+_STALLED_NS, _STALLED_STEPS = 10_000_000_000, 5
+
+
+def patience_ns(step_ns: float) -> float:
+    """Return after how long a wait is a stall, in a run whose steps take so long."""
+    return max(_STALLED_NS, _STALLED_STEPS * step_ns)
+
+
 @dataclass(frozen=True, slots=True)
 class PairCall:
     """A send or receive that did not end or was not waited for, the n-th with its peer."""
@@ -134,6 +142,11 @@ class Endings(Aggregate):
         here = [ending for ending in self.ranks.values() if ending.host == host]
         kills = max((end.trailer.oom_kills for end in here if end.trailer), default=0)
         return 0 < sum(ending.trailer is None for ending in here) <= kills
+
+    def is_stalled(self, step_ns: float) -> bool:
+        """Say whether a rank did nothing but wait at last, for much longer than steps take."""
+        beats = [end.heartbeat for end in self.ranks.values() if end.trailer is None]
+        return any(beat and beat.oldest_ns > patience_ns(step_ns) for beat in beats)
 
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""

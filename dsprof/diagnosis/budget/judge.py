@@ -48,6 +48,8 @@ def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
     failing = [one for one in diagnosis.findings if one.status is Status.FAIL]
     said = {one.rule: one.summary for one in reversed(failing) if one.rule in _HUNG}
     quality = diagnosis.quality
+    if diagnosis.run.is_running and _ENDS not in budget.may_be_unknown:
+        yield f"the run goes on, and {_ENDS} is not in may_be_unknown; check it when it has ended"
     if quality.is_recorded and (quality.unclean_ranks or quality.exceptions):
         said[_ENDS] = next((one.summary for one in failing if one.rule == _ENDS), "")
     for rule, why in said.items():

@@ -67,11 +67,12 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
     if history.detailed_steps < history.steps:
         details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
         told = f"{told}, {details}" if told else details
+    state = "still running" if run.is_running else "complete"
     cost = quality.training_cost_share
     costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"
     notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)
     remarks = f"; {plural(notes, 'note')}" if notes else ""
-    return f"{present}, {told or 'complete'}{costs}{remarks}"
+    return f"{present}, {told or state}{costs}{remarks}"
 
 
 def _some(ranks: int) -> str:

@@ -41,6 +41,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         epoch=run.epoch,
         epochs=run.epochs,
         parameters=_parameters(summary[Engines]),
+        is_running=run.is_running,
     )
 
 

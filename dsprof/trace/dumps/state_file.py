@@ -116,6 +116,12 @@ def state_name(run_key: str, rank: int, pid: int) -> str:
     return f"dsprof-{os.getuid()}-{run}-{rank}-{pid}.state"
 
 
+def state_of(header: Header) -> str:
+    """Return the name of the file of the process that wrote a trace; "" if that is no name."""
+    name = header.state_file or state_name(header.run_key, header.rank, header.pid)
+    return name if name == os.path.basename(name) else ""
+
+
 def kept_name(rank: int, pid: int) -> str:
     """Return the name of a copy in the folder of traces."""
     return f"state-rank{rank:05d}-{pid}.bin"
@@ -149,8 +155,7 @@ def _memory_devices() -> set[int]:
 def find_state(header: Header, folder: Path) -> RankState | None:
     """Return the state of the process that wrote a trace: the live one, or a copy beside it."""
     copies = [folder / kept_name(header.rank, header.pid)]
-    name = header.state_file or state_name(header.run_key, header.rank, header.pid)
-    if name == os.path.basename(name) and header.boot_id == boot_id():
+    if (name := state_of(header)) and header.boot_id == boot_id():
         copies = [*(place / name for place in memory_folders()), *copies]
     for path in copies:
         with suppress(TraceError, OSError):

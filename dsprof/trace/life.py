@@ -1,0 +1,65 @@
+"""Whether the process that records a rank still lives, as far as it shows from this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dsprof.environment import boot_id
+from dsprof.environment.processes import GONE, look_at
+from dsprof.errors import TraceError
+from dsprof.trace.dumps.state_file import Sign, memory_folders, read_sign, state_of
+from dsprof.trace.rolling.parts import is_rolling, parts_of
+from dsprof.trace.schema import Header
+
+SILENT_S = 10.0
+"""A living process writes at least every 5 s."""
+
+
+class Life(NamedTuple):
+    """When a process last wrote to its trace or its live state, and whether it is gone for sure."""
+
+    silent_s: float
+    is_gone: bool
+
+
+def life_of(path: Path, header: Header) -> Life:
+    """Return the last sign of life of a rank that has not ended its trace."""
+    silent_s = time.time() - _written_s([path, *(parts_of(path) if is_rolling(header) else ())])
+    sign = _sign(header)
+    if sign is not None:
+        silent_s = min(silent_s, (time.monotonic_ns() - sign.beat_ns) / 1e9)
+    # In a container of their own processes have other numbers: the live state or silence decides.
+    is_seen = sign is not None or (is_here(header) and silent_s > SILENT_S)
+    is_gone = is_seen and look_at(header.pid, header.started_monotonic_ns).state == GONE
+    return Life(silent_s, is_gone)
+
+
+def is_here(header: Header) -> bool:
+    """Say whether the process of a rank ran on this machine since it was started."""
+    return bool(header.boot_id) and header.boot_id == boot_id()
+
+
+def _written_s(files: Iterable[Path]) -> float:
+    """Return when one of the files was last written; 0 if that is unknown."""
+    found = [0.0]
+    for file in files:
+        with suppress(OSError):
+            found.append(file.stat().st_mtime)
+    return max(found)
+
+
+def _sign(header: Header) -> Sign | None:
+    """Return the sign of life in the memory of this machine, if the process keeps one there."""
+    name = state_of(header)
+    if not name or not is_here(header):
+        return None
+    for folder in memory_folders():
+        with suppress(TraceError):
+            sign = read_sign(folder / name)
+            if (sign.rank, sign.pid) == (header.rank, header.pid):
+                return sign
+    return None
