@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsprof._version import __version__
 from dsprof.analysis.engine import Job, Progress, fold, parted, shown
+from dsprof.analysis.freed_memory import kept_freed_memory
 from dsprof.errors import DsprofError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class DaskEngine:
 
         The scheduler repeats what a worker that dies has done, or was to do.
         """
-        with self._client() as client:
+        with self._client() as client, _plain_errors(self._address):
             # Merged when all are read: a merge beside a task that kills its worker dies with it.
             parts = list(shown(_results(client, job, tasks), len(tasks), progress))
             whole: Any = fold(parts, partial(client.submit, job.merge, pure=False))
@@ -65,6 +66,29 @@ class DaskEngine:
                 ) from None
             _check_versions(client)
             yield client
+
+
+@contextmanager
+def _plain_errors(address: str) -> Iterator[None]:
+    """Say in dsprof's words what happened to the cluster.
+
+    Raises:
+        DsprofError: no worker survived a merge, or the scheduler is gone.
+    """
+    from distributed import CancelledError, KilledWorker
+
+    try:
+        yield
+    except KilledWorker:
+        raise DsprofError(
+            "Dask workers were killed while they merged what they had read, probably because "
+            "memory ran out; start workers with more memory"
+        ) from None
+    except CancelledError:
+        raise DsprofError(
+            f"the Dask scheduler at {address} does not answer any more; start it again, and "
+            "repeat the command"
+        ) from None
 
 
 def installed_version() -> str:
@@ -107,11 +131,15 @@ def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tup
 
 
 def _worked(work: Callable[[T], R], task: T) -> R:
-    """Work; Dask cannot send a deeper traceback, and its client would wait for it forever."""
+    """Work; Dask cannot send a deep traceback, and its client would wait for it forever."""
     try:
-        return work(task)
+        with kept_freed_memory():
+            return work(task)
     except RecursionError as error:
-        raise error.with_traceback(None) from None
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        raise error.with_traceback(place) from None
 
 
 def _has_killed(future: Any) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from operator import add
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from dask.config import set as dask_settings
@@ -89,8 +91,57 @@ def bottomless(task: int) -> list[int]:
 
 @pytest.mark.dist
 def test_an_error_with_a_deep_traceback_ends_the_report(cluster: str) -> None:
-    with pytest.raises(RecursionError):
+    with pytest.raises(RecursionError) as caught:
         DaskEngine(cluster).merged(Job(bottomless, add, bottomless), [1], unshown)
+    assert caught.traceback[-1].name == "bottomless"
+
+
+def greedy(*_: object) -> list[int]:
+    raise MemoryError
+
+
+def unsurvived(one: list[int], other: list[int]) -> list[int]:
+    """Kill the process, as the kernel does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return one + other
+
+
+@pytest.mark.dist
+def test_a_worker_without_memory_ends_the_report(cluster: str) -> None:
+    with pytest.raises(MemoryError):
+        DaskEngine(cluster).merged(Job(greedy, add, lost), [1], unshown)
+    with pytest.raises(DsprofError, match=r"killed while they merged.*with more memory"):
+        DaskEngine(cluster).merged(
+            Job(survivors, unsurvived, lost), [(1, None), (2, None)], unshown
+        )
+
+
+def waiting(port: int) -> list[int]:
+    """Tell the test that the task has begun, and go on when the connection ends."""
+    with socket.create_connection(("127.0.0.1", port)) as begun:
+        return [len(begun.recv(1))]
+
+
+_WAIT = Job(waiting, add, waiting)
+
+
+@pytest.mark.dist
+def test_a_scheduler_that_goes_ends_the_report() -> None:
+    settings = _SETTINGS | {"distributed.comm.timeouts.connect": "1s"}
+    with dask_settings(settings), socket.create_server(("127.0.0.1", 0)) as listener:
+        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        found = LocalCluster(n_workers=1, host="127.0.0.1", **options)
+        address = found.scheduler_address.removeprefix("tcp://")
+
+        def close() -> None:
+            with listener.accept()[0]:
+                found.close()
+
+        closing = Thread(target=close)
+        closing.start()
+        with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
+            DaskEngine(address).merged(_WAIT, [listener.getsockname()[1]], unshown)
+        closing.join()
 
 
 @pytest.mark.dist
