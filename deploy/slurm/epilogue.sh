@@ -7,6 +7,10 @@ folder="${DSPROF_OUT:-${SLURM_SUBMIT_DIR:-.}/dsprof-${SLURM_JOB_ID:?}}"
 [ -d "$folder" ] || exit 0
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0
 
-dsprof report "$folder" -o "$folder/report.html" --quiet || true
+# The log says whether Slurm ended the job, as at its time limit.
+log=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdOut=//p')
+grep -qs ' CANCELLED AT ' "$log" && set -- "$log"
+
+dsprof report "$folder" "$@" -o "$folder/report.html" --quiet || true
 dsprof hang "$folder" -o "$folder/hang.txt" --quiet || true
 exit 0

@@ -112,5 +112,6 @@ def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:
         elif span.steps:
             furthest = None
         end = epoch.end
-        unrecorded, starts = max(epoch.restarts - starts, 0), epoch.restarts + 1
+        before = epoch.restarts if epoch.restarts >= 0 else starts  # Slurm tells no first start
+        unrecorded, starts = max(before - starts, 0), before + 1
         yield replace(epoch, gap_ns=gap_ns, unrecorded=unrecorded, repeated=repeated)

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+SLURM = "Slurm"
+"""The kind of fact that says why Slurm ended a job: "time limit", "cancelled", "job requeue"."""
+
 MOST_VALUES = 64
 """Of each kind of fact so many values are kept: a log of gigabytes comes to a few kilobytes."""
 

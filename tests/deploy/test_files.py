@@ -41,6 +41,21 @@ def test_a_job_ends_with_its_report(tmp_path: Path) -> None:
     assert (tmp_path / "dsprof-7" / "hang.txt").stat().st_size
 
 
+def test_a_report_says_that_a_job_reached_its_time_limit(tmp_path: Path) -> None:
+    for trace in write_run(tmp_path / "dsprof-7"):
+        whole = trace.read_text()
+        trace.write_text(whole[: whole.index('"name":"trailer"')])
+    log, scontrol = tmp_path / "slurm-7.out", tmp_path / "scontrol"
+    said = "JOB 7 ON n1 CANCELLED AT 2026-11-25T22:04:43 DUE TO TIME LIMIT"
+    log.write_text(f"slurmstepd-n1: error: *** {said} ***\n")
+    scontrol.write_text(f"#!/bin/sh\necho '   StdOut={log}'\n")
+    scontrol.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), str(ROOT / ".venv" / "bin"), os.environ["PATH"]])
+    given = {"PATH": path, "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    subprocess.run([DEPLOY / "slurm" / "epilogue.sh"], env=given, check=True)
+    assert "The job reached its time limit" in (tmp_path / "dsprof-7" / "report.html").read_text()
+
+
 def test_a_job_that_recorded_nothing_ends_as_before(tmp_path: Path) -> None:
     given = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
     subprocess.run([DEPLOY / "slurm" / "epilogue.sh"], env=given, check=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.environment import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.rank_log import CallKind, LoggedCalls, RankLog
+from dsprof.trace.rank_log import SLURM, CallKind, LoggedCalls, RankLog
 from dsprof.trace.rank_trace import RankTrace
 
 
@@ -30,7 +30,7 @@ class Logs(Aggregate):
     def is_nccl(self) -> bool:
         """Whether NCCL or RCCL itself speaks in one of the logs."""
         return any(
-            log.facts.keys() - {"loss scale"} or log.variables for log in self.ranks.values()
+            log.facts.keys() - {"loss scale", SLURM} or log.variables for log in self.ranks.values()
         )
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -13,8 +14,16 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural
 from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.rank_log import SLURM
 
 _MOST_SKIPPED = 5
+_ENDED_BY_SLURM = {
+    "time limit": (
+        "The job reached its time limit",
+        "Request more time with `--time`, or save a checkpoint before the limit",
+    ),
+    "cancelled": ("The job was cancelled", "Ask who called `scancel` if you did not"),
+}
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
 
@@ -36,7 +45,7 @@ class DataQuality:
         why="A missing rank may be the straggler, and dropped events make every sum too small.",
         category="quality",
         order=10,
-        needs=(Run, Steps, Endings),
+        needs=(Run, Steps, Endings, Logs),
         judges_end=True,
     )
     thresholds = Thresholds()
@@ -45,7 +54,7 @@ class DataQuality:
         """Report each kind of gap by itself."""
         facts = run[Run]
         gaps = [
-            *self._gaps(facts, run[Endings]),
+            *self._gaps(facts, run[Endings], run[Logs]),
             *self._interrupted(run[Endings]),
             *self._remarks(facts, run[Steps], thresholds),
         ]
@@ -55,11 +64,15 @@ class DataQuality:
             text = "They were not recorded by dsprof: whether they are complete is unknown."
             yield self.meta.finding(Status.PASS, text, title=title)
 
-    def _gaps(self, facts: Run, endings: Endings) -> Iterable[Finding]:
+    def _gaps(self, facts: Run, endings: Endings, logs: Logs) -> Iterable[Finding]:
         if facts.missing_ranks and facts.selection.has_all_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
-            yield self._unclean(facts, endings) if endings.ranks else self._cut(facts.unclean_ranks)
+            yield (
+                self._unclean(facts, endings, logs)
+                if endings.ranks
+                else self._cut(facts.unclean_ranks)
+            )
         if facts.exceptions:
             yield self._failed(facts.exceptions)
         if facts.sampled_ranks:
@@ -97,8 +110,10 @@ class DataQuality:
             confidence="high",
         )
 
-    def _unclean(self, run: Run, endings: Endings) -> Finding:
+    def _unclean(self, run: Run, endings: Endings, logs: Logs) -> Finding:
         ranks, ends = run.unclean_ranks, endings.ranks
+        if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
+            return self._ended_by_slurm(ended[0], ranks, endings)
         who = named(ranks).capitalize()
         problem = f"{who} ended without a trailer{after_step(ends, ranks)}"
         return self.meta.finding(
@@ -113,6 +128,24 @@ class DataQuality:
             "by the job's time limit cannot.",
             action=f"Read the last lines of the log of {named(ranks)}. The record is analysed; up "
             "to its last half second is missing.",
+            ranks=tuple(ranks),
+            evidence=(last_completed(ends),),
+            confidence="high",
+        )
+
+    def _ended_by_slurm(self, how: str, ranks: Sequence[int], endings: Endings) -> Finding:
+        problem, fix = _ENDED_BY_SLURM[how]
+        ends = endings.ranks
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}{after_step(ends, ranks)}, and Slurm killed {named(ranks)}."
+            f"{completed_last(ends, ranks)}",
+            problem=problem,
+            fix=fix,
+            title=problem,
+            severity=Severity.MEDIUM,
+            cause="The log of the job says so.",
+            action=f"{fix}. The record is analysed; up to its last half second is missing.",
             ranks=tuple(ranks),
             evidence=(last_completed(ends),),
             confidence="high",

@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
+from dsprof.trace.rank_log import SLURM, RankLog
 from dsprof.trace.schema import Trailer
 from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
 
@@ -83,6 +84,20 @@ def test_a_rank_that_ended_badly_is_named():
             (1, "no trailer: killed, crashed, or still running"),
         )
     )
+
+
+def test_the_end_by_slurm_is_named_where_the_log_tells_it():
+    log = RankLog()
+    log.say(SLURM, "time limit")
+    first = zero_rank(0, trailer=None)
+    first.log = log
+    finding = said(RULE, first, zero_rank(1, trailer=None))
+    assert finding.problem == "The job reached its time limit"
+    assert finding.summary.startswith(
+        "The job reached its time limit after step 5, and Slurm killed ranks 0-1. Last completed"
+    )
+    first.log = RankLog()
+    assert "ended without a trailer" in said(RULE, first, zero_rank(1, trailer=None)).summary
 
 
 def test_of_a_killed_rank_on_a_device_it_is_not_known_what_was_in_flight():

@@ -84,6 +84,13 @@ def test_starts_that_left_no_trace_are_counted(tmp_path: Path) -> None:
     assert diagnosis.epochs.rows[1].unrecorded == 2
 
 
+def test_a_first_start_that_slurm_does_not_count_is_no_other(tmp_path: Path) -> None:
+    first = Start(0, ends=(None, None), fields=(("restarts", -1),))
+    found, _ = judged(tmp_path, first, Start(30))
+    assert found.problem.startswith("1 restart cost ")
+    assert "before the first collective" not in found.summary
+
+
 def test_epochs_that_are_not_read_are_counted_once(tmp_path: Path) -> None:
     starts = (Start(60 * one, steps=1, world_size=1, ends=(None,)) for one in range(40))
     assert judged(tmp_path, *starts)[0].problem.startswith("39 restarts cost ")

@@ -8,7 +8,7 @@ import pytest
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
-from dsprof.trace.rank_log import CollectiveTimeout, LastWork, LogMark
+from dsprof.trace.rank_log import SLURM, CollectiveTimeout, LastWork, LogMark
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
@@ -442,3 +442,17 @@ def test_further_communicators_are_no_start():
     whole = make.run(ranks=2)
     traces = make.read([*whole, *whole])
     assert [trace.log.starts for trace in traces] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("*** JOB 4 ON n1 CANCELLED AT 2026-11-25T22:04:43 DUE TO TIME LIMIT ***", "time limit"),
+        ("*** STEP 3.0 ON n1 CANCELLED AT 2026-11-25T22:03:18 ***", "cancelled"),
+        ("*** JOB 8 ON n1 CANCELLED AT 2026-11-25T22:05:21 DUE TO JOB REQUEUE ***", "job requeue"),
+    ],
+)
+def test_slurm_says_why_it_ended_a_job(line, cause):
+    (trace,) = make.read([f"slurmstepd-n1: error: {line}"])
+    assert trace.log.values(SLURM) == {cause: 1}
+    assert trace.notes == []

@@ -25,7 +25,8 @@ _SIGNS = re.compile(
     rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog at work"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)|RunningAvgSamplesPerSec="
-    rb"|Setting OMP_NUM_THREADS environment variable for each process",
+    rb"|Setting OMP_NUM_THREADS environment variable for each process"
+    rb"|^slurmstepd\S*: error: \*\*\* ",
     re.M,
 )
 _NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object

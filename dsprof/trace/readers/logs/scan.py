@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsprof.trace.rank_log import CollectiveTimeout, LogMark, RankLog, Room, Throughput
+from dsprof.trace.rank_log import SLURM, CollectiveTimeout, LogMark, RankLog, Room, Throughput
 from dsprof.trace.readers.logs import benchmark_tables
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
@@ -24,7 +24,7 @@ from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, ran
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
-    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
+    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *benchmark_tables.MARKS,
 )
 """Marks of lines that are looked at."""
@@ -38,6 +38,10 @@ _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
     r"(?:output empty list|returned -61\b)"
+)
+_CANCELLED = re.compile(
+    r"^slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
+    r"(?:DUE TO (?P<cause>[A-Z ]{1,40}) )?\*\*\*"
 )
 _THROUGHPUT = re.compile(
     r"global_step=(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
@@ -165,6 +169,8 @@ class LogScan:
             log = self._writer(rank).log
             if report := _report(match):
                 log.report(report)
+        elif match := _CANCELLED.search(text):
+            self._writer(rank).log.say(SLURM, (match["cause"] or "cancelled").lower())
         elif match := _NO_PROVIDER.search(text):
             log = self._writer(rank).log
             log.say("libfabric failure", f"no {match['name']} device found")
@@ -239,7 +245,8 @@ class LogScan:
                 notes[rank] = _NUMBERED.format(count=len(unplaced))
         if nobody is not None and not placed:
             rank = max(rank_in_name, 0)
-            if rank_in_name < 0:
+            of_job = RankLog(facts={SLURM: dict(nobody.log.values(SLURM))})
+            if rank_in_name < 0 and nobody.log != of_job:
                 notes[rank] = "a log does not say which rank wrote it; it counts for rank 0"
             placed[rank] = []
         if nobody is not None:
