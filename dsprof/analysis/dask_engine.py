@@ -37,6 +37,9 @@ class DaskEngine:
         with self._client() as client, _plain_errors(self._address):
             # Merged when all are read: a merge beside a task that kills its worker dies with it.
             parts = list(shown(_results(client, job, tasks), len(tasks), progress))
+            # Neighbours are merged: those of one worker need not be sent.
+            places = client.who_has(parts)
+            parts.sort(key=lambda part: places[part.key])
             whole: Any = fold(parts, partial(client.submit, job.merge, pure=False))
             found: R = whole.result()
             return found
