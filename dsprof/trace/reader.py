@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -31,6 +31,7 @@ from dsprof.trace.schema import (
     HOOKS,
     KINDS,
     LARGEST_WORLD,
+    LATE_STEPS,
     PHASE,
     SCHEMA_VERSION,
     USER,
@@ -134,13 +135,14 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     opened: dict[int, Line] = {}
     whole = 0
     parts = parts_of(path) if is_rolling(trace.header) else []
-    trace.newest_from = _newest_from(parts)
+    begun = _segments(parts)
+    trace.newest_from = _newest_from(begun)
     chunks = chain(
         _chunks(path, steps),
         *(
             _part_chunks(part, trace.newest_from, steps)
             for part in parts
-            if steps is None or _may_hold(part, trace.newest_from, steps)
+            if steps is None or _may_hold(part, begun, steps)
         ),
     )
     for rows, events, broken, unknown in chunks:
@@ -199,25 +201,37 @@ def first_whole_step(path: Path) -> int:
     Raises:
         TraceError: a file has become unreadable.
     """
-    return _newest_from(parts_of(path))
+    return _newest_from(_segments(parts_of(path)))
 
 
-def _newest_from(parts: Iterable[Path]) -> int:
-    """Return the first step of which, and of all later ones, the tails hold all lines."""
-    begun: list[Segment] = []
+def _segments(parts: Iterable[Path]) -> dict[Path, Segment]:
+    """Return how the tails begin."""
+    found: dict[Path, Segment] = {}
     for path in parts:
         if path.name.endswith(TAILS):
-            first = read_lines(read_start(path, _SEGMENT_BYTES).partition(b"\n")[0])
-            begun += [event.args for event in first.events if isinstance(event.args, Segment)]
-    oldest = min(begun, key=attrgetter("number"), default=Segment(0))
-    return oldest.step + 2 if oldest.number else 0
+            start = read_lines(read_start(path, _SEGMENT_BYTES).partition(b"\n")[0])
+            for event in start.events:
+                if isinstance(event.args, Segment):
+                    found[path] = event.args
+    return found
 
 
-def _may_hold(part: Path, newest_from: int, steps: range) -> bool:
+def _newest_from(begun: Mapping[Path, Segment]) -> int:
+    """Return the first step of which, and of all later ones, the tails hold all lines."""
+    oldest = min(begun.values(), key=attrgetter("number"), default=Segment(0))
+    return oldest.step + LATE_STEPS if oldest.number else 0
+
+
+def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
     """Say whether details of steps can be in a part; roll-ups are of no step."""
-    if part.name.endswith(TAILS):
-        return steps.stop > newest_from
-    return part.name.endswith(KEPT) and steps.start < newest_from
+    newest_from = _newest_from(begun)
+    if not part.name.endswith(TAILS):
+        return part.name.endswith(KEPT) and steps.start < newest_from
+    if (mine := begun.get(part)) is None:
+        return True
+    later = [one.step for one in begun.values() if one.number > mine.number]
+    is_before = later and steps.start > later[0] + LATE_STEPS
+    return not is_before and steps.stop > max(newest_from, mine.step - LATE_STEPS)
 
 
 def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[Chunk]:

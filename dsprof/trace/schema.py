@@ -481,7 +481,7 @@ class Segment(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class StepIndex(msgspec.Struct, omit_defaults=True):
-    """Where steps are in the file, about every MiB; absent if the process was killed."""
+    """Where steps are in the file, about every MiB; the last one counts."""
 
     at_bytes: Annotated[list[int], "offsets in the file at which a line begins"] = []
     steps: Annotated[
@@ -709,7 +709,7 @@ KINDS: Final = (
         "before the first event of a lane",
         what="names of lanes, for Perfetto",
     ),
-    Kind(INDEX, StepIndex, "before the trailer, except in rolling recordings"),
+    Kind(INDEX, StepIndex, "every 16 MiB and before the trailer, except in rolling recordings"),
     Kind("trailer", Trailer, "last", "trailer"),
 )
 """All kinds of lines; a reader passes over others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def long_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trace of 4 MB, in which a site is described far before the steps that name it."""
     monkeypatch.setattr(step_index, "_SPACING_BYTES", 1 << 15)
+    monkeypatch.setattr(step_index, "WRITTEN_EVERY_BYTES", 1 << 19)
     run = Run(tmp_path)
     run.writer._drain = with_sites(run, run.writer._drain)
     run.definitions.append(Group(1, "key", "world", ranks=[0, 1], size=2))
@@ -111,9 +113,31 @@ def test_a_time_is_found_without_the_rest(long_trace, read_bytes):
         assert sum(read_bytes) < long_trace.stat().st_size / 2
 
 
-def test_a_cut_file_is_read_whole(long_trace):
+@pytest.mark.parametrize("more_bytes", [20, 250_000])
+def test_of_a_file_that_a_killed_process_left_only_the_end_is_read_as_well(
+    long_trace, read_bytes, monkeypatch, more_bytes
+):
     data = long_trace.read_bytes()
-    long_trace.write_bytes(data[: data.rindex(b'{"cat":"index"')])
+    places = [found.start() for found in re.finditer(b'{"cat":"index"', data)]
+    long_trace.write_bytes(data[: places[4] + more_bytes])
+    monkeypatch.setattr(step_cutting, "_INDEX_BYTES", 1 << 10)
+    monkeypatch.setattr(step_cutting, "_LOOK_BACK_BYTES", 1 << 20)
+    whole = read_trace(long_trace)
+    ended = [(one.end_ns, one.step) for one in whole.steps]
+    cut_to_steps(whole, WANTED)
+    read_bytes.clear()
+    part = read_trace(long_trace, WANTED)
+    cut_to_steps(part, WANTED)
+    assert facts(part) == facts(whole)
+    assert sum(read_bytes) < len(data) * 0.6
+    since = Since("", before_end_ns=ended[-1][0] - ended[600][0])
+    found = first_step_since(long_trace, 5, since, lambda steps: read_trace(long_trace, steps))
+    assert found == 601
+
+
+def test_a_cut_file_without_an_index_is_read_whole(long_trace):
+    data = long_trace.read_bytes()
+    long_trace.write_bytes(data[: data.index(b'{"cat":"index"')])
     whole, part = read_trace(long_trace), read_trace(long_trace, WANTED)
     cut_to_steps(whole, WANTED)
     cut_to_steps(part, WANTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import LATE_STEPS, StepIndex
-from dsprof.trace.selection import Since
+from dsprof.trace.selection import OPEN_END, Since
 from dsprof.trace.selection.step_cutting import read_index
 from dsprof.trace.source import Source
 
@@ -27,7 +27,9 @@ def first_step_since(path: Path, started_epoch_ns: int, since: Since, read: Read
     with Source(path) as source:
         index = read_index(source)
     if index is not None and index.ended_ns[-1]:
-        after_ns = _after_ns(since, index.ended_ns[-1], started_epoch_ns)
+        newest = _ends(read(range(index.steps[-1] - LATE_STEPS, OPEN_END)))
+        end_ns, _ = max(newest, default=(index.ended_ns[-1], 0))
+        after_ns = _after_ns(since, end_ns, started_epoch_ns)
         ended = _ends(read(_near(index, after_ns)))
     else:
         ended = _ends(read(None))
@@ -49,7 +51,7 @@ def _near(index: StepIndex, after_ns: int) -> range:
     """Return the steps between the marks around a time."""
     place = bisect_right(list(accumulate(index.ended_ns, max)), after_ns)
     first = index.steps[place - 1] if place else 0
-    last = index.steps[min(place, len(index.steps) - 1)]
+    last = index.steps[place] if place < len(index.steps) else OPEN_END
     return range(first - LATE_STEPS, last + LATE_STEPS + 1)
 
 

@@ -14,10 +14,12 @@ from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, StepIndex
 from dsprof.trace.source import Source
+from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 
 _TAIL_BYTES = 1 << 14
 _INDEX_BYTES = 1 << 16
 """The index and the trailer are shorter."""
+_LOOK_BACK_BYTES = 2 * WRITTEN_EVERY_BYTES
 _NEAR_BYTES = 1 << 16  # reading so much more costs less than another request
 
 _TIMED = tuple(
@@ -28,27 +30,38 @@ _LINE_OF_STEP = re.compile(
     + "|".join(_TIMED).encode()
     + rb')","args":\{[^\n]*?"step":(\d{1,18})[,}]'
 )
-_INDEX_LINE = re.compile(rb'^\{"cat":"' + INDEX.encode() + rb'".*$', re.M)
+_INDEX_START = b'\n{"cat":"%s"' % INDEX.encode()
 _index = msgspec.json.Decoder(LINES[INDEX])
 _STARTS = tuple(f'{{"cat":"{cat}"'.encode() for cat in _TIMED)
 
 
 def read_index(source: Source) -> StepIndex | None:
-    """Return the index of an uncompressed native trace, whose place is its last one.
+    """Return the last index of an uncompressed native trace, with all after it as its last place.
 
-    None without one, or with one that does not fit the file.
+    It is at the end, or far before it if the process was killed. None without one, or with one that
+    does not fit the file.
     """
     if not source.is_plain:
         return None
-    end = source.end(_INDEX_BYTES)
-    if not (found := [*_INDEX_LINE.finditer(end)]):
-        return None
+    for size in (_INDEX_BYTES, _LOOK_BACK_BYTES):
+        end = source.end(size)
+        begin = len(end)
+        for _ in range(2):  # the last one may be cut
+            if (begin := end.rfind(_INDEX_START, 0, begin)) < 0:
+                break
+            index = _decoded(end[begin + 1 :].partition(b"\n")[0])
+            if index is not None:
+                index.others.append((source.nbytes - len(end) + begin + 1, source.nbytes))
+                return index if _fits(index, source.nbytes) else None
+    return None
+
+
+def _decoded(line: bytes) -> StepIndex | None:
     try:
-        index: StepIndex = _index.decode(found[-1][0].rstrip(b",\r")).args
+        index: StepIndex = _index.decode(line.rstrip(b",\r")).args
     except (msgspec.DecodeError, RecursionError):
         return None
-    index.others.append((source.nbytes - len(end) + found[-1].start(), source.nbytes))
-    return index if _fits(index, source.nbytes) else None
+    return index
 
 
 def _fits(index: StepIndex, nbytes: int) -> bool:

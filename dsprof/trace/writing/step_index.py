@@ -1,4 +1,4 @@
-"""Notes while a trace is written where its steps are: the line before the trailer says it.
+"""Notes while a trace is written where its steps are: a line says it every 16 MiB and at the end.
 
 This runs in the training process; `dsprof.trace.selection.step_cutting` reads the line.
 """
@@ -9,6 +9,8 @@ from dsprof.trace.schema import StepIndex
 
 _SPACING_BYTES = 1 << 20
 _MOST_MARKS, _MOST_OTHERS = 1024, 256
+WRITTEN_EVERY_BYTES = 1 << 24
+"""What a killed process wrote after its last index has to be read by any reader."""
 
 
 class IndexBuilder:
@@ -18,6 +20,7 @@ class IndexBuilder:
         self._start_ns = start_ns
         self._spacing_bytes = _SPACING_BYTES
         self._due_bytes = 0
+        self._written_bytes = 0
         self._index = StepIndex()
 
     def mark(self, at_bytes: int, step: int, ended_ns: int) -> None:
@@ -45,8 +48,12 @@ class IndexBuilder:
             pairs = zip(others[::2], others[1::2], strict=False)
             self._index.others = [(one[0], other[1]) for one, other in pairs] + others[-1:]
 
+    def is_due(self, at_bytes: int) -> bool:
+        """Say whether the last index is far, in a file that ends here."""
+        return at_bytes - self._written_bytes >= WRITTEN_EVERY_BYTES
+
     def built(self, at_bytes: int, step: int, ended_ns: int) -> StepIndex:
         """Return the index of a file that ends here."""
-        self._due_bytes = 0
+        self._due_bytes, self._written_bytes = 0, at_bytes
         self.mark(at_bytes, step, ended_ns)
         return self._index

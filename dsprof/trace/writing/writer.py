@@ -255,6 +255,8 @@ class TraceWriter:
             self._write(lines)
             if record is not None:
                 self._index.mark(self._at_bytes, record.step, self._ended_ns)
+            if self._index.is_due(self._at_bytes):
+                self._write_index()
         self.cpu_ns = time.thread_time_ns()
 
     def _describe(self, lines: list[Line]) -> None:
@@ -363,10 +365,13 @@ class TraceWriter:
         if self._given_up:
             return
         self._write(self._last_lines() + self._counter_lines(self._step + 2))
-        index = self._index.built(self._at_bytes, self._step, self._ended_ns)
-        self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
+        self._write_index()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()
+
+    def _write_index(self) -> None:
+        index = self._index.built(self._at_bytes, self._step, self._ended_ns)
+        self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
 
     def _last_lines(self) -> list[Line]:
         """Return what is still in flight, or seen to end only now, and the last look at memory."""

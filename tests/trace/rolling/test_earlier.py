@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,24 @@ ARCHIVE = "trace.rank00000.earlier.zip"
 BOOK = "trace.rank00000.json"
 
 KILLED = """
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 from tests.factories.month import FastMotion
 run = FastMotion(Path(sys.argv[1]), int(sys.argv[2]), start=int(sys.argv[3]))
 with run.running():
     run.train(1000)
+    while run.writer._tails is None:
+        time.sleep(0.01)
+    if sys.argv[4] == "forks" and os.fork() == 0:
+        run.writer.abandon()
+    elif sys.argv[4] == "forks":
+        signal.pause()
     print(run.steps, flush=True)
     sys.stdin.read()
+    os._exit(0)
 """
 
 
@@ -51,16 +62,16 @@ def record(folder: Path, start: int, steps: int = 2000, rank: int = 0) -> list[i
     return [*sizes, size_of(folder)]
 
 
-def die(folder: Path, start: int) -> None:
-    """Record one start of which the process is killed."""
-    command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), str(start)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdin.close()
+@contextmanager
+def killed(folder: Path, how: str = "") -> Iterator[None]:
+    """Record a start of which the process is killed; its child, if it "forks", lives inside."""
+    command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), "0", how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        yield
 
 
 def steps_of(run: RunFiles) -> list[int]:
@@ -89,8 +100,8 @@ def test_all_starts_have_one_budget_and_few_files(tmp_path: Path) -> None:
 
 
 def test_a_killed_start_keeps_its_last_steps(tmp_path: Path) -> None:
-    die(tmp_path, 0)
-    before = read_trace(tmp_path / BOOK)
+    with killed(tmp_path):
+        before = read_trace(tmp_path / BOOK)
     record(tmp_path, 1, steps=10)
     run = find_run([tmp_path], Selection(epoch=1))
     assert run.files == (tmp_path / ARCHIVE / BOOK,)
@@ -127,7 +138,8 @@ def test_a_recording_that_is_written_stays(tmp_path: Path) -> None:
 
 
 def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    die(tmp_path, 0)
+    with killed(tmp_path):
+        pass
     monkeypatch.setattr(earlier, "boot_id", lambda: "another")
     put_away(tmp_path, 0, BUDGET_BYTES)
     assert ARCHIVE not in names(tmp_path.iterdir())
@@ -138,17 +150,9 @@ def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_forked_child_does_not_hold_a_recording(tmp_path: Path) -> None:
-    run = FastMotion(tmp_path, BUDGET_BYTES)
-    with run.running():
-        run.train(10)
-        copy = os.dup(run.writer._file)
-        child = FastMotion(tmp_path / "unused", BUDGET_BYTES).writer
-        child._file = copy
-        child.abandon()
-        with pytest.raises(OSError, match="Bad file"):
-            os.fstat(copy)
-    put_away(tmp_path, 0, BUDGET_BYTES)
-    assert names(tmp_path.iterdir()) == {ARCHIVE}
+    with killed(tmp_path, "forks"):
+        put_away(tmp_path, 0, BUDGET_BYTES)
+        assert names(tmp_path.iterdir()) == {ARCHIVE}
 
 
 def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

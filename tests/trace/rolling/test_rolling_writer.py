@@ -17,7 +17,7 @@ from dsprof.diagnosis.per_step import rank_steps
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.rolling.parts import KEPT, TAILS, places_of
+from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import LATE_STEPS
 from dsprof.trace.selection import Selection
@@ -145,17 +145,29 @@ def test_chosen_steps_are_read_alone(folder: Path) -> None:
     assert diagnosis.quality.writer_cost_share is None
 
 
-@pytest.mark.parametrize(("steps", "endings"), [(range(9), KEPT), (range(STEPS - 9, STEPS), TAILS)])
-def test_parts_that_cannot_hold_chosen_steps_are_not_read(folder, monkeypatch, steps, endings):
+@pytest.mark.parametrize(
+    ("steps", "most", "ending"), [(range(9), 1, KEPT), (range(STEPS - 9, STEPS), 1, ".tail")]
+)
+def test_parts_that_cannot_hold_chosen_steps_are_not_read(folder, monkeypatch, steps, most, ending):
     read = []
     chunks = reader._part_chunks
     monkeypatch.setattr(
         reader, "_part_chunks", lambda part, *of: read.append(part) or chunks(part, *of)
     )
     trace = read_trace(folder / "trace.rank00000.json", steps)
-    assert read
-    assert all(part.name.endswith(endings) for part in read)
+    assert len(read) == most
+    assert ending in read[0].name
     assert set(steps) <= {one.step for one in trace.steps}
+
+
+@pytest.mark.parametrize("count", [1, 40, 400])
+def test_any_of_the_newest_steps_are_those_of_the_whole(folder, trace, count):
+    for first in range(trace.newest_from, STEPS, 97):
+        part = read_trace(folder / "trace.rank00000.json", range(first, first + count))
+        wanted = range(first, min(first + count, STEPS))
+        assert sorted({one.step for one in part.steps} & {*wanted}) == [*wanted]
+        rows = part.collectives.step
+        assert all((rows == step).sum() == 4 for step in wanted)
 
 
 def test_of_a_packed_file_only_what_is_of_chosen_steps_is_unpacked(folder: Path, tmp_path: Path):
