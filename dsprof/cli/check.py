@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsprof.cli.delivery import add_quiet
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis, trace_path
+from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
 
@@ -35,13 +35,7 @@ may_be_unknown lists rules: then all other rules must reach a verdict.
 Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=trace_path,
-            metavar="PATH",
-            help="trace file, folder of traces, or saved diagnosis",
-        )
+        add_paths(parser, "trace file, folder of traces, or saved diagnosis")
         parser.add_argument(
             "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.cli.loading import progress_on_terminal, trace_path
+from dsprof.cli.loading import add_paths, progress_on_terminal
 from dsprof.cli.output import check_writable, print_bytes
 from dsprof.errors import escaped
 
@@ -36,13 +36,7 @@ Write all ranks of a run into one file, on one clock.
 Arrows of timelines join the ends of a collective on different ranks."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=trace_path,
-            metavar="PATH",
-            help="trace file, or folder of traces",
-        )
+        add_paths(parser, "trace file, or folder of traces")
         parser.add_argument(
             "--to", required=True, choices=(*_TIMELINES, *_TABLES), help="format of the file"
         )

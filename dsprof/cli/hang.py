@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import keep_live_states, trace_path
+from dsprof.cli.loading import add_paths, keep_live_states
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
@@ -37,13 +37,7 @@ Exit code 0: no hang or crash is known; 1: there is one; 2: a file cannot be
 read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=trace_path,
-            metavar="PATH",
-            help="trace file, folder of traces, or output of py-spy",
-        )
+        add_paths(parser, "trace file, folder of traces, or output of py-spy")
         parser.add_argument(
             "--live", action="store_true", help="also inspect the processes of this machine"
         )

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -49,6 +49,13 @@ def local_path(text: str) -> Path:
     if is_address(text):
         raise ConfigError("this command takes local paths only; dsprof report takes addresses")
     return Path(text)
+
+
+def add_paths(
+    parser: ArgumentParser, text: str, path_of: Callable[[str], Path] = trace_path
+) -> None:
+    """Add the traces, with `text` as their help."""
+    parser.add_argument("paths", nargs="+", type=path_of, metavar="PATH", help=text)
 
 
 def add_judging(parser: ArgumentParser) -> None:

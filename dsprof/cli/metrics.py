@@ -11,7 +11,7 @@ from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from dsprof.cli.loading import local_path
+from dsprof.cli.loading import add_paths, local_path
 from dsprof.cli.serve import port
 from dsprof.errors import DsprofError
 
@@ -35,13 +35,7 @@ port.
 docs/how-to/watch.md lists the metrics."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=local_path,
-            metavar="PATH",
-            help="folder that the run records into",
-        )
+        add_paths(parser, "folder that the run records into", local_path)
         parser.add_argument(
             "--port", type=port, default=9467, metavar="N", help="port (default: 9467; 0: any)"
         )

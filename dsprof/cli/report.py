@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_diagnosis, trace_path
+from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 
 _PAGE = "report.html"
 
@@ -42,9 +42,7 @@ files by name. If a run restarted, its last epoch is shown; to see another, give
 --epoch N."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths", nargs="+", type=trace_path, metavar="PATH", help="file or folder, as above"
-        )
+        add_paths(parser, "file or folder, as above")
         add_delivery(parser, _formats, "html", _PAGE)
         add_judging(parser)
         add_reading(parser)

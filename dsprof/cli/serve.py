@@ -6,7 +6,14 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from threading import Event, Thread
 
 from dsprof.cli.delivery import show_address
-from dsprof.cli.loading import Reading, add_judging, add_reading, load_run_and_diagnosis, local_path
+from dsprof.cli.loading import (
+    Reading,
+    add_judging,
+    add_paths,
+    add_reading,
+    load_run_and_diagnosis,
+    local_path,
+)
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError
 
@@ -28,13 +35,7 @@ The address works once and on this machine only. To see a run on another
 machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=local_path,
-            metavar="PATH",
-            help="trace file, or folder of traces",
-        )
+        add_paths(parser, "trace file, or folder of traces", local_path)
         parser.add_argument(
             "--port", type=port, default=8642, metavar="N", help="port (default: 8642; 0: any)"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
-from dsprof.cli.loading import local_path
+from dsprof.cli.loading import add_paths, local_path
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError, TraceError, escaped
 
@@ -36,13 +36,7 @@ traces; the training does no extra work.
   dsprof watch dsprof-out --once --format json     the same for programs"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "paths",
-            nargs="+",
-            type=local_path,
-            metavar="PATH",
-            help="folder that the run records into",
-        )
+        add_paths(parser, "folder that the run records into", local_path)
         parser.add_argument("--once", action="store_true", help="print the state once and exit")
         parser.add_argument(
             "--format",
