@@ -168,20 +168,21 @@ def annotate(name: str) -> AbstractContextManager[None]:
     return session.annotate(name)
 
 
-def load(path: str | os.PathLike[str]) -> LoadedRun:
+def load(path: str | os.PathLike[str], *, epoch: int | None = None) -> LoadedRun:
     """Read the run in a trace file or folder, of dsprof or of another tool.
 
     It has `findings`, `steps`, `collectives`, `flushes`, `memory` and `environment`: typed rows,
-    read when they are asked for, each with `to_pandas()` and `to_polars()`.
+    read when they are asked for, each with `to_pandas()` and `to_polars()`. `epoch` chooses a
+    start of a job that restarted, counted from 1; None: the last.
 
     Raises:
-        TraceError: there is no readable trace at `path`.
+        TraceError: there is no readable trace at `path`, or no such epoch.
     """
     from pathlib import Path
 
     from dsprof.api.loaded_run import load_run
 
-    return load_run([Path(path)])
+    return load_run([Path(path)], epoch)
 
 
 def __dir__() -> list[str]:

@@ -27,6 +27,7 @@ from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, find_run, is_growing, read_run
 from dsprof.trace.schema import Flush, MemorySample
+from dsprof.trace.selection import Selection
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -189,13 +190,13 @@ class LoadedRun(RunSummary):
         return first_screen(self.diagnosis)
 
 
-def load_run(paths: Iterable[Path]) -> LoadedRun:
-    """Read the newest run among trace files and folders.
+def load_run(paths: Iterable[Path], epoch: int | None = None) -> LoadedRun:
+    """Read an epoch of the newest run among trace files and folders, by default the last.
 
     Raises:
-        TraceError: there is no readable trace.
+        TraceError: there is no readable trace, or no such epoch.
     """
-    files = find_run(paths)
+    files = find_run(paths, Selection(epoch=epoch))
     return LoadedRun(summarise_all(files, is_running=is_growing(files)), files)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.cli.loading import add_paths, progress_on_terminal
+from dsprof.cli.loading import add_epoch, add_paths, progress_on_terminal
 from dsprof.cli.output import check_writable, print_bytes
 from dsprof.errors import escaped
 
@@ -50,6 +50,7 @@ Arrows of timelines join the ends of a collective on different ranks."""
             metavar="ROWS",
             help=f"rows for csv and parquet: {', '.join(_ROWS)} (default: %(default)s)",
         )
+        add_epoch(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Write the file, or leave what was there."""
@@ -68,8 +69,9 @@ def _write_timeline(arguments: Namespace) -> None:
     from dsprof.api.export.timeline import each_rank
     from dsprof.reports.write import writing
     from dsprof.trace.run import find_run
+    from dsprof.trace.selection import Selection
 
-    run = find_run(arguments.paths)
+    run = find_run(arguments.paths, Selection(epoch=arguments.epoch))
     ranks = _shown(each_rank(run, align_run(run)), len(run.files))
     write = write_perfetto if arguments.to == "perfetto" else write_chrome
     with writing(arguments.output) as file:
@@ -92,7 +94,7 @@ def _write_table(arguments: Namespace) -> None:
 
     if arguments.to == "parquet":
         installed("pyarrow")  # before the long part
-    rows = getattr(load_run(arguments.paths), arguments.table)
+    rows = getattr(load_run(arguments.paths, arguments.epoch), arguments.table)
     write = write_csv if arguments.to == "csv" else write_parquet
     with writing(arguments.output) as file:
         write(file, rows)

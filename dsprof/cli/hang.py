@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_delivery, deliver, destination
-from dsprof.cli.loading import add_paths, keep_live_states
+from dsprof.cli.loading import add_epoch, add_paths, keep_live_states
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ read."""
         parser.add_argument(
             "--live", action="store_true", help="also inspect the processes of this machine"
         )
+        add_epoch(parser)
         add_delivery(parser, _formats, "text", _PAGE)
 
     def run(self, arguments: Namespace) -> int:
@@ -48,19 +49,19 @@ read."""
         from dsprof.reports.hang import render
 
         output = destination(arguments, _PAGE, arguments.paths)
-        report = _report(arguments.paths, is_live=arguments.live)
+        report = _report(arguments.paths, arguments.epoch, is_live=arguments.live)
         deliver(partial(render, report), arguments, output, "Page")
         return int(not report.is_healthy)
 
 
-def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
+def _report(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> HangReport:
     from dsprof.analysis.hang.model import HangReport
     from dsprof.analysis.hang.ras import ras_verdicts
     from dsprof.diagnosis.hang_evidence import printed_ras
 
     of_ras = [*ras_verdicts(printed_ras(paths))]
     try:
-        report = _of_traces(paths, is_live=is_live)
+        report = _of_traces(paths, epoch, is_live=is_live)
     except TraceError:
         if not of_ras:
             raise
@@ -71,7 +72,7 @@ def _report(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     return HangReport(verdicts=[*known, *of_ras], groups=report.groups)
 
 
-def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
+def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> HangReport:
     from dsprof.analysis.aggregates.endings import Endings
     from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
     from dsprof.analysis.hang.verdict import hang_of, report_of
@@ -84,8 +85,9 @@ def _of_traces(paths: Sequence[Path], *, is_live: bool) -> HangReport:
     )
     from dsprof.trace.life import is_here
     from dsprof.trace.run import find_run
+    from dsprof.trace.selection import Selection
 
-    files = find_run(paths)
+    files = find_run(paths, Selection(epoch=epoch))
     keep_live_states(files)
     run = summarise(files, [Endings, FlightRecorders])
     endings = with_stacks(run[Endings], files, printed_stacks(paths))

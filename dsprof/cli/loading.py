@@ -97,11 +97,16 @@ def add_reading(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="read only steps since TIME: 30m or 2h before the end, or 2026-11-24T10:00",
     )
+    add_epoch(parser)
+
+
+def add_epoch(parser: ArgumentParser) -> None:
+    """Add --epoch, by which one start of a job is read."""
     parser.add_argument(
         "--epoch",
         type=_epoch,
         metavar="N",
-        help="analyse epoch N of a job that restarted, counted from 1 (default: the last)",
+        help="read epoch N of a job that restarted, counted from 1 (default: the last)",
     )
 
 

@@ -82,8 +82,9 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     files = _with_world_size(kept)
     own = [file for file in files if file.reader is NATIVE]
     epochs = _epochs(own)
-    number, count = epoch or len(epochs) or 1, len(epochs) or 1
-    if number > count:
+    count = len(epochs) or 1
+    number = count if epoch is None else epoch
+    if not 1 <= number <= count:
         raise TraceError(f"no epoch {number}: the newest run has {plural(count, 'epoch')}")
     beside = [file for file in files if file.reader is not NATIVE]
     apart = [file for file in beside if count > 1 and _began_in(file, epochs) not in (number, None)]
