@@ -72,11 +72,16 @@ def _exposed(d: Diagnosis) -> Tile:
     if parts.exposed_comm_ns is None:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
-    return Tile(
-        label,
-        share,
-        f"{duration(parts.exposed_comm_ns)} of the median step, in which ranks only wait",
-    )
+    mean = f"{duration(parts.exposed_comm_ns)} of the median step, mean over ranks"
+    return Tile(label, share, f"{mean}{_least(d.findings)}")
+
+
+def _least(findings: Sequence[Finding]) -> str:
+    """Say why the delay by a straggler is more than the mean of what ranks wait."""
+    failed = next((f for f in findings if f.rule == _LATE and f.status is Status.FAIL), None)
+    if failed is None:
+        return ""
+    return f"; {named_ranks(failed.ranks)} hardly wait{'s' if len(failed.ranks) == 1 else ''}"
 
 
 def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:

@@ -94,12 +94,12 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     )
     yield _gauge(
         "dsprof_straggler_rank",
-        "The rank that comes last in most recent steps; absent if there is none",
+        "The rank that delays the others in recent steps; absent if there is none",
         now.straggler,
     )
     yield _gauge(
         "dsprof_straggler_lateness_seconds",
-        "Time that the others wait for that rank in a step",
+        "By how much it delays the others in a step",
         _seconds(now.straggler_ns) or 0,
     )
     yield _gauge("dsprof_stuck", "1 if no step ends and the cause is known", bool(now.stuck))
@@ -201,7 +201,7 @@ _OF_RANKS = (
     ),
     (
         "dsprof_rank_lateness_seconds",
-        "Time that the others wait for the rank in a step",
+        "How much longer than the rank the others wait in a step",
         lambda rank: _seconds(rank.late_ns),
     ),
     ("dsprof_host_memory_bytes", "Resident memory of the process", lambda rank: rank.rss_bytes),

@@ -35,7 +35,7 @@ class RankNow(msgspec.Struct):
     silent_ns: int | None = None  # since its last sign of life; None: it wrote its last line
     step_ns: int | None = None  # median of its recent steps
     exposed_ns: int | None = None  # the same of exposed communication
-    late_ns: int | None = None  # by how much others wait for it in one of them, mean
+    late_ns: int | None = None  # how much longer others wait than it in one of them, mean
     in_flight: InFlight | None = None
     rss_bytes: int | None = None
     allocated_bytes: int | None = None
@@ -66,8 +66,8 @@ class RunNow(msgspec.Struct):
     trend: float | None = None  # newer half / older half of recent steps - 1
     parts: StepParts | None = None  # of all recent steps together
     exposed_share: float | None = None
-    straggler: int | None = None  # others wait for it in most of the recent steps
-    straggler_ns: int | None = None
+    straggler: int | None = None  # it delays the others in most of the recent steps
+    straggler_ns: int | None = None  # by so much in each, mean
     stuck: str = ""  # why no step ends, where none does
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import warmup_steps
-from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.run.lateness import (
+    CHANCE,
+    LEAST_S,
+    STEP_SHARE,
+    Lateness,
+    Votes,
+    alike,
+    lateness,
+    vote,
+)
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.trace.rank_trace import RankTrace
@@ -20,8 +31,6 @@ from dsprof.trace.rank_trace import RankTrace
 _CELLS = 1 << 16
 """Kept of ranks x steps: 256 steps of 256 ranks."""
 _MOST_STEPS, _LEAST_STEPS = 240, 16
-
-_LATE_SHARE = 0.05
 
 
 @dataclass(slots=True)
@@ -33,7 +42,7 @@ class StepOfRank:
     compute_ns: int | None
     copies_ns: int | None
     idle_ns: int | None
-    caused_ns: int = 0  # wait of the others for this rank
+    waited_ns: int = -1  # for the last arrival; -1: nothing of it was matched
 
 
 @dataclass
@@ -42,6 +51,7 @@ class RecentSteps:
 
     steps: dict[int, dict[int, StepOfRank]] = field(default_factory=dict)
     first: int | None = None  # of the run
+    _doubts_ns: dict[tuple[int, ...], int] = field(default_factory=dict)  # of ranks that are alike
 
     def add(self, windows: Sequence[RankTrace]) -> list[tuple[int, int, StepOfRank]]:
         """Take windows of ranks; return which rank and step is known for good by now, and how long.
@@ -57,13 +67,21 @@ class RecentSteps:
                 self.steps.setdefault(step, {})[rank] = found
                 settled.append((rank, step, found))
         self.first = min(self.steps) if self.first is None else self.first
-        late = lateness(summary[Arrivals].matched)
+        for groups in alike(summary[Arrivals]):
+            self._take_waits(lateness(groups))
+        self._forget()
+        return settled
+
+    def _take_waits(self, late: Lateness) -> None:
+        mine = set(late.ranks)
+        if any(mine < {*ranks} for ranks in self._doubts_ns):  # another rank may be the last
+            return
+        known = {ranks: doubt for ranks, doubt in self._doubts_ns.items() if not mine > {*ranks}}
+        self._doubts_ns = known | {late.ranks: late.doubt_ns}
         for place, rank in enumerate(late.ranks):
             for column, step in enumerate(late.steps.tolist()):
                 if one := self.steps.get(step, {}).get(rank):
-                    one.caused_ns = int(late.caused_ns[place, column])
-        self._forget()
-        return settled
+                    one.waited_ns = int(late.waited_ns[place, column])
 
     @property
     def measured(self) -> list[int]:
@@ -96,23 +114,36 @@ class RecentSteps:
         older_ns = median(lengths[:half])
         return median(lengths[half:]) / older_ns - 1 if older_ns else None
 
-    def straggler(self) -> tuple[int, int] | None:
-        """Return the rank that others wait for most in two thirds of the steps, and how long.
+    def votes(self) -> Votes | None:
+        """Let the steps vote for a straggler; of sets of ranks that are alike, in the worst."""
+        step_ns, numbers = self._mean_ns(), self.measured
+        polls = []
+        for ranks, doubt_ns in self._doubts_ns.items():
+            rows = [[self._waited_ns(n, rank) for n in numbers] for rank in ranks]
+            waits = _Waits(ranks, np.array(rows, np.int64), doubt_ns)
+            polls.append(vote(waits, STEP_SHARE * step_ns / 2))
+        return max((one for one in polls if one.steps), key=lambda one: one.cost_ns, default=None)
 
-        The time is the mean over the recent steps; what is short of a twentieth of a step is none.
-        """
-        votes: Counter[int] = Counter()
-        caused_ns: Counter[int] = Counter()
-        for number in self.measured:
-            ranks = self.steps[number]
-            late = max(ranks, key=lambda rank: ranks[rank].caused_ns)
-            votes[late] += 1
-            caused_ns[late] += ranks[late].caused_ns
-        rank, count = votes.most_common(1)[0] if votes else (0, 0)
-        mean_ns = caused_ns[rank] // max(len(self.measured), 1)
-        is_often = count >= _LEAST_STEPS // 2 and 3 * count >= 2 * len(self.measured)
-        is_long = mean_ns >= _LATE_SHARE * median(self.lengths_ns() or [0])
-        return (rank, mean_ns) if is_often and is_long else None
+    def straggler(self, votes: Votes) -> int | None:
+        """Return the rank that delays the others, as in a report; None where it is not sure."""
+        step_ns = self._mean_ns()
+        is_brief = step_ns * len(self.measured) < LEAST_S * 1e9
+        if is_brief or votes.chance > CHANCE or not votes.stragglers(STEP_SHARE * step_ns):
+            return None
+        return votes.ranks[votes.leader]
+
+    def _mean_ns(self) -> float:
+        return fmean(self.lengths_ns() or [0])
+
+    def _waited_ns(self, step: int, rank: int) -> int:
+        one = self.steps[step].get(rank)
+        return -1 if one is None else one.waited_ns
+
+
+class _Waits(NamedTuple):
+    ranks: tuple[int, ...]
+    waited_ns: Array
+    doubt_ns: int
 
 
 def _rows(rows: RankSteps) -> Iterable[tuple[int, StepOfRank]]:

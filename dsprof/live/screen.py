@@ -141,11 +141,9 @@ def _trend(trend: float | None) -> str:
 
 
 def _stuck(now: RunNow, width: int) -> Iterator[Line]:
-    if now.straggler is not None:
-        wait = fmt.duration(now.straggler_ns)
-        yield [
-            (f"Rank {now.straggler} comes last: the others wait {wait} per step for it.", "yellow")
-        ]
+    if now.straggler is not None and now.straggler_ns is not None:
+        delay = f"by {fmt.duration(now.straggler_ns)} per step"
+        yield [(f"In recent steps rank {now.straggler} delays the others {delay}.", "yellow")]
     if now.stuck:
         yield from ([(line, "bold bright_red")] for line in _wrapped(now.stuck, width))
 

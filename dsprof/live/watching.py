@@ -118,8 +118,10 @@ class Watched:
         first = self.ranks[min(self.ranks)].header
         steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns()
         step_ns = round(median(lengths)) if lengths else None
-        straggler = self.recent.straggler()
-        ranks = [self._rank(number) for number in sorted(self.ranks)]
+        votes = self.recent.votes()
+        straggler = self.recent.straggler(votes) if votes else None
+        late_ns = dict(zip(votes.ranks, votes.median_ns.tolist(), strict=True)) if votes else {}
+        ranks = [self._rank(number, late_ns.get(number)) for number in sorted(self.ranks)]
         is_moving = any(rank.state == "running" for rank in ranks)
         return RunNow(
             run_key=first.run_key,
@@ -137,8 +139,8 @@ class Watched:
             exposed_share=parts.exposed_comm_ns / parts.total_ns
             if parts and parts.exposed_comm_ns is not None and parts.total_ns
             else None,
-            straggler=straggler[0] if straggler else None,
-            straggler_ns=straggler[1] if straggler else None,
+            straggler=straggler,
+            straggler_ns=None if straggler is None else late_ns[straggler],
             stuck=self.judge.stuck,
             findings=self.judge.standing.findings,
             judged_steps=self.judge.steps,
@@ -166,7 +168,7 @@ class Watched:
         }
         self.epoch, self._seen = run.epoch, names
 
-    def _rank(self, number: int) -> RankNow:
+    def _rank(self, number: int, late_ns: int | None) -> RankNow:
         followed, steps = self.ranks[number], self.recent.of_rank(number)
         last = max((n for n, ranks in self.recent.steps.items() if number in ranks), default=None)
         state, flying = _state(followed)
@@ -180,7 +182,7 @@ class Watched:
             silent_ns=None if followed.is_over else _bounded_ns(followed.life.silent_s),
             step_ns=round(median(one.total_ns for one in steps)) if steps else None,
             exposed_ns=_median(one.exposed_ns for one in steps),
-            late_ns=_mean(one.caused_ns for one in steps),
+            late_ns=late_ns,
             in_flight=flying,
             rss_bytes=memory.rss_bytes if memory and memory.rss_bytes >= 0 else None,
             allocated_bytes=device.get("allocated_bytes.all.current"),

@@ -102,7 +102,7 @@ def test_a_step_holds_what_ended_after_it(tmp_path: Path, watched: Watched) -> N
 
 def test_the_late_rank_is_named(tmp_path: Path, watched: Watched) -> None:
     for rank in range(2):
-        grow(tmp_path, rank, encode(events(rank, late_ms=12)[1:])[2:])
+        grow(tmp_path, rank, encode(events(rank, 40, late_ms=12)[1:])[2:])
     watched.look()
     watched.judge.close()
     now = watched.now()

@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.outliers import chance_of, low_outliers
+
+STEP_SHARE = 0.05
+"""Of a step: a straggler delays the others by as much."""
+
+CHANCE = 0.01
+"""At most so likely are the votes for a straggler if all ranks are alike."""
+
+LEAST_S = 1.0
+"""As long as this another program may occupy a processor."""
+
+_SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
+"""Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
 PAIRED_RANKS = 512
 """Of more, the matrix of all pairs would not fit where this runs beside training."""
@@ -43,6 +56,16 @@ class Lateness:
     def collectives(self) -> int:
         """How many a rank took part in at most."""
         return int(self.met.max(initial=0))
+
+
+def alike(arrivals: Arrivals) -> list[list[Matched]]:
+    """Return sets of groups whose ranks do the same work: all, or one a shard group of a pipeline.
+
+    Stages of a pipeline do different work, and wait for each other by design.
+    """
+    if all(group.role != "pipeline" for group in arrivals.groups.values()):
+        return [arrivals.matched] if arrivals.matched else []
+    return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
 
 
 def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) -> Lateness:
@@ -100,6 +123,17 @@ def split_waits(one: Matched) -> Split:
     return Split(last, waited, np.maximum(held - waited, 0), caused)
 
 
+class Waits(Protocol):
+    """What steps vote by; as in `Lateness`."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def waited_ns(self) -> Array: ...  # noqa: D102
+    @property
+    def doubt_ns(self) -> int: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True)
 class Votes:
     """Each step in which one rank waited far less than the others is a vote for that rank.
@@ -122,10 +156,19 @@ class Votes:
         return int(np.lexsort((-self.median_ns, -self.votes))[0])
 
     @property
+    def cost_ns(self) -> int:
+        """How much longer than the leader the others waited."""
+        return int(self.median_ns[self.leader])
+
+    @property
     def late(self) -> tuple[int, ...]:
         """Ranks with at least two thirds of the votes: several if a large group has several."""
         most = 3 * self.votes >= 2 * max(self.cast, 1)
         return tuple(rank for rank, is_late in zip(self.ranks, most, strict=True) if is_late)
+
+    def stragglers(self, least_ns: float) -> tuple[int, ...]:
+        """Return the ranks that are late, if that costs at least so much."""
+        return self.late if self.cost_ns >= least_ns else ()
 
     @property
     def chance(self) -> float:
@@ -133,7 +176,7 @@ class Votes:
         return chance_of(int(self.votes.max(initial=0)), self.cast, len(self.ranks))
 
 
-def vote(late: Lateness, least_gap_ns: float) -> Votes:
+def vote(late: Waits, least_gap_ns: float) -> Votes:
     """Let the steps vote in which all ranks have matched collectives."""
     columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
     count = len(late.ranks)

@@ -14,9 +14,8 @@ from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.lateness import Lateness, Together, Votes, lateness, together, vote
+from dsprof.analysis.run.lateness import Lateness, Together, Votes, alike, lateness, together, vote
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
@@ -41,9 +40,6 @@ from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
-
-_SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
-"""Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
 
 class LateRank:
@@ -72,15 +68,14 @@ class LateRank:
         arrivals, steps = run[Arrivals], run[Steps]
         step_ns = steps.total.total_ns / max(len(steps.measured), 1)
         polls = []
-        for one in _alike(arrivals):
+        for one in alike(arrivals):
             late = lateness(one, steps.measured)
             votes = vote(late, thresholds.step_share * step_ns / 2)
             polls += [(late, votes)] if votes.steps else []
         if not polls or not step_ns:
             yield self._nothing_matched(run)
             return
-        late, votes = max(polls, key=lambda poll: int(poll[1].median_ns[poll[1].leader]))
-        cost_ns = int(votes.median_ns[votes.leader])
+        late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
             yield self.meta.unknown(
@@ -90,7 +85,7 @@ class LateRank:
             yield self.meta.unknown(f"Unknown: {problem}")
         elif doubt := _doubt(run, votes, step_ns, thresholds):
             yield self._suspected(run, votes, doubt, step_ns, thresholds)
-        elif cost_ns >= thresholds.step_share * step_ns and votes.late:
+        elif votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
             yield self._several(run, several, last_arrivals(late, votes), step_ns, thresholds)
@@ -142,7 +137,7 @@ class LateRank:
         more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
         verb = "Record" if run[Run].selection.steps is None else "Choose"
         record = f"{verb} more steps" if more is None else f"{verb} {plural(more, 'more step')}"
-        cost_ns = int(votes.median_ns[votes.leader])
+        cost_ns = votes.cost_ns
         rank = votes.ranks[votes.leader]
         delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
         return self.meta.unknown(
@@ -240,19 +235,9 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
     )
 
 
-def _alike(arrivals: Arrivals) -> list[list[Matched]]:
-    """Return sets of groups whose ranks do the same work: all, or one a shard group of a pipeline.
-
-    Stages of a pipeline do different work, and wait for each other by design.
-    """
-    if all(group.role != "pipeline" for group in arrivals.groups.values()):
-        return [arrivals.matched] if arrivals.matched else []
-    return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
-
-
 def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
     """Say why no verdict is possible; empty if one is."""
-    rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
+    rank, cost_ns = votes.ranks[votes.leader], votes.cost_ns
     if missing := run[Run].missing_ranks:
         seen = f"; of those present rank {rank} comes last, {duration(cost_ns)} of a step"
         return (
@@ -266,8 +251,8 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
 
 def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds) -> str:
     """Say why a rank that looks late may not be; empty if it is, or if none does."""
-    rank, cost_ns = votes.ranks[votes.leader], int(votes.median_ns[votes.leader])
-    if cost_ns < thresholds.step_share * step_ns or not votes.late:
+    rank = votes.ranks[votes.leader]
+    if not votes.stragglers(thresholds.step_share * step_ns):
         return ""
     if votes.chance > thresholds.chance:
         lasts = int(votes.votes[votes.leader])
@@ -348,7 +333,7 @@ def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, 
     """Return why the leader is late, with the times that tell; by the parts of a step if known."""
     rank = votes.ranks[votes.leader]
     others = [one for one in votes.ranks if one not in votes.late]
-    least_ns = thresholds.cause_share * int(votes.median_ns[votes.leader])
+    least_ns = thresholds.cause_share * votes.cost_ns
     found, table = _by_time(run, votes, rank, others, least_ns)
     span = span_behind(run[Phases], rank, others, least_ns)
     return (by_span(span, rank, found) if span else found), table

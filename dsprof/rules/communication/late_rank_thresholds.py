@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsprof.analysis.run.lateness import CHANCE, LEAST_S, STEP_SHARE
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -13,8 +15,8 @@ class Thresholds:
     waited_share: float = 0.02  # of a profile's measured steps: what the others wait for it
     severe_share: float = 0.3
     cause_share: float = 0.6  # of the lateness, that one part of a rank's own time must explain
-    step_share: float = 0.05  # of the step: what the others wait for it, in a trace of dsprof
+    step_share: float = STEP_SHARE  # of the step: what the others wait for it, in a trace of dsprof
     turns_share: float = 0.25  # of the step: waits for ranks that take turns are worth a remark
-    chance: float = 0.01  # of so many votes for one rank if all were alike
-    seconds: float = 1.0  # of measured steps together: programs beside hold a processor so long
+    chance: float = CHANCE  # of so many votes for one rank if all were alike
+    seconds: float = LEAST_S  # of measured steps together: programs beside hold a processor so long
     medium_share: float = 0.1
