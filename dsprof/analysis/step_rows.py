@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.sharing import shared
 
+_ALIKE = ("number", "micro_steps", "counted", "calls", "nbytes", "unsized", "forwards", "profiled")
+"""What all ranks of a synchronous run have in common."""
 _OF_RANKS = ("exposed_ns", "compute_ns", "copies_ns", "nbytes", "forwards", "idle_ns")
 
 
@@ -51,6 +54,12 @@ class RankSteps:
             name: value[chosen] for name, value in values.items() if isinstance(value, np.ndarray)
         }
         return replace(self, **columns)
+
+    def sharing(self) -> RankSteps:
+        """Return the same, with what other ranks have, too, held once."""
+        if not len(self.number):
+            return shared(self)
+        return replace(self, **{name: shared(getattr(self, name)) for name in _ALIKE})
 
     @property
     def hidden(self) -> BoolArray:

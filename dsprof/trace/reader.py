@@ -42,6 +42,7 @@ from dsprof.trace.schema import (
     StepTotals,
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
+from dsprof.trace.sharing import shared
 from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
 
 _CHUNK_BYTES = 1 << 20
@@ -50,6 +51,8 @@ _HEADER_BYTES = 1 << 16
 _SEGMENT_BYTES = 1 << 10
 _LONGEST_LINE_BYTES = 1 << 24
 """The longest true line names the ranks of a group: a million of them take half of this."""
+_ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config", "job_keys")
+"""Fields of headers that many ranks have in common."""
 _READ_APART = (COMM_LINE, LINES["header"])
 _SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
@@ -121,6 +124,8 @@ def read_header(path: Path) -> Header:
             f"{path}: line 1: invalid rank {header.rank} for world size {header.world_size}: "
             "the header is damaged"
         )
+    for name in _ALIKE:
+        setattr(header, name, shared(getattr(header, name)))
     return header
 
 

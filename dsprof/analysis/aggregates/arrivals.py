@@ -25,6 +25,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group
+from dsprof.trace.sharing import shared
 
 ROWS = 1 << 19
 """Collectives kept of all ranks together: 40 MB. Beyond, each rank keeps the same sample."""
@@ -91,18 +92,20 @@ def _rows(trace: RankTrace, chosen: Array, names: dict[int, int], clock: RankClo
     held = (arrive, done) if trace.device is not None else [t[chosen] for t in blocked(rows)]
     groups = [names.get(int(number), 0) for number in np.unique(rows.group[chosen])]
     place = np.searchsorted(np.unique(rows.group[chosen]), rows.group[chosen])
+    arrived, ended, begun, until = (clock.on_run(times) for times in (arrive, done, *held))
     return Rows(
-        group=np.array(groups, np.int64)[place],
-        seq=rows.seq[chosen].astype(np.int64),
-        step=rows.step[chosen].astype(np.int64),
-        op=_kinds(trace)[rows.op[chosen]],
-        nbytes=rows.nbytes[chosen].astype(np.int64),
-        arrive=clock.on_run(arrive),
-        done=clock.on_run(done),
-        blocked_from=clock.on_run(held[0]),
-        blocked_until=clock.on_run(held[1]),
-        isolated=apart,
-        bound_ns=rows.bound_ns[chosen].astype(np.int64),
+        group=shared(np.array(groups, np.int64)[place]),
+        seq=shared(rows.seq[chosen].astype(np.int64)),
+        step=shared(rows.step[chosen].astype(np.int64)),
+        op=shared(_kinds(trace)[rows.op[chosen]]),
+        nbytes=shared(rows.nbytes[chosen].astype(np.int64)),
+        arrive=arrived,
+        done=ended,
+        # Those of synchronous calls are the same.
+        blocked_from=arrived if np.array_equal(begun, arrived) else begun,
+        blocked_until=ended if np.array_equal(until, ended) else until,
+        isolated=shared(apart),
+        bound_ns=shared(rows.bound_ns[chosen].astype(np.int64)),
     )
 
 

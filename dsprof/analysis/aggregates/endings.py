@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from sys import intern
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.last_moments import to_the_end
+from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
@@ -19,9 +21,11 @@ from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, connections, store_call
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
+from dsprof.trace.sharing import shared
 
-ENDED_CALLS = 8
-"""Of the collectives of a group that have ended, the last ones are compared."""
+ENDED_CALLS = 1 << 13
+"""Of the collectives of a group that have ended, so many are compared, the last ones."""
+_LEAST_ENDED, _MOST_ENDED = 2, 8  # of a group on each rank
 
 OPEN_CALLS = 1 << 16
 """Of those that have not, so many of a group are kept on all ranks together, the last ones."""
@@ -160,7 +164,8 @@ class _Reading:
         self.trace, self.clock, self.rows = trace, clock, trace.collectives
         self.alive_ns = last_ns(trace)
         self.is_on_device = trace.header.device != "cpu"
-        self.most_open = max(OPEN_CALLS // max(trace.header.world_size, 1), _LEAST_OPEN_CALLS)
+        self.most_open = share_of(trace, OPEN_CALLS, _LEAST_OPEN_CALLS, OPEN_CALLS)
+        self.most_ended = share_of(trace, ENDED_CALLS, _LEAST_ENDED, _MOST_ENDED)
         rows = trace.collectives
         pairs = [family(word) in POINT_TO_POINT for word in rows.words]
         self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
@@ -184,11 +189,11 @@ class _Reading:
             groups=dict(self._groups()),
             pairs_open=tuple(self._pairs_open()),
             pairs=self._pair_counts(),
-            last=self._last_call(last),
+            last=shared(self._last_call(last)),
             last_frame=self._frame(last) if last is not None else "",
             bound_ns=self.clock.bound_ns,
             has_state=trace.state is not None,
-            symptoms=self._symptoms(),
+            symptoms=shared(self._symptoms()),
             failed_ns=self._failed_ns(),
             host=trace.header.host,
         )
@@ -252,7 +257,7 @@ class _Reading:
             still = mine[~ended & (rows.seq[mine] > done)]
             unlisted = counted[number]
             calls = len(mine) + unlisted if unlisted else 0
-            kept = (*completed[-ENDED_CALLS:], *still[-self.most_open :])
+            kept = (*completed[-self.most_ended :], *still[-self.most_open :])
             yield (
                 group.key,
                 RankFlight(
@@ -269,9 +274,9 @@ class _Reading:
         is_open = not self.is_ended[row]
         until_ns = self.alive_ns if is_open and not self.is_failed[row] else end_ns
         return Call(
-            op=family(rows.words[rows.op[row]]),
-            elements=(int(rows.elements[row]),) * 2,
-            dtype=rows.words[rows.dtype[row]],
+            op=intern(family(rows.words[rows.op[row]])),
+            elements=shared((int(rows.elements[row]),) * 2),
+            dtype=intern(rows.words[rows.dtype[row]]),
             created_ns=self._on_run(issue_ns),
             is_in_flight=is_open,
             frame=self._frame(row),
@@ -281,7 +286,7 @@ class _Reading:
             nbytes=int(rows.nbytes[row]) if rows.tensors[row] else None,
             until_ns=self._on_run(until_ns),
             has_failed=bool(self.is_failed[row]),
-            reduce_op=rows.words[rows.reduce_op[row]],
+            reduce_op=intern(rows.words[rows.reduce_op[row]]),
         )
 
     def _pairs_open(self) -> Iterable[PairCall]:
@@ -334,7 +339,7 @@ class _Reading:
 
     def _frame(self, row: int) -> str:
         site = self.trace.sites.get(int(self.rows.site[row]))
-        return f"{site.file}:{site.line} {site.function}".rstrip() if site else ""
+        return intern(f"{site.file}:{site.line} {site.function}".rstrip()) if site else ""
 
     def _on_run(self, time_ns: int) -> int:
         return int(self.clock.on_run(np.array([time_ns]))[0])

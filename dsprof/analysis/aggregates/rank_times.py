@@ -11,6 +11,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import RollUp
+from dsprof.trace.sharing import shared
 
 MOST_SPANS = 120
 """Most spans of a rank."""
@@ -31,6 +32,8 @@ class RankSpans:
 
     def coarser(self, length_s: int) -> RankSpans:
         """Return spans of this length, which is a multiple of theirs."""
+        if length_s == self.length_s:
+            return self
         begin_s = self.begin_s // length_s * length_s
         starts = np.flatnonzero(np.diff(begin_s, prepend=begin_s[:1] - 1))
         columns = (self.steps, self.total_ns, self.blocked_ns)
@@ -70,7 +73,8 @@ def _columns(length_s: int, found: Iterable[RollUp]) -> RankSpans:
     rows = sorted(
         (one.begin_s, one.first_step, one.steps, one.total_ns, one.blocked_ns) for one in found
     )
-    return RankSpans(length_s, *np.array(rows, np.int64).T)
+    begin_s, first_step, steps, *times = np.array(rows, np.int64).T.copy()
+    return RankSpans(length_s, shared(begin_s), shared(first_step), shared(steps), *times)
 
 
 AGGREGATE = RankTimes

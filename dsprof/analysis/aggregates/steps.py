@@ -88,7 +88,8 @@ class Steps(Aggregate):
             len(by_number),
             trace.newest_from,
         )
-        return cls({trace.rank: row.of(kept)}, {trace.rank: row.of(longest)})
+        rows = (row.of(numbers).sharing() for numbers in (kept, longest))
+        return cls(*({trace.rank: one} for one in rows))
 
     @cached_property
     def recorded(self) -> int:

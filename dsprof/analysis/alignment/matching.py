@@ -8,9 +8,11 @@ recording, and no mismatch. `sample` chooses the same collectives on all ranks.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +53,10 @@ class Rows:
         return len(self.seq)
 
     def take(self, chosen: Array | BoolArray) -> Rows:
-        """Return some of the rows."""
+        """Return some of the rows, without a copy if they are all, as they are."""
+        every = np.arange(len(self))
+        if np.array_equal(every[chosen], every):
+            return self
         return Rows(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
@@ -100,9 +105,11 @@ class Matched:
     def in_steps(self, numbers: Sequence[int]) -> Matched:
         """Return the collectives of some steps."""
         chosen = np.isin(self.step, numbers)
+        if chosen.all():
+            return self
         names = ["op", "nbytes", "arrive", "done", "blocked_from", "blocked_until", "isolated"]
         names += ["doubt_ns"]
-        columns = {name: getattr(self, name)[:, chosen] for name in names}
+        columns = {name: _columns(getattr(self, name), chosen) for name in names}
         return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
 
     @property
@@ -113,23 +120,23 @@ class Matched:
 
 def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -> list[Matched]:
     """Match the collectives of each group that at least two ranks have."""
-    split = {rank: _by_group(arrivals.rows) for rank, arrivals in ranks.items()}
+    present: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in sorted(ranks):
+        for number in np.unique(ranks[rank].rows.group).tolist():
+            present[number].append(rank)
     found = []
     for number, facts in groups.items():
-        members = {rank: split[rank][number] for rank in sorted(split) if number in split[rank]}
-        if len(members) > 1 and (matched := _match_group(facts, members, ranks)) is not None:
-            found.append(matched)
-    return found
+        if len(present[number]) > 1:
+            members = {rank: _of_group(ranks[rank].rows, number) for rank in present[number]}
+            found.append(_match_group(facts, members, ranks))
+    return [one for one in found if one is not None]
 
 
-def _by_group(rows: Rows) -> dict[int, Rows]:
-    """Split rows by group, each ascending by number; numbers that come twice tell nothing."""
-    found = {}
-    for number in np.unique(rows.group):
-        mine = rows.take(rows.group == number)
-        _, first, counts = np.unique(mine.seq, return_index=True, return_counts=True)
-        found[int(number)] = mine.take(first[counts == 1])
-    return found
+def _of_group(rows: Rows, number: int) -> Rows:
+    """Return the rows of a group, ascending by number; numbers that come twice tell nothing."""
+    mine = np.flatnonzero(rows.group == number)
+    _, first, counts = np.unique(rows.seq[mine], return_index=True, return_counts=True)
+    return rows.take(mine[first[counts == 1]])
 
 
 def _match_group(
@@ -156,7 +163,9 @@ def _aligned(
     ranks: Mapping[int, RankArrivals],
     unplaced: tuple[int, ...],
 ) -> Matched:
-    stack = {f.name: np.stack([getattr(one, f.name) for one in rows]) for f in fields(Rows)}
+    stack: dict[str, Any] = {
+        f.name: _stacked([getattr(one, f.name) for one in rows]) for f in fields(Rows)
+    }
     times = {name: stack[name] for name in ("arrive", "done", "blocked_from", "blocked_until")}
     by_ends = any(ranks[rank].bound_ns is None for rank in placed)
     if by_ends:
@@ -164,6 +173,7 @@ def _aligned(
         times = {name: column - ends for name, column in times.items()}
     doubt = _doubt(times["arrive"], times["done"], [ranks[rank] for rank in placed], by_ends)
     doubt = doubt + _placement(times["arrive"], stack["bound_ns"])
+    doubt = np.broadcast_to(doubt, times["arrive"].shape)
     return Matched(
         group=facts,
         ranks=tuple(placed),
@@ -181,14 +191,32 @@ def _aligned(
     )
 
 
+def _columns(matrix: Any, chosen: BoolArray) -> Any:
+    """Return some columns; where all rows are one in memory, they stay so."""
+    if matrix.strides[0]:
+        return matrix[:, chosen]
+    return np.broadcast_to(matrix[0, chosen], (len(matrix), int(np.count_nonzero(chosen))))
+
+
+def _stacked(columns: Sequence[Any]) -> Any:
+    """Return a matrix, which takes the memory of one row where all are equal."""
+    first = columns[0]
+    if all(one is first or np.array_equal(one, first) for one in columns):
+        return np.broadcast_to(first, (len(columns), len(first)))
+    return np.stack(columns)
+
+
 def _doubt(arrive: Array, done: Array, ranks: Sequence[RankArrivals], by_ends: bool) -> Array:
-    """Return by how much the arrival of each rank and that of the last may be wrongly compared."""
+    """Return by how much the arrival of each rank and that of the last may be wrongly compared.
+
+    One row, if it is the same for all ranks.
+    """
     if by_ends:
         # Ends differ by less than the shortest call took: what is below it tells nothing.
-        return np.broadcast_to((done - arrive).min(axis=0), arrive.shape)
+        return np.asarray((done - arrive).min(axis=0, keepdims=True))
     nodes = {node: code for code, node in enumerate(sorted({rank.node for rank in ranks}))}
     if len(nodes) == 1:
-        return np.zeros_like(arrive)
+        return np.zeros((1, arrive.shape[1]), np.int64)
     node = np.array([nodes[rank.node] for rank in ranks], np.int64)
     bound = np.array([rank.bound_ns or 0 for rank in ranks], np.int64)
     last = np.argmax(arrive, axis=0)
@@ -198,6 +226,8 @@ def _doubt(arrive: Array, done: Array, ranks: Sequence[RankArrivals], by_ends: b
 
 def _placement(arrive: Array, bound_ns: Array) -> Array:
     """Return the doubt about when a device was where it was, for each rank against the last."""
+    if not bound_ns.strides[0]:
+        return bound_ns[:1]
     last = np.argmax(arrive, axis=0)
     return np.maximum(bound_ns, np.take_along_axis(bound_ns, last[None, :], axis=0))
 
