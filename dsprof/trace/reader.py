@@ -60,6 +60,9 @@ _SUMS = (LINES["totals"], LINES["kept"])
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
 _EDGE_BYTES = 16  # looked at for where the first event begins and the last one ends; else it is all
+_DIGITS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
+_MANY_DIGITS = b"0" * 19
+"""`_DIGITS` makes zeros of digits and blanks of all else; 18 digits are less than 2**62."""
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
@@ -76,6 +79,7 @@ class Chunk(NamedTuple):
     events: Sequence[Line] = ()
     broken: int = 0
     unknown: int = 0
+    is_bounded: bool = False  # no number of the events has so many digits that it may not fit
 
 
 class _Version(msgspec.Struct):
@@ -150,7 +154,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
             if steps is None or _may_hold(part, begun, steps)
         ),
     )
-    for rows, events, broken, unknown in chunks:
+    for rows, events, broken, unknown, is_bounded in chunks:
         whole += len(events) + len(rows) + unknown
         trace.unknown_records += unknown
         finished.add_rows(rows)
@@ -159,7 +163,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         trace.broken_lines += broken + add_collectives(finished, comm)
         if len(comm) < len(events):
             rare = [event for event in events if type(event) not in _READ_APART]
-            trace.broken_lines += take_rare(trace, rare, opened)
+            trace.broken_lines += take_rare(trace, rare, opened, is_bounded=is_bounded)
         if opened:
             for number in [*rows.column("id").tolist(), *(event.args.id for event in comm)]:
                 opened.pop(number, None)
@@ -248,9 +252,10 @@ def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[
             return (step < 0) | (step >= newest_from)
         return (step < newest_from) | (not is_kept)
 
-    for rows, events, broken, unknown in _chunks(path, steps):
-        events = [event for event in events if is_wanted(_step_of(event))]
-        yield Chunk(rows.where(is_wanted(rows.column("step"))), events, broken, unknown)
+    for chunk in _chunks(path, steps):
+        events = [event for event in chunk.events if is_wanted(_step_of(event))]
+        rows = chunk.rows.where(is_wanted(chunk.rows.column("step")))
+        yield chunk._replace(rows=rows, events=events)
 
 
 def _step_of(event: Line) -> int:
@@ -280,10 +285,11 @@ def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
 def _chunk(lines: bytearray) -> Chunk:
     if (found := split(lines)) is not None:
         rows, others, count = found
+        is_bounded = _MANY_DIGITS not in others.translate(_DIGITS)
         events, broken, unknown = _decode(others)
         # Else some lines were none by themselves, or not as our writer begins them.
         if len(events) + broken + unknown == count and COMM_LINE not in map(type, events):
-            return Chunk(rows, events, broken, unknown)
+            return Chunk(rows, events, broken, unknown, is_bounded)
     return Chunk(NO_ROWS, *_decode(lines))
 
 
@@ -397,9 +403,11 @@ def fits(value: object) -> bool:
     return True
 
 
-def take_rare(trace: RankTrace, rare: list[Line], opened: dict[int, Line]) -> int:
+def take_rare(
+    trace: RankTrace, rare: list[Line], opened: dict[int, Line], *, is_bounded: bool = False
+) -> int:
     """Put the rarer events where they belong; return the number of those that do not fit."""
-    fitting = [event for event in rare if fits(event)]
+    fitting = rare if is_bounded else [event for event in rare if fits(event)]
     for event in fitting:
         if type(event) is OPEN_LINE:
             opened[event.args.id] = event

@@ -56,7 +56,7 @@ class Phases(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Phases:
         """Measure the spans of one rank."""
         steps = detailed_steps(trace)
-        numbers = np.fromiter((span.step for span in trace.spans), np.int64, len(trace.spans))
+        numbers = intervals.int_column(trace.spans, "step")
         most = share_of(trace, _NAMES_OF_ALL, _LEAST_NAMES, NAMES)
         phases: dict[str, list[Phase]] = {}
         annotated: dict[str, list[Phase]] = {}
@@ -84,9 +84,7 @@ class Phases(Aggregate):
 
 
 def _sums(spans: list[Phase], waits: Intervals, elsewhere: Intervals, steps: int) -> PhaseSums:
-    starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
-    ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
-    whole = Intervals.union(starts, ends)
+    whole = Intervals.of(spans)
     outside_ns = (whole - elsewhere).length_ns
     return PhaseSums(len(spans), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
 

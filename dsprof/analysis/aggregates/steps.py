@@ -16,6 +16,7 @@ from dsprof.analysis.rank.intervals import (
     blocked,
     copies,
     exposed,
+    int_column,
     phases,
     unseen,
     without_size,
@@ -57,9 +58,8 @@ class Steps(Aggregate):
         by_number = {step.step: step for step in trace.steps}
         kept, longest = kept_steps(trace), longest_steps(trace)
         steps = [by_number[number] for number in np.union1d(kept, longest).tolist()]
-        start = np.array([step.start_ns for step in steps], np.int64)
-        end = np.array([step.end_ns for step in steps], np.int64)
-        number = np.array([step.step for step in steps], np.int64)
+        start, end = int_column(steps, "start_ns"), int_column(steps, "end_ns")
+        number, micro_steps = int_column(steps, "step"), int_column(steps, "micro_steps")
         by_kernels, unwaited, split = kernels(trace), 0, _Split()
         if by_kernels is not None:
             device = DeviceTime.of(by_kernels).parts(start, end)
@@ -68,7 +68,6 @@ class Steps(Aggregate):
             unwaited = _unwaited(trace)
             split = _split(trace, number, start, end) if not unwaited else split
         seen = covered_steps(trace)
-        micro_steps = np.array([step.micro_steps for step in steps], np.int64)
         row = RankSteps(
             number,
             micro_steps,
@@ -253,7 +252,7 @@ def _estimated(trace: RankTrace) -> int:
 
 def _forwards(trace: RankTrace, number: Array) -> Array:
     """Count the forwards of each step."""
-    told = np.array([span.step for span in trace.spans if span.name == "forward"], np.int64)
+    told = int_column([span for span in trace.spans if span.name == "forward"], "step")
     place, found = places(told, number)
     return np.bincount(place[found], minlength=len(number))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +12,17 @@ import numpy.typing as npt
 from dsprof.analysis.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.schema import Copy, Phase
 
 Array = npt.NDArray[np.int64]
 
 WAIT_OVERHEAD_NS = 100_000
 """A wait for a collective that is already complete takes less."""
+
+
+def int_column(records: Sequence[object], name: str) -> Array:
+    """Return a field of all records."""
+    return np.fromiter(map(attrgetter(name), records), np.int64, len(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,11 @@ class Intervals:
         opens[1:] = starts[1:] > reach[:-1]
         closes = np.append(opens[1:], True) if len(starts) else opens
         return cls(starts[opens], reach[closes])
+
+    @classmethod
+    def of(cls, spans: Sequence[Phase | Copy]) -> Intervals:
+        """Join what records cover."""
+        return cls.union(int_column(spans, "start_ns"), int_column(spans, "end_ns"))
 
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals.union(
@@ -173,14 +186,9 @@ def exposed(trace: RankTrace) -> Intervals:
 
 def copies(trace: RankTrace) -> Intervals:
     """Return when the rank was in a function that copies between host and device."""
-    starts = np.fromiter((copy.start_ns for copy in trace.copies), np.int64, len(trace.copies))
-    ends = np.fromiter((copy.end_ns for copy in trace.copies), np.int64, len(trace.copies))
-    return Intervals.union(starts, ends)
+    return Intervals.of(trace.copies)
 
 
 def phases(trace: RankTrace) -> Intervals:
     """Return when the rank was in a phase of the training loop."""
-    spans = [span for span in trace.spans if not span.is_annotation]
-    starts = np.fromiter((span.start_ns for span in spans), np.int64, len(spans))
-    ends = np.fromiter((span.end_ns for span in spans), np.int64, len(spans))
-    return Intervals.union(starts, ends)
+    return Intervals.of([span for span in trace.spans if not span.is_annotation])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.rank.intervals import Array, exposed
+from dsprof.analysis.rank.intervals import Array, exposed, int_column
 from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock, places
 from dsprof.trace.rank_trace import RankTrace
 
@@ -65,9 +65,7 @@ def _marks(trace: RankTrace) -> tuple[Array, Array]:
     rows = trace.collectives
     issued = rows.on_wire & ~rows.is_untimed & ~rows.is_open
     phases = [span for span in trace.spans if not span.is_annotation and on_host_clock(trace)]
-    numbers = np.array([span.step for span in phases], np.int64)
-    begun = np.array([span.start_ns for span in phases], np.int64)
-    ended = np.array([span.end_ns for span in phases], np.int64)
+    numbers, begun, ended = (int_column(phases, n) for n in ("step", "start_ns", "end_ns"))
     return (
         np.concatenate([rows.step[issued], numbers, numbers]),
         np.concatenate([rows.issue_ns[issued], begun, ended]),

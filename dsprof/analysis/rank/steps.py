@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.intervals import Array, int_column
 from dsprof.analysis.rank.profiled_steps import covered_steps
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
@@ -67,7 +67,7 @@ def counted_steps(trace: RankTrace) -> Array:
 
 def recorded_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps of this rank, ascending."""
-    return _ascending(np.fromiter((step.step for step in trace.steps), np.int64))
+    return _ascending(int_column(trace.steps, "step"))
 
 
 def _counted(trace: RankTrace, numbers: Array) -> Array:
