@@ -105,6 +105,7 @@ def _damaged(folder: Path) -> bool:
     whole, hidden = cut.stat().st_size, folder.parent / f"{folder.name}.hidden"
     end = cut.read_bytes()[whole // 2 :]
     os.truncate(cut, whole // 2)
+    os.utime(cut, (0, 0))  # or it may still be written
     missing.rename(hidden)
     try:
         quality = json.loads(_measured("one cut, one missing", [str(folder)]).json)["quality"]

@@ -174,6 +174,7 @@ def test_a_report_names_what_kills_workers_what_is_cut_and_what_is_missing(tmp_p
     run, preload = tmp_path / "run", tmp_path / "deadly.py"
     paths = write_run(run, 6)
     os.truncate(paths[1], paths[1].stat().st_size * 2 // 3)
+    os.utime(paths[1], (0, 0))  # or it may still be written
     paths[2].unlink()
     preload.write_text(_DEADLY)
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
