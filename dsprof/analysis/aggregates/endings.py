@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
 
@@ -116,6 +116,11 @@ class Ending:
         """Whether Ctrl-C ended the process."""
         return self.trailer is not None and self.trailer.reason == INTERRUPTED
 
+    @property
+    def has_lost_others(self) -> bool:
+        """Whether it failed because a connection was lost, or a call timed out."""
+        return self.trailer is not None and bool(self.trailer.lost)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupNames:
@@ -155,6 +160,11 @@ class Endings(Aggregate):
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""
         return Endings(self.ranks | other.ranks, self.groups | other.groups)
+
+
+def first_failed(failed: Mapping[int, Ending]) -> dict[int, Ending]:
+    """Return, of ranks that failed, those that did not only lose others; all if each did."""
+    return {r: end for r, end in failed.items() if not end.has_lost_others} or dict(failed)
 
 
 class _Reading:

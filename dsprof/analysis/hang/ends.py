@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dsprof.analysis.aggregates.endings import Ending
+from dsprof.analysis.aggregates.endings import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
 from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
@@ -124,6 +124,7 @@ def _dumped(hang: Hang) -> HangVerdict:
 
 def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     """The rank that ended first is the root: the others may have followed it."""
+    dead = first_failed(dead)
     first = min(dead, key=lambda rank: dead[rank].failed_ns or dead[rank].alive_ns)
     ending = dead[first]
     kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}

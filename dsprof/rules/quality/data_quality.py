@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.endings import Endings, first_failed
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -74,7 +74,7 @@ class DataQuality:
                 else self._cut(facts.unclean_ranks)
             )
         if facts.exceptions:
-            yield self._failed(facts.exceptions)
+            yield self._failed(facts.exceptions, endings)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         if lost := _lost(facts):
@@ -164,19 +164,31 @@ class DataQuality:
                 evidence=(last_completed(ends),),
             )
 
-    def _failed(self, exceptions: dict[str, list[int]]) -> Finding:
-        ranks = sorted(rank for some in exceptions.values() for rank in some)
-        told = ", ".join(f"{what} ({named(some)})" for what, some in exceptions.items())
+    def _failed(self, exceptions: dict[str, list[int]], endings: Endings) -> Finding:
+        failed = {rank for some in exceptions.values() for rank in some}
+        known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
+        followed = sorted(known.keys() - first_failed(known))
+        first = {
+            what: kept
+            for what, some in exceptions.items()
+            if (kept := [rank for rank in some if rank not in followed])
+        }
+        told = ", ".join(f"{what} ({named(some)})" for what, some in first.items())
+        ranks = sorted(failed - {*followed})
+        lost = f" {named(followed).capitalize()} then lost the connection or timed out."
+        look = f"Find the traceback of {named(ranks)} in the logs"
         return self.meta.finding(
             Status.FAIL,
-            f"The program failed: {told}.",
+            f"The program failed: {told}.{lost * bool(followed)}",
             problem=f"The program failed: {told}",
-            fix="Find the first traceback in the logs",
+            fix=look if followed else "Find the first traceback in the logs",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
             cause="The program did not catch the exception. The record up to it is complete and "
             "analysed.",
-            action="Find the first traceback in the logs: a rank that fails leaves the others in a "
+            action=f"{look}."
+            if followed
+            else "Find the first traceback in the logs: a rank that fails leaves the others in a "
             "collective, which then fails as well.",
             ranks=tuple(ranks),
             confidence="high",

@@ -184,6 +184,16 @@ def test_how_the_first_wait_failed_tells_killed_from_stopped(
     assert (found.kind, found.ranks, found.confidence) == (kind, (2,), confidence)
 
 
+@pytest.mark.parametrize("lost", ["connection", "timeout"])
+def test_of_equal_exceptions_the_one_that_lost_no_other_rank_is_the_cause(lost: str) -> None:
+    end = Trailer("exit", "RuntimeError", exception_ns=900 * 10**6, lost=lost)
+    others = [rank(n, [], 900, trailer=end) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 910, **raised("RuntimeError")))
+    assert (found.kind, found.ranks, found.confidence) == ("died", (2,), "high")
+    found = root(*others, rank(2, [], 910, trailer=end))
+    assert (found.kind, found.ranks) == ("died", ())
+
+
 @pytest.mark.parametrize(("kills", "cause"), [(0, "unknown"), (1, "out_of_memory")])
 def test_survivors_of_a_host_know_of_kills_for_memory(kills: int, cause: str) -> None:
     end = Trailer("exit", "RuntimeError", oom_kills=kills)

@@ -68,6 +68,18 @@ def test_ranks_that_an_exception_ended_are_named_by_its_type():
     assert finding.summary == "The program failed: RuntimeError (rank 0), ValueError (rank 1)."
 
 
+def test_a_rank_that_only_lost_its_connection_is_not_the_cause():
+    end = Trailer(reason="exit", exception="RuntimeError")
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    finding = said(RULE, zero_rank(0, trailer=lost), zero_rank(1, trailer=end))
+    assert finding.ranks == (1,)
+    assert finding.summary == (
+        "The program failed: RuntimeError (rank 1). Rank 0 then lost the connection or timed out."
+    )
+    assert finding.fix == "Find the traceback of rank 1 in the logs"
+    assert said(RULE, *(zero_rank(rank, trailer=lost) for rank in range(2))).ranks == (0, 1)
+
+
 def test_a_rank_that_ended_badly_is_named():
     finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None))
     assert finding.status is Status.FAIL
