@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from dsprof.analysis import epoch_cache
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.epochs import End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
@@ -33,20 +34,23 @@ def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> Ru
     found = []
     for number, files in enumerate(run.epochs[unread:], unread + 1):
         is_whole = number == run.epoch and run.selection.steps is None
-        read = summary if is_whole else _summary(files, engine)
-        if read is not None:
-            found.append(_epoch(number, read))
+        epoch = _epoch(number, summary) if is_whole else _read(number, files, engine)
+        found += [] if epoch is None else [epoch]
     each = tuple(_linked(found, unread))
     return summary.with_part(replace(summary[Epochs], each=each, unread=unread))
 
 
-def _summary(files: RunFiles, engine: Engine) -> RunSummary | None:
+def _read(number: int, files: RunFiles, engine: Engine) -> Epoch | None:
     if not files.files:  # none of its ranks is to be read
         return None
+    if (known := epoch_cache.load(number, files)) is not None:
+        return known
     try:
-        return summarise(files, _KINDS, engine=engine)
+        epoch = _epoch(number, summarise(files, _KINDS, engine=engine))
     except TraceError:  # none of its files can be read any more
         return None
+    epoch_cache.store(epoch, files)
+    return epoch
 
 
 def _epoch(number: int, summary: RunSummary) -> Epoch:

@@ -28,6 +28,9 @@ from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
 from dsprof.trace.rank_trace import Collectives, RankTrace
 
+COLUMNS, EPOCH = ".columns", ".epoch"
+"""How the names of entries end: columns of a trace, and what an earlier epoch came to."""
+
 SMALLEST_BYTES = 1 << 22
 """A smaller trace is read as fast as its cache is found."""
 LARGEST_CACHE_BYTES = 1 << 31
@@ -113,7 +116,7 @@ def _place(path: Path) -> Path | None:
     facts = f"{__version__}\n{real_name(path)}\n{status.nbytes}\n{status.version}\n".encode(
         errors="surrogateescape"
     )
-    return root / f"{blake2b(facts + ends, digest_size=20).hexdigest()}.columns"
+    return root / f"{blake2b(facts + ends, digest_size=20).hexdigest()}{COLUMNS}"
 
 
 def _ends(file: BufferedReader, nbytes: int) -> bytes:
@@ -134,7 +137,7 @@ def _write(trace: RankTrace, place: Path) -> None:
     head = msgspec.msgpack.encode(_Head(place.name, len(rows), columns, rows.words))
     records = msgspec.msgpack.encode(_Records(*(getattr(trace, name) for name in _KEPT)))
     # Named as all others, so that one whose writer was killed is dropped some day.
-    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=".columns")
+    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=COLUMNS)
     try:
         with os.fdopen(number, "wb") as file:
             for part in (head, records):
@@ -215,7 +218,8 @@ def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _has_room(root: Path, trace: RankTrace) -> bool:
     """Say whether the cache has room for a trace, and drop what was used longest ago for it."""
-    files = [(one.stat(), one) for one in root.glob("*.columns")]
+    entries = (one for one in root.iterdir() if one.suffix in (COLUMNS, EPOCH))
+    files = [(one.stat(), one) for one in entries]
     left = LARGEST_CACHE_BYTES - trace.nbytes - sum(status.st_size for status, _ in files)
     for status, file in sorted(files, key=lambda item: item[0].st_mtime_ns):
         if left >= 0 or time.time() - status.st_mtime < _FRESH_S:
