@@ -108,6 +108,7 @@ def diagnosis_of(
     summary = summary.in_order()
     findings, steps = judge(summary, rules, thresholds), split_steps(summary)
     typical, lead = steps.typical, leading(findings)
+    findings = sorted(findings, key=lambda one: one is not lead)  # the first is the headline's
     mapped = step_map(summary, findings, typical.settled_from if typical else None)
     diagnosis = Diagnosis(
         run=run_info(summary),

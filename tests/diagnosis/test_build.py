@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from dsprof.diagnosis import build
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.headline import verdict
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
@@ -416,6 +417,24 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
         saving_ms_per_step=(3.0, 5.0),
     )
     assert verdict([*findings, saving], run, None) == "d. One more finding follows."
+
+
+def test_the_finding_of_the_headline_is_the_first(monkeypatch):
+    odd = {"status": Status.FAIL, "summary": "b.", "severity": Severity.LOW}
+    findings = [
+        *(Finding(rule=rule, title="Odd", problem="Odd", **odd) for rule in ("low", "lower")),
+        Finding(
+            rule="communication-bound-step",
+            title="The step waits",
+            status=Status.INFO,
+            summary="Ranks wait.",
+            problem="The step waits",
+        ),
+    ]
+    monkeypatch.setattr(build, "judge", lambda *_: findings)
+    made = diagnosed(*waiting())
+    assert made.headline.problem == "The step waits"
+    assert [one.rule for one in made.findings] == ["communication-bound-step", "low", "lower"]
 
 
 def test_without_phases_the_verdict_claims_no_computation():
