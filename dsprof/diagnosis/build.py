@@ -27,6 +27,7 @@ from dsprof.diagnosis.headline import (
     without_problem,
 )
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.role_maps import role_maps
 from dsprof.diagnosis.sections import sections
 from dsprof.diagnosis.sections.communication import expected_curves, transfers
 from dsprof.diagnosis.sections.hang import hang_report
@@ -129,6 +130,8 @@ def diagnosis_of(
         throughput=throughput(summary, typical),
         **{field: make(summary) for field, make in sections().items()},
     )
+    marks = (diagnosis.history.map if diagnosis.history.map.ranks else mapped).marks
+    diagnosis.role_maps = role_maps(summary, marks)
     diagnosis.expected_curves = expected_curves(summary, diagnosis.transfers)
     diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, mapped)
     diagnosis.quality.notes += filter(None, [history_note(diagnosis.history)])

@@ -17,6 +17,7 @@ from dsprof.diagnosis.step_map import (
     NO_DATA,
     ROWS,
     Cells,
+    Layout,
     Times,
     aggregated,
     blocks_of,
@@ -27,25 +28,37 @@ from dsprof.findings.wording import duration
 
 def history_map(summary: RunSummary) -> StepMap:
     """Lay out all steps, a column for each span of time or for several; empty without sums."""
-    found = summary[RankTimes].aligned()
-    ranks = sorted(found)
-    begins = np.unique(
-        np.concatenate([np.zeros(0, np.int64), *(s.begin_s for s in found.values())])
-    )
-    if not len(begins):
+    laid = history_layout(summary)
+    if laid is None:
         return StepMap()
+    ranks = laid.ranks
     unit = host_ranks(summary[Run], ranks)
-    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(begins), COLUMNS)
-    cells = aggregated(_laid_out([found[rank] for rank in ranks], begins), rows, columns)
+    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(laid.steps), COLUMNS)
+    cells = aggregated(laid.times, rows, columns)
     return StepMap(
         ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
-        steps=[*_steps(found, begins, columns)],
+        steps=laid.blocks(columns),
         row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
         total_ns=cells.total.tolist(),
         exposed_ns=cells.exposed.tolist(),
         compute_ns=cells.compute.tolist(),
-        marks=[*_marks(summary[History], ranks, begins, rows[0].stop, columns[0].stop)],
+        marks=[*_marks(summary, ranks, rows[0].stop, columns[0].stop)],
     )
+
+
+def history_layout(summary: RunSummary) -> Layout | None:
+    """Lay out all spans of time; None without sums."""
+    found = summary[RankTimes].aligned()
+    begins = _begins(found)
+    if not len(begins):
+        return None
+    ranks = sorted(found)
+    times = _laid_out([found[rank] for rank in ranks], begins)
+    return Layout(ranks, [*_steps(found, begins)], times)
+
+
+def _begins(found: Mapping[int, RankSpans]) -> Cells:
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(s.begin_s for s in found.values())]))
 
 
 def _laid_out(ranks: Sequence[RankSpans], begins: Cells) -> Times:
@@ -57,23 +70,22 @@ def _laid_out(ranks: Sequence[RankSpans], begins: Cells) -> Times:
     return cells
 
 
-def _steps(
-    found: Mapping[int, RankSpans], begins: Cells, columns: Sequence[slice]
-) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last step of each column, on any rank."""
+def _steps(found: Mapping[int, RankSpans], begins: Cells) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last step of each span, on any rank."""
     first = np.full(len(begins), np.iinfo(np.int64).max)
     last = np.zeros(len(begins), np.int64)
     for spans in found.values():
         place = np.searchsorted(begins, spans.begin_s)
         first[place] = np.minimum(first[place], spans.first_step)
         last[place] = np.maximum(last[place], spans.first_step + spans.steps - 1)
-    yield from ((int(first[one].min()), int(last[one].max())) for one in columns)
+    yield from zip(first.tolist(), last.tolist(), strict=True)
 
 
 def _marks(
-    history: History, ranks: Sequence[int], begins: Cells, height: int, width: int
+    summary: RunSummary, ranks: Sequence[int], height: int, width: int
 ) -> Iterator[StepMark]:
-    for one in busy_spans(history):
+    begins = _begins(summary[RankTimes].aligned())
+    for one in busy_spans(summary[History]):
         place = int(np.searchsorted(begins, one.begin_s, side="right")) - 1
         if place >= 0 and one.rank in ranks:
             yield StepMark(

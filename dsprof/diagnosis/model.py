@@ -557,7 +557,7 @@ class WaitMatrix(_Part):
         """Refuse a matrix that no renderer could show: one may come from a file.
 
         Raises:
-            ValueError: it has not one row per rank, or a row has not one cell per step.
+            ValueError: it has not one row or name per rank, or a row not one cell per step.
         """
         is_full = len(self.exposed_ns) == len(self.ranks)
         if not is_full or any(len(row) != len(self.steps) for row in self.exposed_ns):
@@ -585,6 +585,7 @@ class StepMap(_Part):
     ranks: list[tuple[int, int]] = []  # first and last of each row
     steps: list[tuple[int, int]] = []  # first and last of each column
     row_hosts: int = 0  # whole hosts of a row; 0: a row is one rank, or hosts differ
+    row_names: list[str] = []  # of rows that are means of ranks, such as "pipeline stage 0"
     total_ns: list[list[int]] = []
     exposed_ns: list[list[int]] = []
     compute_ns: list[list[int]] = []
@@ -599,6 +600,8 @@ class StepMap(_Part):
         for cells in (self.total_ns, self.exposed_ns, self.compute_ns):
             if [len(row) for row in cells] != [len(self.steps)] * len(self.ranks):
                 raise ValueError("the map of steps has not one cell for each rank and step")
+        if self.row_names and len(self.row_names) != len(self.ranks):
+            raise ValueError("the map of steps has not one name for each row")
 
 
 class BaselineInfo(_Part):
@@ -842,6 +845,7 @@ class Diagnosis(_Part):
     timeline_places: list[TimelinePlace] = []
     waits: WaitMatrix = msgspec.field(default_factory=WaitMatrix)
     step_map: StepMap = msgspec.field(default_factory=StepMap)
+    role_maps: list[StepMap] = []  # of more than 64 ranks, by their places in groups
     arrivals: ArrivalInfo = msgspec.field(default_factory=ArrivalInfo)
     peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     topology: Topology = msgspec.field(default_factory=Topology)

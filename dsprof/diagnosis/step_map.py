@@ -43,6 +43,19 @@ class Times(NamedTuple):
     compute: Cells
 
 
+class Layout(NamedTuple):
+    """Each rank in each step or span of steps, before neighbours are joined."""
+
+    ranks: Sequence[int]
+    steps: Sequence[tuple[int, int]]  # first and last of each column
+    times: Times
+
+    def blocks(self, columns: Sequence[slice]) -> list[tuple[int, int]]:
+        """Return the first and the last step of columns that are joined."""
+        joined = (self.steps[one] for one in columns)
+        return [(min(a for a, _ in steps), max(b for _, b in steps)) for steps in joined]
+
+
 class _Found(NamedTuple):
     kind: Literal["straggler", "outlier", "change"]
     step: int
@@ -58,14 +71,13 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     mean over the cell's steps.
     """
     steps = summary[Steps]
-    ranks = sorted(steps.ranks)
-    numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
-    if not ranks or not numbers:
+    laid = step_layout(steps)
+    if laid is None:
         return StepMap()
+    ranks, numbers = laid.ranks, [first for first, _ in laid.steps]
     unit = host_ranks(summary[Run], ranks)
     rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(numbers), COLUMNS)
-    times = _laid_out([steps.ranks[rank] for rank in ranks], np.array(numbers, np.int64))
-    cells = aggregated(times, rows, columns)
+    cells = aggregated(laid.times, rows, columns)
     blocks = [numbers[one] for one in columns]
     late = [*_stragglers(summary, blocks, _late(findings))]
     found = [
@@ -76,7 +88,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     ]
     return StepMap(
         ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
-        steps=[(block[0], block[-1]) for block in blocks],
+        steps=laid.blocks(columns),
         total_ns=cells.total.tolist(),
         exposed_ns=cells.exposed.tolist(),
         compute_ns=cells.compute.tolist(),
@@ -116,6 +128,16 @@ def blocks_of(count: int, at_most: int, unit: int = 1) -> list[slice]:
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
 
 
+def step_layout(steps: Steps) -> Layout | None:
+    """Lay out the steps after warm-up; None without any."""
+    ranks, numbers = sorted(steps.ranks), steps.numbers[warmup_steps(len(steps.numbers)) :]
+    if not ranks or not numbers:
+        return None
+    rows = [steps.ranks[rank] for rank in ranks]
+    times = _laid_out(rows, np.array(numbers, np.int64))
+    return Layout(ranks, [(number, number) for number in numbers], times)
+
+
 def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> Times:
     cells = Times(*(np.full((len(ranks), len(numbers)), NO_DATA) for _ in Times._fields))
     for i, row in enumerate(ranks):
@@ -134,14 +156,15 @@ def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> Times:
 
 def aggregated(times: Times, rows: Sequence[slice], columns: Sequence[slice]) -> Times:
     """Average over the steps of a block, then take the rank of it that waits least."""
-    means = Times(*(_mean_of(cells, columns) for cells in times))
+    means = Times(*(mean_of(cells, columns) for cells in times))
     busy = means.total - np.maximum(means.exposed, 0)
     busiest = np.array([one.start + np.argmax(busy[one], axis=0) for one in rows])
     across = np.arange(len(columns))[None, :]
     return Times(*(cells[busiest, across] for cells in means))
 
 
-def _mean_of(cells: Cells, columns: Sequence[slice]) -> Cells:
+def mean_of(cells: Cells, columns: Sequence[slice] | Sequence[Cells]) -> Cells:
+    """Return the mean of each of some sets of columns, of what is known of it."""
     known = cells >= 0
     sums = np.array([np.where(known, cells, 0)[:, one].sum(axis=1) for one in columns]).T
     counts = np.array([known[:, one].sum(axis=1) for one in columns]).T

@@ -125,7 +125,8 @@ def _lanes(found: StepMap, height: float) -> Iterator[Word]:
     for row, ranks in enumerate(found.ranks):
         is_strong = 2 * counts[row] >= len(found.steps)
         if row % stride == 0 or is_strong:
-            name = f"{'rank' if ranks[0] == ranks[1] else 'ranks'} {_range(*ranks)}"
+            noun = "rank" if ranks[0] == ranks[1] else "ranks"
+            name = found.row_names[row] if found.row_names else f"{noun} {_range(*ranks)}"
             y = _TOP_PX + row * height + 11
             yield Word(100, round(y, 1), name, "strong" if is_strong else "")
 
@@ -136,7 +137,10 @@ def _range(first: int, last: int) -> str:
 
 def _sentence(found: StepMap) -> str:
     count = found.ranks[-1][1] - found.ranks[0][0] + 1
-    text = f"Time outside communication waits of {fmt.plural(count, 'rank')}"
+    whose = f"of {fmt.plural(count, 'rank')}"
+    if found.row_names:
+        whose = f"from {found.row_names[0]} to {found.row_names[-1]}, mean over their ranks,"
+    text = f"Time outside communication waits {whose}"
     text += f" in steps {found.steps[0][0]} to {found.steps[-1][1]}."
     if found.row_hosts:
         hosts = fmt.plural(found.row_hosts, "host")

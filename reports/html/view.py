@@ -235,6 +235,11 @@ class View:
         return heat_map(self._diagnosis.history.map)
 
     @cached_property
+    def role_maps(self) -> list[Drawing]:
+        """Places in groups by steps, or by time over the whole of a rolling recording."""
+        return list(filter(None, map(heat_map, self._diagnosis.role_maps)))
+
+    @cached_property
     def epochs(self) -> Drawing | None:
         """The epochs of a run that was started more than once."""
         return epoch_drawing(self._diagnosis.epochs)
