@@ -88,7 +88,7 @@ class Session:
         self._rank = 0
         self._world_size = 0
         self._started_s = time.time()
-        self._key = f"process {os.urandom(6).hex()}"
+        self._key = _process_key()
         self._is_followed = False
 
     @property
@@ -185,6 +185,8 @@ class Session:
         # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
         with suppress(ImportError):
             import psutil  # noqa: F401
+        if is_exit_skipped():
+            when_child_ends(_stop_at_exit)
         self.writer = self._start_writer(dist, self.config.budget_mb * 1_000_000)
         return True
 
@@ -383,8 +385,17 @@ class Session:
             keep_states_of_the_dead(run_key, Path(self.config.out))
         self._report()
 
-    def abandon(self) -> None:
-        """Stop recording in a forked child: the writer's thread does not live on there."""
+    def continue_in_child(self) -> None:
+        """Go on in a forked child, which may become a rank; stop if the parent is one.
+
+        The threads of a recording that has begun do not live on there.
+        """
+        if self._traces:
+            self._abandon()
+        else:
+            self._key = _process_key()
+
+    def _abandon(self) -> None:
         self.recorder.abandon()
         if self._profiler is not None:
             self._profiler.abandon()
@@ -469,6 +480,10 @@ def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
     )
 
 
+def _process_key() -> str:
+    return f"process {os.urandom(6).hex()}"
+
+
 def _is_command() -> bool:
     """Say whether this process is what `dsprof run` became."""
     return os.environ.get(COMMAND_PID) == str(os.getpid())
@@ -519,8 +534,6 @@ def start(config: Config, torch_is_complete: bool = False) -> None:
     if _is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
     _current = Session(config)
-    if is_exit_skipped():
-        when_child_ends(_stop_at_exit)
     install = _guarded(_current.install)
     if torch_is_complete:
         install()
@@ -574,9 +587,10 @@ def _guarded(install: Callable[[], None]) -> Callable[[], None]:
 
 def _after_fork() -> None:
     global _current
-    session, _current = _current, None
-    if session is not None:
-        session.abandon()
+    if _current is not None:
+        _current.continue_in_child()
+        if _current.recorder.stopped:
+            _current = None
 
 
 def _stop_at_exit() -> None:

@@ -24,7 +24,7 @@ from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
 from dsprof.recording import session
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.reader import read_trace
+from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
 from dsprof.trace.writing.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
@@ -588,3 +588,23 @@ def test_a_module_that_a_release_does_not_have_is_named_unless_it_is_to_come(
     status = record_with(Moved, tmp_path, monkeypatch)
     lacks = f"gathers are not recorded: torch {torch.__version__} has no Unit.gather"
     assert (status.installed, status.why) == (False, "" if since else lacks)
+
+
+def test_a_child_that_is_forked_before_the_first_collective_records(tmp_path: Path) -> None:
+    dist.destroy_process_group()
+    dsprof.enable(out=str(tmp_path))
+    child = os.fork()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    if child == 0:
+        communicate(2)
+        dsprof.disable()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    found = read(tmp_path)
+    assert (found.header.pid, len(found.collectives)) == (child, 2)
+    assert found.trailer is not None
+    communicate()
+    dsprof.disable()
+    keys = [{*read_header(path).job_keys} for path in tmp_path.glob(FILE_PATTERN)]
+    assert len(keys) == 2
+    assert not keys[0] & keys[1]
