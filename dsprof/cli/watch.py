@@ -31,7 +31,7 @@ Follow a run while it records: pace, parts of a step, ranks by steps,
 collectives in flight, memory, and the findings so far. It only reads the
 traces; the training does no extra work.
 
-  dsprof watch dsprof-out                          q quits, arrows choose a rank
+  dsprof watch dsprof-out                          q quits, arrows choose
   dsprof watch dsprof-out --once                   print the state once, as text
   dsprof watch dsprof-out --once --format json     the same for programs"""
 

@@ -16,6 +16,10 @@ State = Literal["running", "silent", "gone", "ended", "crashed"]
 """`silent`: without a sign of life for 10 s; `gone`: its process ended without a last line."""
 
 
+LONG_NS = 1_000_000_000
+"""A collective in flight for longer is worth a line."""
+
+
 class InFlight(msgspec.Struct):
     """The oldest collective that a rank has called and that has not ended."""
 
@@ -42,13 +46,19 @@ class RankNow(msgspec.Struct):
     reserved_bytes: int | None = None
     stuck_bytes: int | None = None  # free, in segments of the allocator that are partly used
 
+    def stands_out(self, straggler: int | None) -> bool:
+        """Say whether it is the straggler, has lost its process, or waits for long."""
+        is_waiting = self.in_flight is not None and self.in_flight.age_ns > LONG_NS
+        return is_waiting or self.state in ("silent", "gone", "crashed") or self.rank == straggler
+
 
 class Strip(msgspec.Struct):
-    """Ranks x recent steps: time outside communication waits in ns, -1 without data."""
+    """Ranks x recent steps: time outside communication waits, -1 without data."""
 
     ranks: list[int] = []
     steps: list[int] = []
     busy_ns: list[list[int]] = []
+    total_ns: list[list[int]] = []  # all time of the step
 
 
 class RunNow(msgspec.Struct):

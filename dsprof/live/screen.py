@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import fmean
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Severity
 from dsprof.findings.wording import capitalised, long_duration, named, shortened
-from dsprof.live.now import RankNow, RunNow
+from dsprof.live.now import LONG_NS, RankNow, RunNow, Strip
 
 Span = tuple[str, str]
 """A text, and the style that rich gives it."""
@@ -38,25 +40,55 @@ _LOST = {
 _NAMES = {"exposed_comm": "exposed communication"}
 _COLUMNS = 44
 """Characters of a line of a rank beside the strip and what the rank does."""
-_LEAST_CELLS = 8
-_LONG_NS = 1_000_000_000
-"""A collective in flight for longer is worth a line."""
+_FEW_RANKS = 8
+_LEAST_CELLS, _MOST_CELLS = 8, 60
 
 
 @dataclass
 class Chosen:
-    """Choices made by keys, as places in what is shown."""
+    """Choices made by keys."""
 
-    rank: int = 0
-    finding: int | None = None
+    rank: int | None = None  # its number, as of a step
+    finding: int | None = None  # place among those that are shown
+    step: int | None = None
+
+    def place(self, now: RunNow) -> int:
+        """Return the place of the rank among `ordered`; the first until one is chosen."""
+        return next((n for n, one in enumerate(ordered(now)) if one.rank == self.rank), 0)
+
+    def move_rank(self, by: int, now: RunNow) -> None:
+        """Choose a rank below or above."""
+        place = min(max(self.place(now) + by, 0), len(now.ranks) - 1)
+        self.rank = ordered(now)[place].rank
+
+    def move_step(self, by: int, strip: Strip) -> None:
+        """Choose a step after or before; at first the newest."""
+        if strip.steps:
+            place = len(strip.steps) - 1 if self.step is None else place_of(self.step, strip) + by
+            self.step = strip.steps[min(max(place, 0), len(strip.steps) - 1)]
+
+
+def ordered(now: RunNow) -> list[RankNow]:
+    """Return the ranks as they are shown: of many, those to look at come first."""
+    if len(now.ranks) <= _FEW_RANKS:
+        return now.ranks
+    return sorted(now.ranks, key=lambda rank: not rank.stands_out(now.straggler))
+
+
+def place_of(step: int, strip: Strip) -> int:
+    """Return the place of a step, or of the next one that is there."""
+    return min(bisect_left(strip.steps, step), len(strip.steps) - 1)
 
 
 def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
     """Return at most `height` lines; ranks that do not fit scroll with the one that is chosen."""
     top = [_title(now), *_lost(now, width), *_step(now, width), *_stuck(now, width), []]
-    bottom = [[], *_findings(now, width, chosen)]
-    room = max(height - len(top) - len(bottom) - 1, 1)
-    lines = [*top, _rank_head(width), *_ranks(now, width, room, chosen), *bottom]
+    below = [*_findings(now, width, chosen)]
+    at_step = [*_chosen_step(now, width, chosen)]
+    room = max(height - len(top) - len(at_step) - len(below) - 2, 1)
+    left = len(now.ranks) - room
+    more: Line = [(f"and {fmt.plural(left, 'more rank')}", "")] if left > 0 else []
+    lines = [*top, _rank_head(width), *_ranks(now, width, room, chosen), *at_step, more, *below]
     return [_cut(line, width) for line in lines[:height]]
 
 
@@ -76,7 +108,7 @@ def _title(now: RunNow) -> Line:
     state = _state(now)
     return [
         ("dsprof ", "bold"),
-        (f"{present} on {shortened(where, 24)}, since {since}, {epoch}", ""),
+        (f"{present} on {shortened(where, 24)}, started {since}, {epoch}", ""),
         (state, "green" if state == "running" else "bold"),
     ]
 
@@ -117,7 +149,10 @@ def _step(now: RunNow, width: int) -> Iterator[Line]:
         return
     pace = "" if now.steps_per_s is None else f", {now.steps_per_s:.3g} steps/s"
     trend = _trend(now.trend)
-    yield [(f"Step {now.step:,}", "bold"), (f"  {fmt.duration(now.step_ns)}{pace}{trend}", "")]
+    yield [
+        (f"Step {now.step:,}", "bold"),
+        (f"  {fmt.duration(now.step_ns)} per step{pace}{trend}", ""),
+    ]
     if now.parts is None:
         return
     parts = [*_PARTS, *_REST_PARTS]
@@ -149,18 +184,18 @@ def _stuck(now: RunNow, width: int) -> Iterator[Line]:
 
 
 def _rank_head(width: int) -> Line:
-    head = f"{'rank':>5} {'step':>8} {'time':>8} {'exposed':>7} {'memory':>8}  recent steps"
-    return [(head[:width], "bold")]
+    head = f"{'rank':>5} {'step':>8} {'time':>8} {'exposed':>7} {'memory':>8}  "
+    return [(head, "bold"), (f"busy time of steps: {_LEVELS[0]} short {_LEVELS[-1]} long", "bold")]
 
 
 def _ranks(now: RunNow, width: int, room: int, chosen: Chosen) -> Iterator[Line]:
-    chosen.rank = min(max(chosen.rank, 0), len(now.ranks) - 1)
-    first = min(max(chosen.rank - room // 2, 0), max(len(now.ranks) - room, 0))
-    seen = now.ranks[first : first + room]
+    ranks, place = ordered(now), chosen.place(now)
+    first = min(max(place - room // 2, 0), max(len(ranks) - room, 0))
+    seen = ranks[first : first + room]
     doing = max((len(_doing(rank)) for rank in seen), default=0)
-    heat = _heat(now, max(width - _COLUMNS - doing, _LEAST_CELLS))
-    for place, rank in enumerate(seen, first):
-        style = "reverse" if place == chosen.rank else ""
+    heat = _heat(now, max(width - _COLUMNS - doing, _LEAST_CELLS), chosen)
+    for rank in seen:
+        style = "reverse" if rank is ranks[place] else ""
         share = (
             rank.exposed_ns / rank.step_ns if rank.exposed_ns is not None and rank.step_ns else None
         )
@@ -172,41 +207,60 @@ def _ranks(now: RunNow, width: int, room: int, chosen: Chosen) -> Iterator[Line]
         yield [
             (f"{rank.rank:>5} {step:>8} {length:>8} {exposed:>7} {memory:>8}  ", style),
             *heat.get(rank.rank, []),
-            (f"  {_doing(rank)}", "yellow" if _is_worth_a_look(rank) else ""),
+            (f"  {_doing(rank)}", "yellow" if rank.stands_out(None) else ""),
         ]
 
 
-def _is_worth_a_look(rank: RankNow) -> bool:
-    flying = rank.in_flight
-    is_waiting = flying is not None and flying.age_ns > _LONG_NS
-    return is_waiting or rank.state in ("silent", "gone", "crashed")
+def _chosen_step(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
+    """Show the time of one step of the chosen rank."""
+    strip, rank = now.strip, ordered(now)[chosen.place(now)]
+    if chosen.step is None or rank.rank not in strip.ranks or not strip.steps:
+        return
+    place, row = place_of(chosen.step, strip), strip.ranks.index(rank.rank)
+    total_ns, busy_ns = strip.total_ns[row][place], strip.busy_ns[row][place]
+    all_ns = [one[place] for one in strip.total_ns if one[place] >= 0]
+    where = f" on {rank.host}" if len({one.host for one in now.ranks}) > 1 else ""
+    text = f"Rank {rank.rank}{where}, step {strip.steps[place]:,}: "
+    if total_ns < 0:
+        text += "not recorded"
+    else:
+        text += f"{fmt.duration(total_ns)}, {fmt.duration(total_ns - busy_ns)} of it exposed "
+        text += f"(mean of ranks {fmt.duration(fmean(all_ns))})"
+    yield from ([(line, "bold")] for line in _wrapped(text, width))
 
 
 def _doing(rank: RankNow) -> str:
     flying = rank.in_flight
     state = "" if rank.state == "running" else rank.state
-    if flying is None or not (flying.age_ns > _LONG_NS or state):
+    if flying is None or not (flying.age_ns > LONG_NS or state):
         return state
     group = f" of {flying.group}" if flying.group else ""
     return f"{state or fmt.duration(flying.age_ns)} in {flying.op}{group}"
 
 
-def _heat(now: RunNow, width: int) -> dict[int, Line]:
+def _heat(now: RunNow, width: int, chosen: Chosen) -> dict[int, Line]:
     """Return a cell for each of the newest steps: how long a rank was busy, against the median."""
     busy = np.array(now.strip.busy_ns, np.int64)
     if not busy.size or not width:
         return {}
-    busy = busy[:, -min(width, 60) :]
     known = busy >= 0
     middle = float(np.median(busy[known])) if known.any() else 0.0
-    level = np.searchsorted([0.8, 1.05, 1.25, 1.6], busy / max(middle, 1))
-    return {
-        rank: [
+    place = None if chosen.step is None else place_of(chosen.step, now.strip)
+    width, count = min(width, _MOST_CELLS), busy.shape[1]
+    first = max(count - width, 0)
+    first = first if place is None else min(first, place)  # it is in sight
+    cells = slice(first, first + width)
+    level = np.searchsorted([0.8, 1.05, 1.25, 1.6], busy[:, cells] / max(middle, 1))
+    chosen_rank, found = ordered(now)[chosen.place(now)].rank, {}
+    for row, rank in enumerate(now.strip.ranks):
+        line: Line = [
             (_LEVELS[cell], _HEAT[cell]) if is_known else (" ", "")
-            for cell, is_known in zip(levels, knowns, strict=True)
+            for cell, is_known in zip(level[row], known[row, cells], strict=True)
         ]
-        for rank, levels, knowns in zip(now.strip.ranks, level, known, strict=True)
-    }
+        if place is not None and rank == chosen_rank:
+            line[place - first] = (line[place - first][0], "reverse")
+        found[rank] = line
+    return found
 
 
 def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
@@ -214,7 +268,7 @@ def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
         failure = _wrapped(f"The rules cannot be applied: {now.judge_failure}", width)
         yield from ([(line, "yellow")] for line in failure)
     elif now.judged_steps is None:
-        yield [("Not judged yet.", "")]
+        yield [("Findings: not judged yet.", "")]
     if now.judged_steps is None:
         return
     count = fmt.plural(len(now.findings), "finding") if now.findings else "No findings"

@@ -22,12 +22,14 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        Binding("down,j", "rank(1)", "next rank", key_display="↓"),
-        Binding("up,k", "rank(-1)", "previous rank", key_display="↑"),
+        Binding("down,j", "rank(1)", "rank", key_display="↑↓"),
+        Binding("up,k", "rank(-1)", show=False),
+        Binding("left,h", "step(-1)", "step", key_display="←→"),
+        Binding("right,l", "step(1)", show=False),
         Binding("pagedown", "rank(16)", show=False),
         Binding("pageup", "rank(-16)", show=False),
-        Binding("f", "finding", "next finding"),
-        Binding("escape", "fold", "close finding"),
+        Binding("f", "finding", "finding"),
+        Binding("escape", "fold", "close"),
     ]
 
     def __init__(self, watched: Watched) -> None:
@@ -55,7 +57,14 @@ class WatchApp(App[None]):
 
     def action_rank(self, by: int) -> None:
         """Choose another rank."""
-        self.chosen.rank += by
+        if self._now is not None:
+            self.chosen.move_rank(by, self._now)
+        self._draw()
+
+    def action_step(self, by: int) -> None:
+        """Choose another of the recent steps; at first the newest."""
+        if self._now is not None:
+            self.chosen.move_step(by, self._now.strip)
         self._draw()
 
     def action_finding(self) -> None:
@@ -66,8 +75,8 @@ class WatchApp(App[None]):
         self._draw()
 
     def action_fold(self) -> None:
-        """Unfold no finding."""
-        self.chosen.finding = None
+        """Unfold no finding, and choose no step."""
+        self.chosen.finding = self.chosen.step = None
         self._draw()
 
     def _look(self) -> None:

@@ -130,7 +130,7 @@ class Watched:
             world_size=first.world_size,
             is_over=self.is_over,
             ranks=ranks,
-            strip=self._strip(steps),
+            strip=self._strip(steps, ranks, straggler),
             step=steps[-1] if steps else None,
             steps_per_s=1e9 / step_ns if step_ns and is_moving else None,
             step_ns=step_ns,
@@ -190,14 +190,18 @@ class Watched:
             stuck_bytes=device.get("inactive_split_bytes.all.current"),
         )
 
-    def _strip(self, steps: Sequence[int]) -> Strip:
-        ranks = sorted(self.ranks)[:_STRIP_RANKS]
-        found = [[self.recent.steps[step].get(rank) for step in steps] for rank in ranks]
+    def _strip(
+        self, steps: Sequence[int], found: Iterable[RankNow], straggler: int | None
+    ) -> Strip:
+        by_interest = sorted(found, key=lambda one: (not one.stands_out(straggler), one.rank))
+        ranks = sorted(one.rank for one in by_interest[:_STRIP_RANKS])
+        rows = [[self.recent.steps[step].get(rank) for step in steps] for rank in ranks]
         busy = [
             [-1 if one is None else one.total_ns - (one.exposed_ns or 0) for one in row]
-            for row in found
+            for row in rows
         ]
-        return Strip(ranks, list(steps), busy)
+        total = [[-1 if one is None else one.total_ns for one in row] for row in rows]
+        return Strip(ranks, list(steps), busy, total)
 
 
 def _names(paths: Iterable[Path]) -> set[str]:

@@ -59,8 +59,8 @@ def lines(now: RunNow, width: int = 80, height: int = 24, **chosen: Any) -> list
 
 def test_the_pace_and_the_parts_of_a_step_are_said() -> None:
     found = lines(run(trend=0.25))
-    assert found[0] == "dsprof 2 ranks on node-a, since 03:04:05 UTC, running"
-    assert found[1] == "Step 40  100 ms, 10 steps/s, 25 % slower than before"
+    assert found[0] == "dsprof 2 ranks on node-a, started 03:04:05 UTC, running"
+    assert found[1] == "Step 40  100 ms per step, 10 steps/s, 25 % slower than before"
     assert found[2].count("█") == 56 + 20 + 4
     assert found[3] == "compute 70 %  exposed communication 25 %  other 5 %"
 
@@ -84,7 +84,7 @@ def test_ranks_without_a_sign_of_life_are_named_with_the_time_of_the_last() -> N
     assert "Last sign of life: 03:17:45 UTC, 12.2 min ago." in text
     silent = rank(0, state="silent", silent_ns=ns(30_000))
     found = lines(run(silent, looked="2026-01-03T00:00:10+00:00"))
-    assert found[0].endswith("since 2026-01-02 03:04:05 UTC, no sign of life")
+    assert found[0].endswith("started 2026-01-02 03:04:05 UTC, no sign of life")
     assert "Last sign of life: 2026-01-02 23:59:40 UTC, 30.0 s ago." in " ".join(found[1:3])
 
 
@@ -117,6 +117,31 @@ def test_the_chosen_rank_is_in_sight() -> None:
     assert not any(line.startswith("   77 ") for line in lines(run(*many), rank=0))
 
 
+def test_of_many_ranks_those_to_look_at_come_first() -> None:
+    many = [rank(number, step=number) for number in range(100)]
+    many[90].state = "gone"
+    now = run(*many, straggler=50, straggler_ns=ns(9))
+    shown = [line.split()[0] for line in lines(now) if line.startswith("   ")]
+    assert shown[:4] == ["50", "90", "0", "1"]
+    assert f"and {100 - len(shown)} more ranks" in lines(now)
+
+
+def test_keys_choose_one_step_of_a_rank() -> None:
+    now, chosen = run(), Chosen()
+    now.strip.total_ns = [[ns(100)] * 30, [ns(120)] * 30]
+    chosen.move_step(-1, now.strip)
+    assert chosen.step == 29  # the newest first
+    chosen.move_step(-1, now.strip)
+    chosen.move_rank(1, now)
+    chosen.move_rank(1, now)
+    found = as_text(screen(now, 80, 24, chosen))
+    assert "Rank 1, step 28: 120 ms, 45.0 ms of it exposed (mean of ranks 110 ms)\n" in found
+    chosen.move_step(-99, now.strip)
+    assert chosen.step == 0
+    now.strip.steps = [step + 10 for step in now.strip.steps]
+    assert "step 10:" in as_text(screen(now, 80, 24, chosen))  # the oldest that is known
+
+
 def test_a_slow_step_of_a_rank_stands_out_in_the_strip() -> None:
     now = run()
     now.strip.busy_ns[1][20] = ns(200)
@@ -140,7 +165,7 @@ def test_findings_say_how_far_they_go_and_unfold() -> None:
     assert "high     Rank 1 delays every step. Look at rank 1." in folded
     assert "Rank 1 is last." not in folded
     assert "Rank 1 is last. Look at rank 1." in "\n".join(lines(now, finding=0))
-    assert "Not judged yet." in "\n".join(lines(run()))
+    assert "Findings: not judged yet." in "\n".join(lines(run()))
 
 
 def test_a_finding_that_is_wider_than_the_screen_is_wrapped() -> None:
@@ -166,4 +191,4 @@ def test_a_run_without_a_step_says_so() -> None:
 def test_why_there_is_no_judgement_is_said() -> None:
     found = lines(run(judge_failure="/run: cannot be read"))
     assert "The rules cannot be applied: /run: cannot be read" in found
-    assert "Not judged yet." not in found
+    assert "Findings: not judged yet." not in found

@@ -64,7 +64,7 @@ def test_once_prints_the_findings_of_a_run_that_goes_on(
 def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(run), "--once"]) == 0
     text = capsys.readouterr().out
-    assert "Step 11  50.0 ms" in text
+    assert "Step 11  50.0 ms per step" in text
     assert "after 12 steps" in text
 
 
