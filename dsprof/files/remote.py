@@ -58,7 +58,10 @@ _KINDS = {
         "gaierror",
     ),
 }
-_VERSIONS = ("ETag", "etag", "generation", "LastModified", "Last-Modified", "mtime", "modified")
+_VERSIONS = (
+    *("ETag", "etag", "generation", "LastModified", "Last-Modified"),
+    *("mtime", "modified", "modificationTime"),
+)
 _STATUSES: dict[Any, str] = {
     401: "PermissionError",
     403: "PermissionError",

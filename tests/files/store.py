@@ -1,12 +1,15 @@
-"""An S3 server, and a bad web server, on 127.0.0.1."""
+"""An S3 server, a WebHDFS server, and a bad web server, on 127.0.0.1."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 SECRET = "wJalrXUtnFEMIverysecret"
 
@@ -89,3 +92,46 @@ def answering(status: str, kind: str, body: bytes) -> Callable[..., Iterable[byt
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     return application
+
+
+def webhdfs(root: Path) -> Callable[..., Iterable[bytes]]:
+    """Return an application that serves a folder as HDFS does: data nodes have the bytes."""
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        name = environ["PATH_INFO"].removeprefix("/webhdfs/v1")
+        asked = dict(parse_qsl(environ["QUERY_STRING"]))
+        path = root / name.strip("/")
+        if name == "/data":
+            begin, size = int(asked["offset"]), int(asked["length"])
+            start("200 OK", [("Content-Type", "application/octet-stream")])
+            return [(root / asked["path"]).read_bytes()[begin : begin + size]]
+        if not path.exists():
+            status, answer = "404 Not Found", _exception("FileNotFoundException", SECRET)
+        elif asked["op"] == "GETFILESTATUS":
+            status, answer = "200 OK", {"FileStatus": _hdfs_status(path, "")}
+        elif asked["op"] == "LISTSTATUS":
+            found = [_hdfs_status(one, one.name) for one in path.iterdir()]
+            status, answer = "200 OK", {"FileStatuses": {"FileStatus": found}}
+        else:
+            host, part = environ["HTTP_HOST"], f"offset={asked['offset']}&length={asked['length']}"
+            there = f"http://{host}/data?path={path.relative_to(root)}&{part}"
+            start("307 Temporary Redirect", [("Location", there)])
+            return []
+        start(status, [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode()]
+
+    return application
+
+
+def _hdfs_status(path: Path, suffix: str) -> dict[str, Any]:
+    status = os.stat(path)
+    return {
+        "type": "DIRECTORY" if path.is_dir() else "FILE",
+        "length": status.st_size,
+        "modificationTime": status.st_mtime_ns // 1_000_000,
+        "pathSuffix": suffix,
+    }
+
+
+def _exception(name: str, message: str) -> dict[str, Any]:
+    return {"RemoteException": {"exception": name, "message": message}}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import socket
 import sys
 import tracemalloc
@@ -21,7 +22,7 @@ from dsprof.trace import run as runs
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.source import Source
 from tests.factories.trace_files import write_run
-from tests.files.store import SECRET, Store, answering, serving
+from tests.files.store import SECRET, Store, answering, serving, webhdfs
 
 s3fs = pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -278,6 +279,25 @@ def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
         run = find_run([f"http://127.0.0.1:{server.server_port}/run"])
         assert [trace.rank for trace in read_run(run)] == [0, 1]
         server.shutdown()
+
+
+def test_a_run_on_webhdfs_is_read_in_ranges(tmp_path, capsys):
+    paths = write_run(tmp_path / "run", 3)
+    paths.append(_large(tmp_path / "large", 5 << 20))
+    paths[1].unlink()
+    os.truncate(paths[2], paths[2].stat().st_size // 2)
+    with serving(webhdfs(tmp_path)) as (endpoint, requests):
+        address = endpoint.replace("http://", "webhdfs://")
+        run = find_run([f"{address}/run"])
+        first, cut = read_run(run)
+        assert (first.rank, cut.rank) == (0, 2)
+        assert cut.trailer is None
+        [large] = read_run(find_run([f"{address}/large"]))
+        assert large.nbytes == paths[3].stat().st_size
+        assert main(["report", f"{address}/none"]) == 2
+    assert max(one.nbytes for one in requests) < paths[3].stat().st_size
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("/none: cannot be read: no such object")
 
 
 def compressing(data: bytes, *, wherever: bool) -> Callable[..., Iterable[bytes]]:
