@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from signal import SIG_IGN, SIGINT, signal
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -114,14 +115,9 @@ def _in_processes(job: Job[T, R], tasks: Sequence[T], count: int) -> Iterator[tu
 
 def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Iterator[tuple[int, R]]:
     """Yield what parts gave until a process dies, and take them out of `left`."""
-    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
 
-    # A fork would copy the threads' locks of whoever calls; a fresh process has none.
-    with _safe_path():
-        made = ProcessPoolExecutor(count, get_context("spawn"))
-    with made as pool:
+    with _processes(count) as pool:
         with _safe_path():
             futures = {pool.submit(job.of_part, part): place for place, part in left.items()}
         for future in as_completed(list(futures)):
@@ -131,6 +127,30 @@ def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Itera
             except BrokenProcessPool:
                 continue
             yield len(left.pop(place)), result
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[Executor]:
+    """Start fresh processes: a fork would copy the threads' locks of whoever calls.
+
+    On an interrupt or an error they end at once: their pool would wait until all is read.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import active_children, get_context
+
+    others = active_children()
+    with _safe_path():
+        # An interrupt from the keyboard goes to all processes: this one ends the others.
+        pool = ProcessPoolExecutor(count, get_context("spawn"), signal, (SIGINT, SIG_IGN))
+    try:
+        yield pool
+    except BaseException:
+        for process in active_children():
+            if process not in others:
+                process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

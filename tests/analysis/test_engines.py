@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import add
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from dask.config import set as dask_settings
@@ -19,6 +22,7 @@ from dsprof.analysis.engine import Engine, Job, Processes, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import DsprofError
+from tests.beside import ROOT
 from tests.factories.trace_files import write_run
 
 _SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.diagnostics.nvml": False}
@@ -72,6 +76,46 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 
 def test_only_the_task_that_kills_is_lost(tmp_path: Path) -> None:
     assert deadly(Processes(2), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
+
+
+def endless(port: int) -> list[int]:
+    """Tell the test that the task has begun, and never end."""
+    with socket.create_connection(("127.0.0.1", port)) as begun:
+        begun.recv(1)
+        Event().wait()
+    return []
+
+
+_ENDLESS = """
+import sys
+from tests.analysis.test_engines import Job, Processes, add, endless, unshown
+Processes(2).merged(Job(endless, add, endless), 8 * [int(sys.argv[1])], unshown)
+"""
+
+
+def test_an_interrupt_ends_all_processes_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        started = subprocess.Popen(
+            [sys.executable, "-c", _ENDLESS, port],
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+        )
+        begun = [listener.accept()[0] for _ in range(2)]
+        for one in begun:
+            one.send(b".")
+        os.killpg(started.pid, signal.SIGINT)
+        try:
+            told = started.communicate(timeout=60)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+        assert started.returncode == -signal.SIGINT
+        assert told.count(b"Traceback") == 1, "the processes say nothing"
+        assert [one.recv(1) for one in begun] == [b"", b""]
+        for one in begun:
+            one.close()
 
 
 @pytest.mark.dist
