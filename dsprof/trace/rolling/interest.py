@@ -40,6 +40,7 @@ class Interest:
         count = thresholds.usual_steps + thresholds.change_steps
         self._durations: deque[int] = deque(maxlen=count)
         self._usual_ns = 0.0
+        self._slow_ns = 0.0  # steps from here on are slow
         self._stride = 1
         self._samples = 0
         self._settled_at = 0  # no change of pace is looked for before this step
@@ -61,10 +62,12 @@ class Interest:
     def judge(self, step: int, duration_ns: int) -> Sequence[Kept]:
         """Take a step that is over; return what is kept on account of it."""
         self._durations.append(duration_ns)
-        kept = self._of(step, self.times(duration_ns))
+        is_plain = duration_ns < self._slow_ns and step >= FIRST_STEPS and step % self._stride
+        kept = () if is_plain and not self._windows else self._of(step, self.times(duration_ns))
         # A median of a few dozen costs as much as a line: the usual time changes slowly.
         if step % 8 == 0 or not self._usual_ns:
-            return [*kept, *self._follow_pace(step)]
+            kept = [*kept, *self._follow_pace(step)]
+            self._slow_ns = self._usual_ns * self._limits.slow_times
         return kept
 
     def worth(self, kept: Kept) -> tuple[float, ...]:

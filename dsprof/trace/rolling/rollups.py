@@ -73,7 +73,8 @@ def short(span: RollUp) -> RollUp:
 def add_step(span: RollUp, step: StepTotals) -> None:
     """Add one step."""
     duration_ns = step.end_ns - step.start_ns
-    span.fastest_ns = min(span.fastest_ns or duration_ns, duration_ns)
+    if not duration_ns >= span.fastest_ns > 0:
+        span.fastest_ns = duration_ns
     if duration_ns > span.slowest_ns:
         span.slowest_ns, span.slowest_step = duration_ns, step.step
     span.steps += 1
@@ -106,13 +107,16 @@ def merge(span: RollUp, other: RollUp) -> None:
 
 def _add_parts(span: RollUp, other: RollUp | StepTotals) -> None:
     """Add what a span and a step both have."""
-    span.rss_bytes = max(span.rss_bytes, other.rss_bytes)
-    span.device_bytes = max(span.device_bytes, other.device_bytes)
+    if other.rss_bytes > span.rss_bytes:
+        span.rss_bytes = other.rss_bytes
+    if other.device_bytes > span.device_bytes:
+        span.device_bytes = other.device_bytes
+    phase_ns, ops = span.phase_ns, span.ops
     for name, spent_ns in other.phase_ns.items():
-        span.phase_ns[name] = span.phase_ns.get(name, 0) + spent_ns
+        phase_ns[name] = phase_ns.get(name, 0) + spent_ns
     for name, more in other.ops.items():
-        if (sums := span.ops.get(name)) is None:
-            sums = span.ops[name] = OpTotals()
+        if (sums := ops.get(name)) is None:
+            sums = ops[name] = OpTotals()
         sums.calls += more.calls
         sums.nbytes += more.nbytes
         sums.blocked_ns += more.blocked_ns

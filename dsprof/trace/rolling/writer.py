@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -98,37 +98,40 @@ class _Details:
         step, memory = self.step, self.memory
         if step is None or memory is None:
             return None
-        device_bytes = (memory.device or {}).get(ALLOCATED_BYTES, -1)
-        times = (step.step, step.start_ns, step.end_ns)
-        sums = (self.phase_ns, self.stalled_ns, self.ops)
-        return StepTotals(*times, *sums, memory.rss_bytes, device_bytes)
+        device_bytes = memory.device.get(ALLOCATED_BYTES, -1) if memory.device else -1
+        return StepTotals(
+            step.step,
+            step.start_ns,
+            step.end_ns,
+            self.phase_ns,
+            self.stalled_ns,
+            self.ops,
+            memory.rss_bytes,
+            device_bytes,
+        )
 
     def count_collective(self, record: Collective) -> None:
         """Add to the sums of its operation."""
-        sums = self.ops.get(record.op)
+        op = record.op
+        sums = self.ops.get(op)
         if sums is None:
-            sums = self.ops[record.op] = OpTotals()
+            self.ops[op] = OpTotals(1, record.nbytes, record.blocked_ns)
+            return
         sums.calls += 1
         sums.nbytes += record.nbytes
         sums.blocked_ns += record.blocked_ns
 
     def count_phase(self, record: Phase) -> None:
         """Add to the time of its phase."""
-        if record.name in SCOPES:
+        name = record.name
+        if name in SCOPES:
             spent_ns = record.end_ns - record.start_ns
-            self.phase_ns[record.name] = self.phase_ns.get(record.name, 0) + spent_ns
+            self.phase_ns[name] = self.phase_ns.get(name, 0) + spent_ns
 
     def count_stall(self, record: Stall) -> None:
         """Add to the time that streams wait."""
         if not record.is_side:
             self.stalled_ns += record.duration_ns
-
-
-_COUNTS: dict[type, Callable[[_Details, Any], None]] = {
-    Collective: _Details.count_collective,
-    Phase: _Details.count_phase,
-    Stall: _Details.count_stall,
-}
 
 
 class _Batch:
@@ -219,7 +222,7 @@ class RollingWriter(TraceWriter):
         if self._tails is None:
             self._enter(lines)
         else:
-            self._write_step(-1, lines)
+            self._write_outside(lines)
             self._flush()
 
     def _enter(self, lines: list[Line]) -> None:
@@ -234,16 +237,21 @@ class RollingWriter(TraceWriter):
         write_all(self._file, data)
         self.events += len(lines)
 
-    def _write_step(self, step: int, lines: list[Line]) -> bytes:
+    def _write_piece(self, details: _Details, lines: list[Line]) -> None:
         """Write lines of one step to the tails, and remember where they are."""
+        if lines:
+            assert self._tails is not None
+            extent = self._tails.write(self._encode(lines))
+            self.events += len(lines)
+            if details is not self._outside:
+                details.add(extent)
+
+    def _write_outside(self, lines: list[Line]) -> bytes:
+        """Write lines to the tails that are no details of a step."""
         assert self._tails is not None
-        if not lines:
-            return b""
         data = self._encode(lines)
-        extent = self._tails.write(data)
+        self._tails.write(data)
         self.events += len(lines)
-        if step >= 0:
-            self._of(step).add(extent)
         return data
 
     def _flush(self) -> None:
@@ -273,23 +281,28 @@ class RollingWriter(TraceWriter):
         """Write neighbours of one step together."""
         lines: list[Line] = []
         at, details, last_step = -1, self._outside, self._source.last_step
+        encode = self._lines.record
         for record in records:
             if last_step.is_asked:
                 last_step.take(record)
             if record.step != at or len(lines) >= _PIECE_LINES:
-                self._write_step(at, lines)
+                self._write_piece(details, lines)
                 lines, at, details = [], record.step, self._of(record.step)
-            lines += self._lines.record(record)
+            lines += encode(record)
             kind = type(record)
-            if (count := _COUNTS.get(kind)) is not None:
-                count(details, record)
+            if kind is Collective:
+                details.count_collective(cast(Collective, record))
+            elif kind is Phase:
+                details.count_phase(cast(Phase, record))
+            elif kind is Stall:
+                details.count_stall(cast(Stall, record))
             elif kind is Step:
-                record = cast(Step, record)
-                self._write_step(at, lines + self._memory_line(record, details))
-                lines = []
+                lines += self._memory_line(cast(Step, record), details)
                 if len(self._unjudged) > _JUDGED_TOGETHER:
+                    self._write_piece(details, lines)
+                    lines = []
                     self._judge_before(self._step - LATE_STEPS + 1)
-        self._write_step(at, lines)
+        self._write_piece(details, lines)
         self._judge_before(self._step - LATE_STEPS + 1)
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
@@ -327,14 +340,14 @@ class RollingWriter(TraceWriter):
     def _write_sums(self) -> None:
         """Write the sums of steps, together."""
         if sums := self._sums:
-            lines = self._write_step(-1, [*map(self._lines.definition, sums)])
+            lines = self._write_outside([*map(self._lines.definition, sums)])
             self._step_lines.add(range(sums[0].step, sums[-1].step + 1), lines)
             sums.clear()
 
     def _write_rollups(self, spans: Iterable[RollUp]) -> None:
         for span in spans:
             steps = range(span.first_step, span.first_step + span.steps)
-            self._series.add(steps, self._write_step(-1, [self._lines.definition(span)]))
+            self._series.add(steps, self._write_outside([self._lines.definition(span)]))
 
     def _keep(self, kept: Kept) -> None:
         """Copy the details of a step; not of one that the tails no longer hold whole."""

@@ -54,7 +54,7 @@ def train(end: str) -> None:
 
 def is_written() -> bool:
     """Say whether the last step of this rank is on disk."""
-    tails = Path(os.environ["DSPROF_OUT"]).glob(f"trace.rank{dist.get_rank():05d}.tail*")
+    tails = Path(os.environ["DSPROF_OUT"]).glob(f"trace*.rank{dist.get_rank():05d}.tail*")
     last = b'"cat":"step","args":{"step":%d,' % (STEPS - 1)
     return any(last in tail.read_bytes() for tail in tails)
 
