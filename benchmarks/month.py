@@ -9,7 +9,6 @@ A fake clock and a generator drive the real recorder and writer of one rank: 3 m
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.factories.month import FastMotion
+from tests.factories.month import FastMotion, size_of
 
 MOST_ADDED_BYTES = 64_000_000
 MOST_REPORT_S = 30
@@ -42,7 +41,7 @@ def _record(out: Path, steps: int, budget_bytes: int) -> bool:
     process, sizes, resident = psutil.Process(), [0], [psutil.Process().memory_info().rss]
 
     def look() -> None:
-        sizes.append(_size(out))
+        sizes.append(size_of(out))
         resident.append(process.memory_info().rss)
 
     begin_s = time.monotonic()
@@ -67,10 +66,6 @@ def _report(out: Path) -> bool:
     spent_s = time.monotonic() - begin_s
     print(f"report: {spent_s:.1f} s, {page.stat().st_size / 1e6:.2f} MB")
     return spent_s <= MOST_REPORT_S
-
-
-def _size(folder: Path) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(folder)) if folder.exists() else 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
-from dsprof.trace.dumps.state_file import find_state
+from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state
 from dsprof.trace.host_folders import host_folders, shared_folder
 from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
 from dsprof.trace.life import life_of
@@ -34,12 +34,20 @@ from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.rolling.parts import is_part, is_rolling, possible_parts
+from dsprof.trace.rolling.parts import STATE, is_part, is_rolling, part_of, possible_parts
 from dsprof.trace.schema import FILE_PATTERN, Header, Note
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
 from dsprof.trace.selection.step_cutting import cut_to_steps
-from dsprof.trace.source import LARGEST_WHOLE_BYTES, file_of, is_there, is_zip, members
+from dsprof.trace.source import (
+    LARGEST_WHOLE_BYTES,
+    Source,
+    file_of,
+    is_readable,
+    is_there,
+    is_zip,
+    members,
+)
 
 _NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
@@ -291,11 +299,21 @@ def read_rank(
     trace.is_world_known = bool(trace.header.world_size)
     trace.header.world_size = header.world_size
     if trace.trailer is None and not trace.is_foreign:
-        trace.state = find_state(trace.header, shared_folder(path))
+        trace.state = find_state(trace.header, shared_folder(path)) or _archived_state(path)
     if not trace.is_foreign:
         trace.hang_dump = find_dump(trace.header, shared_folder(path))
     _redact(trace)
     return trace
+
+
+def _archived_state(path: Path) -> RankState | None:
+    """Return the state of a process whose trace is in an archive."""
+    place = part_of(path, STATE)
+    with suppress(TraceError):
+        if is_readable(place):
+            with Source(place) as source:
+                return parsed_state(source.read_whole(), place)
+    return None
 
 
 def _redact(trace: RankTrace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,6 +22,16 @@ STEP_NS = 860_000_000
 STARTED_EPOCH_NS = 1_700_000_000_000_000_000
 _WAITING = 5_000
 _HOUR_NS = 3600 * 10**9
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of the files in a folder, which may come and go meanwhile."""
+    size = 0
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+    return size
 
 
 class FakeClock:

@@ -165,6 +165,15 @@ def find_state(header: Header, folder: Path) -> RankState | None:
     return None
 
 
+def remove_live_state(header: Header) -> None:
+    """Remove from memory the state of a process that is gone."""
+    name = state_of(header)
+    for path in (place / name for place in memory_folders() if name):
+        with suppress(TraceError, OSError):
+            if _identity(read_state(path).header) == _identity(header):
+                path.unlink()
+
+
 def _identity(header: Header) -> tuple[str, int, int, int]:
     return header.run_key, header.rank, header.pid, header.started_monotonic_ns
 
@@ -175,7 +184,17 @@ def read_state(path: Path) -> RankState:
     Raises:
         TraceError: it cannot be read, or is no state.
     """
-    data = read_bytes(path)
+    return parsed_state(read_bytes(path), path)
+
+
+def parsed_state(data: bytes, path: Path) -> RankState:
+    """Return what the bytes of a file say.
+
+    Raises:
+        TraceError: they are no state.
+    """
+    if len(data) != SIZE_BYTES:
+        raise TraceError(f"{path}: not a state: it has to be a file of {SIZE_BYTES:,} bytes")
     words = struct.unpack_from(f"={TEXT}q", data)
     if words[0] != MAGIC or not 0 <= words[TEXT_BYTES] <= STACKS - _TEXT_START:
         raise TraceError(f"{path}: not a state of this version of dsprof")

@@ -23,15 +23,20 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from dsprof.environment import boot_id
+from dsprof.errors import TraceError
+from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state
+from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.lines import LINES
 from dsprof.trace.rolling.parts import (
     KEPT,
     SERIES,
+    STATE,
     STEPS,
     TAILS,
     files_of_rank,
     is_closed,
     is_rolling,
+    part_of,
     written_at_s,
 )
 from dsprof.trace.schema import Header
@@ -64,6 +69,7 @@ def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
     """
     archive = folder / f"trace.rank{rank:05d}.earlier.zip"
     with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
+        _remove_old_states(folder, rank)
         over = [book for book in _recordings(folder, rank) if _is_over(book, locks)]
         if over:
             room = budget_bytes - _size(archive, folder, rank)
@@ -145,8 +151,11 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
     with ExitStack() as opened:
         part = archive.with_name(f".{archive.name}")
         file = opened.enter_context(_locked(part))
-        files = (one for book in over for one in files_of_rank(book) if _is_mine(one))
-        readers: dict[str, _Read] = {one.name: partial(_packed, one) for one in files}
+        files = {one.name: one for book in over for one in files_of_rank(book)}
+        files |= {part_of(book, STATE).name: _state_of(book) for book in over}
+        readers: dict[str, _Read] = {
+            name: partial(_packed, path) for name, path in files.items() if _is_mine(path)
+        }
         if archive.exists():  # what is in it was whole: a removal may have been cut short
             old = opened.enter_context(zipfile.ZipFile(archive))
             readers |= {name: partial(_archived, old, name) for name in old.namelist()}
@@ -154,8 +163,32 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
         file.flush()
         os.replace(part, archive)
     for book in over:
+        _remove_state(_state_of(book))
         for path in filter(_is_mine, reversed(files_of_rank(book))):
             path.unlink()
+
+
+def _state_of(book: Path) -> Path:
+    """Return where the copy of the state of a killed process is."""
+    header = _header_of(book)
+    pid = header.pid if header else 0
+    return shared_folder(book) / kept_name(header.rank if header else 0, pid)
+
+
+def _remove_old_states(folder: Path, rank: int) -> None:
+    """Remove states of processes that were killed, except the newest: others may have no trace."""
+    places = shared_folder(folder / "trace").glob(kept_name(rank, 0).replace("-0.", "-*."))
+    states = sorted(filter(_is_mine, places), key=lambda path: path.lstat().st_mtime_ns)
+    for path in states[:-1]:
+        _remove_state(path)
+
+
+def _remove_state(copy: Path) -> None:
+    """Remove the state of a killed process: in memory as well, where it would be copied again."""
+    if _is_mine(copy):
+        with suppress(TraceError):
+            remove_live_state(read_state(copy).header)
+        copy.unlink()
 
 
 def _locked(part: Path) -> BinaryIO:
@@ -175,7 +208,7 @@ def _write(file: BinaryIO, readers: Mapping[str, _Read], room: int) -> None:
     """Write what finds room: sums of all recordings, then details, those of the newest first."""
     books = sorted(filter(_BOOK.fullmatch, readers), key=_number, reverse=True)[:MOST_RECORDINGS]
     with zipfile.ZipFile(file, "w") as archive:
-        for endings in ((".json",), (SERIES,), (*TAILS, KEPT, STEPS)):
+        for endings in ((".json",), (SERIES,), (STATE, *TAILS, KEPT, STEPS)):
             for book in books:
                 for name in (book.removesuffix(".json") + ending for ending in endings):
                     read = readers.get(name)

@@ -25,7 +25,9 @@ from dsprof.trace.writing.writer import past_standard_files, write_all
 
 TAILS = (".tail0", ".tail1")
 KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
-PARTS = (*TAILS, KEPT, STEPS, SERIES)
+STATE = ".state"
+"""In an archive: the state of a process that was killed."""
+PARTS = (*TAILS, KEPT, STEPS, SERIES, STATE)
 ALWAYS = "always"
 """The mode of a rolling recording."""
 

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.trace.reader import read_trace
+from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.live_state import LiveState
+from dsprof.trace.dumps import state_file
+from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.rolling import earlier
 from dsprof.trace.rolling.earlier import put_away
 from dsprof.trace.rolling.parts import files_of_rank
-from dsprof.trace.run import RunFiles, find_run
+from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.selection import Selection
-from tests.factories.month import FastMotion
+from tests.factories.month import FastMotion, size_of
 
 BUDGET_BYTES = 2_000_000
 ARCHIVE = "trace.rank00000.earlier.zip"
@@ -48,10 +51,6 @@ with run.running():
 """
 
 
-def size_of(folder: Path) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(folder))
-
-
 def record(folder: Path, start: int, steps: int = 2000, rank: int = 0) -> list[int]:
     """Record one start; return the bytes in the folder meanwhile."""
     sizes: list[int] = []
@@ -63,9 +62,9 @@ def record(folder: Path, start: int, steps: int = 2000, rank: int = 0) -> list[i
 
 
 @contextmanager
-def killed(folder: Path, how: str = "") -> Iterator[None]:
+def killed(folder: Path, how: str = "", start: int = 0) -> Iterator[None]:
     """Record a start of which the process is killed; its child, if it "forks", lives inside."""
-    command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), "0", how]
+    command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), str(start), how]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -166,7 +165,8 @@ def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_renamed_files_links_and_other_ranks_stay(tmp_path: Path) -> None:
     record(tmp_path, 0, steps=10)
     record(tmp_path, 0, steps=10, rank=1)
-    good = [path.rename(tmp_path / f"good.{path.name}") for path in files_of_rank(tmp_path / BOOK)]
+    mine = filter(Path.exists, files_of_rank(tmp_path / BOOK))
+    good = [path.rename(tmp_path / f"good.{path.name}") for path in mine]
     (tmp_path / BOOK).symlink_to(good[0])
     shutil.copy(tmp_path / "trace.rank00001.json", tmp_path / "trace.1.rank00000.json")
     before = names(tmp_path.iterdir())
@@ -194,3 +194,26 @@ def test_a_kill_while_files_are_removed_loses_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / BOOK).exists()
     again = read_trace(tmp_path / ARCHIVE / BOOK)
     assert (again.rollups, again.steps) == (whole.rollups, whole.steps)
+
+
+def test_the_state_of_a_killed_process_goes_with_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, memory = tmp_path / "run", tmp_path / "memory"
+    memory.mkdir()
+    for module in (live_state, state_file):
+        monkeypatch.setattr(module, "memory_folders", lambda: iter([memory]))
+    for start in range(3):
+        with killed(folder, start=start):
+            begun = read_header(folder / BOOK.replace(".", f".{start}." if start else ".", 1))
+        live = LiveState()
+        assert live.open(begun, lambda definition: definition) == ""
+        assert live.path is not None
+        live_state.keep_state(live.path, folder / state_file.kept_name(0, begun.pid + start))
+        live_state.keep_state(live.path, folder / state_file.kept_name(0, begun.pid))
+        put_away(folder, 0, BUDGET_BYTES)
+        assert not [*memory.iterdir()]
+        assert len([*folder.iterdir()]) <= 2
+    [trace, *_] = read_run(find_run([folder]))
+    assert trace.state is not None
+    assert trace.state.header.started_monotonic_ns == begun.started_monotonic_ns

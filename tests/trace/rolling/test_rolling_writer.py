@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -21,15 +20,11 @@ from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import LATE_STEPS
 from dsprof.trace.selection import Selection
-from tests.factories.month import STEP_NS, FastMotion
+from tests.factories.month import STEP_NS, FastMotion, size_of
 
 BUDGET_BYTES = 2_000_000
 STEPS = 6000
 SLOW, CHANGE = 2000, 4000
-
-
-def size_of(folder: Path) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(folder)) if folder.exists() else 0
 
 
 @pytest.fixture(scope="module")
