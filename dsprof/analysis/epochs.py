@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import NamedTuple
 
 from dsprof.analysis import epoch_cache
@@ -36,7 +37,7 @@ def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> Ru
         is_whole = number == run.epoch and run.selection.steps is None
         epoch = _epoch(number, summary) if is_whole else _read(number, files, engine)
         found += [] if epoch is None else [epoch]
-    each = tuple(_linked(found, unread))
+    each = tuple(_linked([*_with_growth(found)], unread))
     return summary.with_part(replace(summary[Epochs], each=each, unread=unread))
 
 
@@ -92,6 +93,15 @@ def _ending(summary: RunSummary) -> _Ending:
         why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()
         return _Ending(end, first.ranks, why)
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
+
+
+def _with_growth(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
+    """Say which epochs an agent of torchrun ended because nodes joined: it counts no restart."""
+    for epoch, after in zip_longest(epochs, epochs[1:]):
+        has_grown = after is not None and after.world_size > epoch.world_size
+        if has_grown and 0 <= epoch.restarts == after.restarts and epoch.end not in _FINISHED:
+            epoch = replace(epoch, end="nodes joined", ranks=(), where=frozenset(), why="")
+        yield epoch
 
 
 def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:

@@ -770,7 +770,7 @@ class EpochRow(_Part):
     steps: int = 0
     first_step: int | None = None  # as training counts over restarts; null: unknown
     last_step: int | None = None
-    end: str = ""  # "exited", "crashed", "stuck", "killed", "interrupted", "new process group"...
+    end: str = ""  # "exited", "crashed", "stuck", "killed", "nodes joined", "new process group"...
     ranks: list[int] = []  # to inspect, by how it ended
     why: str = ""
     gap_ns: int | None = None  # from the last step of an earlier epoch to its first one

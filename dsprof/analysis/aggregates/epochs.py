@@ -9,7 +9,10 @@ from dsprof.analysis.aggregates.endings import last_ns
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 
-End = Literal["exited", "crashed", "stuck", "killed", "interrupted", "new process group", "running"]
+End = Literal[
+    "exited", "crashed", "stuck", "killed", "interrupted", "nodes joined", "new process group",
+    "running",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,19 @@ def test_a_first_start_that_slurm_does_not_count_is_no_other(tmp_path: Path) -> 
     assert "before the first collective" not in found.summary
 
 
+@pytest.mark.parametrize(
+    ("ranks", "restarts", "end"), [(4, 0, "nodes joined"), (4, 1, "killed"), (2, 0, "killed")]
+)
+def test_an_agent_that_lets_nodes_join_counts_no_restart(
+    tmp_path: Path, ranks: int, restarts: int, end: str
+) -> None:
+    first = Start(0, ends=(None, None), fields=(("restarts", 0),))
+    then = Start(30, world_size=ranks, fields=(("restarts", restarts),))
+    found, diagnosis = judged(tmp_path, first, then)
+    assert diagnosis.epochs.rows[0].end == end
+    assert (found.title == "The process group was recreated") == (end == "nodes joined")
+
+
 def test_epochs_that_are_not_read_are_counted_once(tmp_path: Path) -> None:
     starts = (Start(60 * one, steps=1, world_size=1, ends=(None,)) for one in range(40))
     assert judged(tmp_path, *starts)[0].problem.startswith("39 restarts cost ")
