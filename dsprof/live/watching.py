@@ -65,6 +65,7 @@ class Watched:
         """New steps of the first rank, for whoever takes them out."""
         self._last_ended = -1
         self._moved_at = monotonic()
+        self._furthest: dict[int, int] = {}  # rank -> the last step that it ended
         self._find()
 
     @property
@@ -82,22 +83,25 @@ class Watched:
         if _names(self._paths) != self._seen:
             with suppress(TraceError):
                 self._find()
-        windows = []
-        for followed in self.ranks.values():
-            chunks = followed.look()
-            if (window := followed.window()) is not None:
-                windows.append(window)
+        chunks = {followed: followed.look() for followed in self.ranks.values()}
+        windows = [one.window() for one in chunks] if any(chunks.values()) else []
+        for followed, found in chunks.items():
             labels = {number: group.label for number, group in followed.groups.items()}
-            for chunk in chunks:
+            for chunk in found:
                 self.totals.add(chunk, labels)
+        self._take([window for window in windows if window is not None])
+        if not self.is_behind:
+            self.judge.poll(is_over=self.is_over, is_stalled=self.is_stalled)
+
+    def _take(self, windows: Sequence[RankTrace]) -> None:
         steps = self.recent.add(windows)
         self._note_ends(windows)
         for rank, number, found in steps:
             self.totals.add_step(rank, number, found, self.ranks[rank].header.host)
-        if steps:
+        taken = {rank: number for rank, number, _ in steps}  # each window begins with a known step
+        if any(number > self._furthest.get(rank, -1) for rank, number in taken.items()):
+            self._furthest |= taken
             self._moved_at = monotonic()
-        if not self.is_behind:
-            self.judge.poll(is_over=self.is_over, is_stalled=self.is_stalled)
 
     def _note_ends(self, windows: Iterable[RankTrace]) -> None:
         first = min(self.ranks)
@@ -161,7 +165,7 @@ class Watched:
         if known.keys().isdisjoint(run.files):  # another run, or another epoch of it
             self.judge.close()
             self.recent, self.totals, self.judge = RecentSteps(), Totals(), Judge(self._paths)
-            self._last_ended = -1
+            self._last_ended, self._furthest = -1, {}
         self.ranks = {
             header.rank: known.get(path) or FollowedRank(path, header)
             for path, header in zip(run.files, run.headers, strict=True)

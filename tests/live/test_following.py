@@ -10,6 +10,7 @@ import pytest
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
+from dsprof.live import watching
 from dsprof.live.screen import Chosen, screen
 from dsprof.live.watching import Watched
 from dsprof.trace import comm_rows
@@ -253,6 +254,25 @@ def test_steps_without_length_have_no_trend(tmp_path: Path, watched: Watched) ->
     watched.look()
     watched.judge.close()
     assert watched.now().trend is None
+
+
+def test_a_run_in_which_no_step_ends_is_stalled(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(watching, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(watched.judge, "poll", lambda **_: None)
+    lines = events(0)[1:]
+
+    def seen(*more: Line) -> bool:
+        now_s[0] += 6
+        grow(tmp_path, 0, encode(more)[2:-3] + b",\n")
+        watched.look()
+        return watched.is_stalled
+
+    beat = LINES["heartbeat"](args=make.heartbeat(1000, 1, 900))
+    assert [seen(*lines[:4]), seen(*lines[4:7]), seen(beat), seen(beat)] == [False] * 3 + [True]
+    assert not seen(*lines[7:10])
 
 
 def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched) -> None:
