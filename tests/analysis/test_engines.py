@@ -80,8 +80,7 @@ def test_only_the_task_that_kills_is_lost(tmp_path: Path) -> None:
 
 def endless(port: int) -> list[int]:
     """Tell the test that the task has begun, and never end."""
-    with socket.create_connection(("127.0.0.1", port)) as begun:
-        begun.recv(1)
+    with socket.create_connection(("127.0.0.1", port)):
         Event().wait()
     return []
 
@@ -103,8 +102,6 @@ def test_an_interrupt_ends_all_processes_at_once() -> None:
             stderr=subprocess.PIPE,
         )
         begun = [listener.accept()[0] for _ in range(2)]
-        for one in begun:
-            one.send(b".")
         os.killpg(started.pid, signal.SIGINT)
         try:
             told = started.communicate(timeout=60)[1]
