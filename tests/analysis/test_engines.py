@@ -14,8 +14,6 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from dask.config import set as dask_settings
-from distributed import LocalCluster
 
 from dsprof.analysis.dask_engine import DaskEngine
 from dsprof.analysis.engine import Engine, Job, Processes, unshown
@@ -23,24 +21,16 @@ from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import DsprofError
 from tests.beside import ROOT
+from tests.dask_cluster import address_of
+from tests.dask_cluster import cluster as started_cluster
 from tests.factories.trace_files import write_run
-
-_SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.diagnostics.nvml": False}
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a cluster of this machine."""
-    with (
-        dask_settings(_SETTINGS),
-        LocalCluster(
-            n_workers=request.param,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-        ) as found,
-    ):
-        yield found.scheduler_address.removeprefix("tcp://")
+    with started_cluster(request.param) as found:
+        yield address_of(found)
 
 
 def survivors(task: tuple[int, Path | None]) -> list[int]:
@@ -168,11 +158,11 @@ _WAIT = Job(waiting, add, waiting)
 
 @pytest.mark.dist
 def test_a_scheduler_that_goes_ends_the_report() -> None:
-    settings = _SETTINGS | {"distributed.comm.timeouts.connect": "1s"}
-    with dask_settings(settings), socket.create_server(("127.0.0.1", 0)) as listener:
-        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-        found = LocalCluster(n_workers=1, host="127.0.0.1", **options)
-        address = found.scheduler_address.removeprefix("tcp://")
+    settings = {"distributed.comm.timeouts.connect": "1s"}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        started_cluster(1, **settings) as found,
+    ):
 
         def close() -> None:
             with listener.accept()[0]:
@@ -181,7 +171,7 @@ def test_a_scheduler_that_goes_ends_the_report() -> None:
         closing = Thread(target=close)
         closing.start()
         with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
-            DaskEngine(address).merged(_WAIT, [listener.getsockname()[1]], unshown)
+            DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
         closing.join()
 
 
@@ -218,13 +208,9 @@ def test_a_report_names_what_kills_workers_what_is_cut_and_what_is_missing(tmp_p
     os.utime(paths[1], (0, 0))  # or it may still be written
     paths[2].unlink()
     preload.write_text(_DEADLY)
-    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    with (
-        dask_settings(_SETTINGS | {"distributed.worker.preload": [str(preload)]}),
-        LocalCluster(n_workers=2, host="127.0.0.1", **options) as found,
-    ):
-        address = found.scheduler_address.replace("tcp://", "dask://")
-        quality = load_diagnosis([run], reading=Reading(address)).quality
+    with started_cluster(2, **{"distributed.worker.preload": [str(preload)]}) as found:
+        reading = Reading(f"dask://{address_of(found)}")
+        quality = load_diagnosis([run], reading=reading).quality
     assert quality.unclean_ranks == [1]
     assert quality.missing_ranks == [2, 4]
     [line] = quality.strangers

@@ -14,13 +14,15 @@ import pytest
 from dsprof.__main__ import main
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
-from dsprof.cli.loading import load_diagnosis
+from dsprof.cli.loading import Reading, load_diagnosis
+from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError
 from dsprof.files import remote
 from dsprof.files.inputs import entries, input_path, open_input
 from dsprof.trace import run as runs
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.source import Source
+from tests.dask_cluster import address_of, cluster
 from tests.factories.trace_files import write_run
 from tests.files.store import SECRET, Store, answering, serving, webhdfs
 
@@ -115,6 +117,20 @@ def test_each_reading_asks_once_for_a_small_object(store, tmp_path):
     for path in paths:
         asked = [one.method for one in store.requests if one.path.endswith(path.name)]
         assert sorted(asked) in (["HEAD"], ["GET", "HEAD"])  # the newest starts are still there
+
+
+@pytest.mark.dist
+def test_dask_reads_a_store_as_this_process_does(store, tmp_path):
+    paths = write_run(tmp_path, 6)
+    os.truncate(paths[1], paths[1].stat().st_size * 2 // 3)
+    paths[2].unlink()
+    address = input_path(store.fill(tmp_path))
+    here = load_diagnosis([address])
+    with cluster(2) as started:
+        there = load_diagnosis([address], reading=Reading(f"dask://{address_of(started)}"))
+    assert to_json(there) == to_json(here)
+    assert there.quality.unclean_ranks == [1]
+    assert there.quality.missing_ranks == [2]
 
 
 def test_an_object_that_changes_while_it_is_read_is_named(store, tmp_path):
