@@ -77,7 +77,7 @@ class RunNow(msgspec.Struct):
     parts: StepParts | None = None  # of all recent steps together
     exposed_share: float | None = None
     straggler: int | None = None  # it delays the others in most of the recent steps
-    straggler_ns: int | None = None  # by so much in each, mean
+    straggler_ns: int | None = None  # by so much: mean, or median where few waits make the mean
     stuck: str = ""  # why no step ends, where none does
     findings: list[Finding] = []  # that stand, the most important first
     judged_steps: int | None = None  # up to which findings are known; None: not judged yet

@@ -144,7 +144,7 @@ class Watched:
             if parts and parts.exposed_comm_ns is not None and parts.total_ns
             else None,
             straggler=straggler,
-            straggler_ns=None if straggler is None else late_ns[straggler],
+            straggler_ns=None if votes is None or straggler is None else votes.typical_ns,
             stuck=self.judge.stuck,
             findings=self.judge.standing.findings,
             judged_steps=self.judge.steps,

@@ -126,6 +126,9 @@ RUNS: dict[str, Replay] = {
     "healthy": Replay(),
     "noisy": Replay(late=_noise(1, 2)),
     "late-rank": Replay(late=lambda rank, step: 15.0 * rank),
+    "late-and-once-for-long": Replay(
+        late=lambda rank, step: rank * (2000.0 if step == 50 else 15.0)
+    ),
     "late-rank-0": Replay(late=lambda rank, step: 8.0 * (1 - rank)),
     "late-from-the-middle": Replay(late=lambda rank, step: 30.0 * rank * (step >= 48)),
     "late-at-first": Replay(late=lambda rank, step: 15.0 * rank * (step < 32)),

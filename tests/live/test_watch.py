@@ -68,7 +68,7 @@ def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "after 12 steps" in text
 
 
-LATE = ("late-rank", "late-barely")
+LATE = ("late-rank", "late-barely", "late-and-once-for-long")
 
 
 @pytest.mark.parametrize("name", [*LATE, "late-in-turn", "healthy", "noisy"])
@@ -85,7 +85,8 @@ def test_the_straggler_is_that_of_the_report(name: str, tmp_path: Path) -> None:
     assert (now.straggler is not None) == (late.status is Status.FAIL) == (name in LATE)
     if now.straggler is not None:
         assert late.ranks == (now.straggler,)
-        assert f"by {fmt.duration(now.straggler_ns)} per step" in late.summary
+        told = late.summary if now.straggler_ns == now.ranks[1].late_ns else late.problem
+        assert f"by {fmt.duration(now.straggler_ns)} " in told
         # Else the share of the tile seems to contradict the delay in the headline.
         exposed = next(one for one in diagnosis.tiles if one.label == "Exposed communication")
         assert exposed.detail.endswith("mean over ranks; rank 1 hardly waits")

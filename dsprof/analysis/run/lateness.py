@@ -30,6 +30,9 @@ LEAST_S = 1.0
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
+UNEVEN = 1.5
+"""Above it, mean delay by that of the median step, "every step" would not be true."""
+
 PAIRED_RANKS = 512
 """Of more, the matrix of all pairs would not fit where this runs beside training."""
 
@@ -159,6 +162,12 @@ class Votes:
     def cost_ns(self) -> int:
         """How much longer than the leader the others waited."""
         return int(self.median_ns[self.leader])
+
+    @property
+    def typical_ns(self) -> int:
+        """The same, in the median step where a few long waits are most of the mean."""
+        usual_ns = int(self.usual_ns[self.leader])
+        return usual_ns if self.cost_ns > UNEVEN * usual_ns else self.cost_ns
 
     @property
     def late(self) -> tuple[int, ...]:

@@ -15,7 +15,16 @@ from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.lateness import Lateness, Together, Votes, alike, lateness, together, vote
+from dsprof.analysis.run.lateness import (
+    UNEVEN,
+    Lateness,
+    Together,
+    Votes,
+    alike,
+    lateness,
+    together,
+    vote,
+)
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
@@ -271,8 +280,6 @@ _SUSPICIOUS = 15
 """Times the chance that proves it: what is likelier is nothing to follow up."""
 _MARGIN = 1.1
 """More seconds than are needed: the steps to come may be shorter."""
-_UNEVEN = 1.5
-"""Above it, mean delay by that of the median step, "every step" would not be true."""
 
 
 def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
@@ -295,7 +302,7 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
 def _problem(ranks: tuple[int, ...], cost_ns: float, share: float, usual_ns: float) -> str:
     """Say the mean delay, and that of the median step where a few long delays are most of it."""
     late, mean = ranks_do(ranks, "delay"), duration(cost_ns)
-    if cost_ns > _UNEVEN * usual_ns:
+    if cost_ns > UNEVEN * usual_ns:
         return f"{late} most steps by {duration(usual_ns)} (mean {mean})"
     return f"{late} every step by {mean} ({percent(share)})"
 
