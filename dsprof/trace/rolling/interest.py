@@ -40,7 +40,8 @@ class Interest:
         count = thresholds.usual_steps + thresholds.change_steps
         self._durations: deque[int] = deque(maxlen=count)
         self._usual_ns = 0.0
-        self._slow_ns = 0.0  # steps from here on are slow
+        self._least_ns = self._most_ns = 0.0  # between them a step is usual
+        self._watched_until = 0  # a change of pace may show until this step
         self._stride = 1
         self._samples = 0
         self._settled_at = 0  # no change of pace is looked for before this step
@@ -62,12 +63,17 @@ class Interest:
     def judge(self, step: int, duration_ns: int) -> Sequence[Kept]:
         """Take a step that is over; return what is kept on account of it."""
         self._durations.append(duration_ns)
-        is_plain = duration_ns < self._slow_ns and step >= FIRST_STEPS and step % self._stride
-        kept = () if is_plain and not self._windows else self._of(step, self.times(duration_ns))
-        # A median of a few dozen costs as much as a line: the usual time changes slowly.
-        if step % 8 == 0 or not self._usual_ns:
+        is_usual = self._least_ns < duration_ns < self._most_ns
+        if not is_usual:
+            self._watched_until = step + self._limits.change_steps
+        is_plain = is_usual and step >= FIRST_STEPS and step % self._stride and not self._windows
+        kept = () if is_plain else self._of(step, self.times(duration_ns))
+        # A median of a few dozen costs as much as a line; usual steps change no pace.
+        often = 8 if step <= self._watched_until else 32
+        if step % often == 0 or not self._usual_ns:
             kept = [*kept, *self._follow_pace(step)]
-            self._slow_ns = self._usual_ns * self._limits.slow_times
+            share = min(self._limits.change_share, self._limits.slow_times - 1)
+            self._least_ns, self._most_ns = ((1 + way * share) * self._usual_ns for way in (-1, 1))
         return kept
 
     def worth(self, kept: Kept) -> tuple[float, ...]:

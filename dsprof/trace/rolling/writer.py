@@ -174,6 +174,7 @@ class RollingWriter(TraceWriter):
         self._sums: list[StepTotals] = []  # not written yet
         self._outside = _Details()
         self._rollups = RollUps()
+        self._over: list[RollUp] = []  # not written yet
 
     @property
     def budget_left_bytes(self) -> int:
@@ -334,20 +335,20 @@ class RollingWriter(TraceWriter):
         self._sums.append(totals)
         since_ns = totals.end_ns - self._header.started_monotonic_ns
         ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
-        if over := self._rollups.add(totals, ended_s):
-            self._write_rollups(over)
+        self._over += self._rollups.add(totals, ended_s)
 
     def _write_sums(self) -> None:
-        """Write the sums of steps, together."""
+        """Write the sums of spans and of steps, together."""
+        if over := self._over:
+            first = min(span.first_step for span in over)
+            last = max(span.first_step + span.steps for span in over)
+            lines = self._write_outside([*map(self._lines.definition, over)])
+            self._series.add(range(first, last), lines)
+            over.clear()
         if sums := self._sums:
             lines = self._write_outside([*map(self._lines.definition, sums)])
             self._step_lines.add(range(sums[0].step, sums[-1].step + 1), lines)
             sums.clear()
-
-    def _write_rollups(self, spans: Iterable[RollUp]) -> None:
-        for span in spans:
-            steps = range(span.first_step, span.first_step + span.steps)
-            self._series.add(steps, self._write_outside([self._lines.definition(span)]))
 
     def _keep(self, kept: Kept) -> None:
         """Copy the details of a step; not of one that the tails no longer hold whole."""
@@ -378,7 +379,8 @@ class RollingWriter(TraceWriter):
             return
         self._write(self._last_lines())
         self._judge_before(self._step + 1)
-        self._write_rollups(self._rollups.end())
+        self._over += self._rollups.end()
+        self._write_sums()
         self._step_lines.pack()
         self._series.pack()
         self._flush()
