@@ -97,13 +97,16 @@ def _joined(one: Any, other: Any) -> Any:
 
 
 def _in_order(value: Any) -> Any:
+    """Return the same value where it is in order: a copy of all ranks takes much memory."""
     if isinstance(value, dict):
-        rows = [(key, _in_order(value[key])) for key in _ordered(value)]
-        return Counter(dict(rows)) if isinstance(value, Counter) else dict(rows)
+        rows = {key: _in_order(value[key]) for key in _ordered(value)}
+        is_same = all(one is value[key] for key, one in rows.items()) and [*rows] == [*value]
+        return value if is_same else Counter(rows) if isinstance(value, Counter) else rows
     if not is_dataclass(value) or isinstance(value, type):
         return value
     found = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-    changed = {name: _in_order(part) for name, part in found.items() if _has_rows(part)}
+    ordered = {name: _in_order(part) for name, part in found.items() if _has_rows(part)}
+    changed = {name: part for name, part in ordered.items() if part is not found[name]}
     return replace(value, **changed) if changed else value
 
 
