@@ -23,7 +23,7 @@ from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Group
 from dsprof.trace.sharing import shared
 
@@ -50,13 +50,13 @@ class Arrivals(Aggregate):
         names = {number: _digest(group.key) for number, group in trace.groups.items()}
         facts = {names[n]: _facts(group) for n, group in trace.groups.items()}
         chosen = np.flatnonzero(_usable(trace) & ~in_steps(rows.step, steps_left_out(trace)))
-        chosen, stride = sample(rows.seq, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
+        chosen, strides = _sampled(rows, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
         own_pace = pace(trace)  # before the rows: it takes twice their memory
         arrivals = RankArrivals(
             node=(trace.header.host, trace.header.boot_id),
             bound_ns=clock.bound_ns,
             rows=_rows(trace, chosen, names, clock),
-            stride=stride,
+            strides=shared({names[n]: stride for n, stride in strides.items() if n in names}),
             is_numbered=trace.device is None,
             before_ns=_before_forward(trace),
             pace=own_pace,
@@ -71,6 +71,22 @@ class Arrivals(Aggregate):
     def matched(self) -> list[Matched]:
         """Collectives that all ranks of a group present took part in, group by group."""
         return match(self.ranks, self.groups)
+
+
+def _sampled(rows: Collectives, chosen: Array, most: int) -> tuple[Array, dict[int, int]]:
+    """Sample each group by itself, so that many calls of one hide no other; and one in how many."""
+    if len(chosen) <= most:
+        return chosen, {}
+    groups = rows.group[chosen]
+    kept, strides = [], {}
+    numbers, counts = np.unique(groups, return_counts=True)
+    for left, place in enumerate(np.argsort(counts, kind="stable").tolist()):
+        number = int(numbers[place])
+        share = max(most // (len(numbers) - left), 1)
+        mine, strides[number] = sample(rows.seq, chosen[groups == number], share)
+        kept.append(mine)
+        most -= len(mine)
+    return np.sort(np.concatenate(kept)), strides
 
 
 def _usable(trace: RankTrace) -> BoolArray:

@@ -62,15 +62,27 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RankArrivals:
-    """One rank; `stride` is 1 if no collective was left out, n if one in n was kept."""
+    """One rank; a stride is 1 if no collective was left out, n if one in n was kept."""
 
     node: tuple[str, str]  # host and boot
     bound_ns: int | None  # of its clock; None: not known
     rows: Rows
-    stride: int
+    strides: Mapping[int, int]  # by group
     is_numbered: bool  # its program counted; else a profiler did from its window's start
     before_ns: int | None  # of measured steps, until their first forward began
     pace: Pace | None
+
+    @property
+    def stride(self) -> int:
+        """The largest stride."""
+        return max(self.strides.values(), default=1)
+
+    def in_group(self, number: int) -> RankArrivals:
+        """Return one group, ascending by number; numbers that come twice tell nothing."""
+        mine = np.flatnonzero(self.rows.group == number)
+        _, first, counts = np.unique(self.rows.seq[mine], return_index=True, return_counts=True)
+        rows = self.rows.take(mine[first[counts == 1]])
+        return replace(self, rows=rows, strides={number: self.strides.get(number, 1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,32 +139,23 @@ def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -
     found = []
     for number, facts in groups.items():
         if len(present[number]) > 1:
-            members = {rank: _of_group(ranks[rank].rows, number) for rank in present[number]}
-            found.append(_match_group(facts, members, ranks))
+            members = {rank: ranks[rank].in_group(number) for rank in present[number]}
+            found.append(_match_group(facts, members))
     return [one for one in found if one is not None]
 
 
-def _of_group(rows: Rows, number: int) -> Rows:
-    """Return the rows of a group, ascending by number; numbers that come twice tell nothing."""
-    mine = np.flatnonzero(rows.group == number)
-    _, first, counts = np.unique(rows.seq[mine], return_index=True, return_counts=True)
-    return rows.take(mine[first[counts == 1]])
-
-
-def _match_group(
-    facts: GroupFacts, members: Mapping[int, Rows], ranks: Mapping[int, RankArrivals]
-) -> Matched | None:
-    reference = max(members, key=lambda rank: (len(members[rank]), -rank))
-    shifts = {rank: _shift(reference, rank, members, ranks) for rank in members}
+def _match_group(facts: GroupFacts, members: Mapping[int, RankArrivals]) -> Matched | None:
+    reference = max(members, key=lambda rank: (len(members[rank].rows), -rank))
+    shifts = {rank: _shift(reference, rank, members) for rank in members}
     placed = [rank for rank in members if shifts[rank] is not None]
     if len(placed) < 2:
         return None
-    numbers = {rank: members[rank].seq + (shifts[rank] or 0) for rank in placed}
+    numbers = {rank: members[rank].rows.seq + (shifts[rank] or 0) for rank in placed}
     common = reduce(np.intersect1d, numbers.values())
     if not len(common):
         return None
-    rows = [members[rank].take(np.isin(numbers[rank], common)) for rank in placed]
-    return _aligned(facts, placed, rows, common, ranks, tuple(sorted(members.keys() - placed)))
+    rows = [members[rank].rows.take(np.isin(numbers[rank], common)) for rank in placed]
+    return _aligned(facts, placed, rows, common, members)
 
 
 def _aligned(
@@ -161,7 +164,6 @@ def _aligned(
     rows: Sequence[Rows],
     common: Array,
     ranks: Mapping[int, RankArrivals],
-    unplaced: tuple[int, ...],
 ) -> Matched:
     stack: dict[str, Any] = {
         f.name: _stacked([getattr(one, f.name) for one in rows]) for f in fields(Rows)
@@ -185,7 +187,7 @@ def _aligned(
         doubt_ns=doubt,
         stride=max(ranks[rank].stride for rank in placed),
         nodes=len({ranks[rank].node for rank in placed}),
-        unplaced=unplaced,
+        unplaced=tuple(sorted(ranks.keys() - placed)),
         by_ends=by_ends,
         **times,
     )
@@ -232,12 +234,10 @@ def _placement(arrive: Array, bound_ns: Array) -> Array:
     return np.maximum(bound_ns, np.take_along_axis(bound_ns, last[None, :], axis=0))
 
 
-def _shift(
-    reference: int, rank: int, members: Mapping[int, Rows], ranks: Mapping[int, RankArrivals]
-) -> int | None:
+def _shift(reference: int, rank: int, members: Mapping[int, RankArrivals]) -> int | None:
     """Return what to add to the numbers of `rank`; None if nothing makes them fit."""
-    one, other = members[reference], members[rank]
-    here, there = ranks[reference], ranks[rank]
+    here, there = members[reference], members[rank]
+    one, other = here.rows, there.rows
     if rank == reference:
         return 0
     clocks_known = here.bound_ns is not None and there.bound_ns is not None

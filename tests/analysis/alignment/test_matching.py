@@ -162,6 +162,34 @@ def test_memory_is_bounded_for_thousands_of_ranks(monkeypatch):
     assert (len(one.rows) < 400, one.stride) == (True, 32)
 
 
+def test_many_calls_of_one_group_leave_those_of_another_in_the_sample(monkeypatch):
+    """A step has 50 calls of two ranks, and one of all, for which rank 1 is late."""
+    monkeypatch.setattr(module, "ROWS", 128)
+
+    def trained(number: int) -> RankTrace:
+        pair = group(
+            4, id=2, key=f"pair {number // 2}", ranks=[number // 2 * 2, number // 2 * 2 + 1]
+        )
+        comm = []
+        for n in range(40):
+            comm += [
+                sync("all_reduce", 1000 * n + k, 0.5, group=2, seq=50 * n + k, step=n)
+                for k in range(50)
+            ]
+            late = 40 if number == 1 else 0
+            comm.append(sync("all_reduce", 1000 * n + 100 + late, 50 - late, seq=n, step=n))
+        return rank_trace(number, 4, comm=comm, groups={1: group(4), 2: pair})
+
+    found = arrivals(*map(trained, range(4)))
+    assert all(len(one.rows) <= 96 for one in found.ranks.values())
+    late = lateness(found.matched)
+    votes = vote(late, MS)
+    assert (votes.late, votes.steps) == ((1,), len(late.steps))
+    assert votes.cast >= 20
+    by_size = {len(one.ranks): one for one in found.matched}
+    assert (by_size[4].stride, by_size[2].stride) == (2, 64)
+
+
 def test_waits_of_a_sample_are_scaled():
     one = matched(rank(0, 10, 70), rank(1, 60, 20))
     whole, sampled = lateness([one]), lateness([replace(one, stride=4)])
