@@ -25,7 +25,7 @@ from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import RunFiles, find_run, is_growing, read_run
+from dsprof.trace.run import RunFiles, find_run, goes_on, read_run
 from dsprof.trace.schema import Flush, MemorySample
 from dsprof.trace.selection import Selection
 
@@ -197,7 +197,7 @@ def load_run(paths: Iterable[Path], epoch: int | None = None) -> LoadedRun:
         TraceError: there is no readable trace, or no such epoch.
     """
     files = find_run(paths, Selection(epoch=epoch))
-    return LoadedRun(summarise_all(files, is_running=is_growing(files)), files)
+    return LoadedRun(summarise_all(files, is_running=goes_on(files)), files)
 
 
 def _collectives(trace: RankTrace, clock: RankClock) -> Columns:

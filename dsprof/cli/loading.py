@@ -200,7 +200,7 @@ def load_run_and_diagnosis(
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.files.read_ahead import answers
-    from dsprof.trace.run import find_run, is_growing
+    from dsprof.trace.run import find_run, goes_on
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
 
@@ -219,7 +219,7 @@ def load_run_and_diagnosis(
         baseline=costs,
         engine=engine,
         progress=progress,
-        is_running=is_growing(run),
+        is_running=goes_on(run),
     )
     return run, diagnosis
 

@@ -206,6 +206,16 @@ def is_growing(run: RunFiles) -> bool:
     return False
 
 
+def goes_on(run: RunFiles) -> bool:
+    """Say whether a run grows, and none of its ranks is known to have been killed."""
+    ranks = zip(run.files, run.headers, strict=True)
+    return is_growing(run) and not any(_is_killed(path, header) for path, header in ranks)
+
+
+def _is_killed(path: Path, header: Header) -> bool:
+    return is_local(path) and life_of(path, header).is_gone and not _has_ended(path)
+
+
 def can_grow(path: Path) -> bool:
     """Say whether a file is a trace as dsprof records it, not packed and of no other tool."""
     return path.suffix != ".gz" and reader_of(path) in (NATIVE, None)

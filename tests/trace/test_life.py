@@ -14,7 +14,7 @@ from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace import life
 from dsprof.trace.life import life_of
-from dsprof.trace.run import find_run, is_growing
+from dsprof.trace.run import find_run, goes_on, is_growing
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
 from tests.factories import kineto
@@ -33,10 +33,12 @@ def memory(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     return folder
 
 
-def recorded(folder: Path, age_s: float = 0, **fields: object) -> tuple[Path, Header]:
+def recorded(
+    folder: Path, age_s: float = 0, *, rank: int = 0, world_size: int = 1, **fields: object
+) -> tuple[Path, Header]:
     """Write a trace without a last line, for the last time `age_s` ago."""
     given = {"pid": os.getpid(), "boot_id": boot_id(), "started_monotonic_ns": clock(), **fields}
-    path, head = folder / "trace.rank00000.json", header(0, 1, **given)
+    path, head = folder / f"trace.rank{rank:05d}.json", header(rank, world_size, **given)
     path.write_bytes(encode(run_events(head)[:-1]).removesuffix(b"\n]\n"))
     os.utime(path, (time.time() - age_s,) * 2)
     return path, head
@@ -72,6 +74,15 @@ def test_with_a_live_state_it_is_known_at_once(tmp_path: Path, state: LiveState)
     assert state.open(head, lambda definition: definition) == ""
     assert life_of(path, head).is_gone
     assert not is_growing(find_run([tmp_path]))
+
+
+def test_a_run_of_which_a_rank_was_killed_does_not_go_on(tmp_path: Path, state: LiveState) -> None:
+    recorded(tmp_path, world_size=2)
+    assert goes_on(find_run([tmp_path]))
+    _, head = recorded(tmp_path, rank=1, world_size=2, pid=_NO_PID)
+    assert state.open(head, lambda definition: definition) == ""
+    assert is_growing(find_run([tmp_path]))
+    assert not goes_on(find_run([tmp_path]))
 
 
 def test_the_live_state_is_a_sign_of_life_where_nothing_is_written(

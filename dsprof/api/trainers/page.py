@@ -8,7 +8,7 @@ from pathlib import Path
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import DsprofError
 from dsprof.reports import render, write_whole
-from dsprof.trace.run import find_run, is_growing
+from dsprof.trace.run import find_run, goes_on
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     try:
         run = find_run([folder])
-        diagnosis = diagnose(run, is_running=is_growing(run))
+        diagnosis = diagnose(run, is_running=goes_on(run))
         write_whole(folder / "report.html", render(diagnosis, "html"))
         sys.stdout.buffer.write(render(diagnosis, "text"))
     except DsprofError as error:
