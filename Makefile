@@ -88,7 +88,7 @@ fuzz: build/.parser ## Feed each reader 100,000 damaged files, and each command 
 	$(BIN)/python -m tests.fuzzing
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .venv-trainers build dist *.egg-info dsprof/trace/*.so
+	rm -rf .venv .venv-trainers build dist *.egg-info dsprof/trace/*.so dsprof/recording/recorder/*.so
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -100,7 +100,7 @@ build/.warm: .venv/.installed tests/dist/warm.py | build/.parser
 	touch $@
 
 # Installing builds it once; this does again when it has changed.
-build/.parser: .venv/.installed setup.py dsprof/trace/_comm_rows.c
+build/.parser: .venv/.installed setup.py dsprof/trace/_comm_rows.c $(wildcard dsprof/recording/recorder/c/*)
 	mkdir -p build
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from dsprof.hooks.own_code import own_codes
 from dsprof.hooks.patching import Patch, when_imported
 from dsprof.hooks.releases import is_before, release_of
+from dsprof.recording.recorder.hot_state import Switch, compiled
 from dsprof.recording.recorder.recorder import Recorder
 
 _FAILURES = 3
@@ -83,7 +85,12 @@ class Hook:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.failures = 0
-        self.broken = False
+        self.switch = Switch()
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has failed too often, and is inert."""
+        return self.switch.broken
 
     def modules(self) -> tuple[str, ...]:
         """Return the modules that have targets, each once."""
@@ -140,11 +147,12 @@ class Hook:
         `after` runs also when the method raises; neither runs while nothing is recorded or while
         torch.compile traces.
         """
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
+        switch = self.switch
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not recorder.recording or hook.broken:
+            if is_compiling() or not hot.recording or switch.broken:
                 return original(*args, **kwargs)
             try:
                 token = before(*args, **kwargs)
@@ -163,6 +171,25 @@ class Hook:
         hide_from_dynamo(_function(before), _function(after), and_calls=True)
         return method
 
+    def in_c(
+        self,
+        kind: str,
+        original: Callable[..., Any],
+        in_python: Callable[..., Any],
+        held: Sequence[Any],
+        numbers: Sequence[int] = (),
+    ) -> Callable[..., Any]:
+        """Return what wraps a method of a class in C, or `in_python`, which does the same.
+
+        `kind` is a type of `dsprof.recording.recorder._hot`, which wants `held` and `numbers`. It
+        leaves to `in_python` what is not the usual case.
+        """
+        if compiled is None:
+            return in_python
+        around = (self.recorder.hot, self.switch, original, in_python, self.fail)
+        wrapper = getattr(compiled, kind)(*around, tuple(held), tuple(numbers))
+        return cast(Callable[..., Any], _bind(wrapper))
+
     def fail(self, error: BaseException) -> None:
         """Note an inner failure; after the third the hook is inert. The run goes on in any case.
 
@@ -170,7 +197,14 @@ class Hook:
         """
         self.recorder.fail(self.name, error)
         self.failures += 1
-        self.broken = self.failures >= _FAILURES
+        self.switch.broken = self.failures >= _FAILURES
+
+
+def _bind(wrapper: Any) -> Any:
+    """Return what binds an object that is no function to an instance, as a method of a class."""
+    make = ctypes.pythonapi.PyInstanceMethod_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.py_object]
+    return make(wrapper)
 
 
 def _loss(what: str, targets: Sequence[Target]) -> str:

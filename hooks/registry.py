@@ -12,7 +12,6 @@ from dsprof.hooks.wire.native import (
     NativeFunctionalHook,
     NativeHook,
     has_kernels,
-    state_writers,
     watch_starvation,
 )
 from dsprof.plugins.parts import folders_in, in_folder
@@ -62,7 +61,6 @@ def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     try:
         in_cpp = has_kernels(config.interception)
         if in_cpp:
-            recorder.in_flight.state.make_writers = state_writers
             recorder.in_flight.state.watch_starvation = watch_starvation
     except Exception as error:
         recorder.fail("native", error)

@@ -1,4 +1,4 @@
-"""Where training stands, by which clock, and on whose behalf a thread communicates.
+"""Where training stands, and by which clock.
 
 What is recorded of it is declared in `dsprof.trace.schema`.
 """
@@ -24,18 +24,3 @@ class Scope(msgspec.Struct, gc=False, frozen=True):
 
 OUTSIDE = Scope(step=-1, micro_step=0, phase="")
 """Before the first phase."""
-
-
-class Context(msgspec.Struct, gc=False):
-    """On whose behalf a thread communicates: set by hooks of meaning, read by the wire hook.
-
-    Replaced as a whole when any part changes, shared by the records made meanwhile.
-    """
-
-    request: int = 0  # id of the call into a library above c10d (deepspeed.comm, DTensor...)
-    requested: str = ""  # what that call asked for
-    flush: int = 0  # id of the bucket flush
-    fetch: int = 0  # id of the parameter fetch
-    wire_ops: int = 0  # collectives that the request caused on the wire
-    coalesced: int = 0  # number of the batch that a backend launches at once
-    site: int = 0  # the call site of all that it communicates; 0: it has to be looked for

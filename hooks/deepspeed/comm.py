@@ -22,6 +22,7 @@ from dsprof.hooks.patching import Patch
 from dsprof.hooks.subclasses import Subclasses, own_patches
 from dsprof.hooks.wire.off_wire import OffWire
 from dsprof.hooks.wire.requests import begin_request
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.scope import clock
 
@@ -105,11 +106,12 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
-        off_wire, contexts = self._off_wire, recorder.contexts.by_thread
+        contexts, hot, switch = recorder.contexts.by_thread, recorder.hot, self.switch
+        record_unseen = self._record_unseen
 
         @functools.wraps(original)
         def method(backend: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or hook.broken or not (recorder.recording or recorder.arm()):
+            if is_compiling() or switch.broken or not (hot.recording or recorder.arm()):
                 return original(backend, *args, **kwargs)
             request = None
             try:
@@ -124,16 +126,29 @@ class DeepSpeedCommHook(Hook):
                 result = original(backend, *args, **kwargs)
             finally:
                 contexts[get_ident()] = outer
-            if not context.wire_ops and not recorder.failures.get("c10d"):  # else it was not seen
+            if not context.wire_ops:
                 try:
-                    off_wire.record(context, args, kwargs, result, start_ns, clock())
+                    record_unseen(context, (backend, *args), kwargs, result, start_ns, clock())
                 except Exception as error:
                     hook.fail(error)
             return result
 
         hide_from_dynamo(method)
-        hide_from_dynamo(begin_request, OffWire.record, and_calls=True)
-        return method
+        hide_from_dynamo(begin_request, record_unseen, and_calls=True)
+        return self.in_c("RequestCall", original, method, (op, record_unseen))
+
+    def _record_unseen(
+        self,
+        context: Context,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        result: Any,
+        start_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Record what a request did by itself, unless the hook of the wire is blind."""
+        if not self.recorder.failures.get("c10d"):
+            self._off_wire.record(context, args[1:], kwargs or {}, result, start_ns, end_ns)
 
     def _look_at_backend(self, step: int) -> None:
         """Patch a backend that is of no class known: deepspeed.comm only calls its methods."""

@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.hot_state import NOBODY, Context
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
-from dsprof.trace.scope import OUTSIDE, Context, clock
+from dsprof.trace.scope import OUTSIDE, clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
 _COORDINATOR = (
@@ -87,19 +87,19 @@ class DeepSpeedFetchHook(Hook):
         return wrap[target.name](original)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
         in_flight = self._in_flight
 
         # Hundreds of calls per step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
         def start_event(self: Any, name: str, *more: Any, **named: Any) -> Any:
             if name in _WAITS:
-                if not recorder.recording:
+                if not hot.recording:
                     return original(self, name, *more, **named)
                 if in_flight:
                     hook._note_in_flight()
                 hook._wait_ns = clock()
-            elif name in _SUBMITS and not is_compiling() and recorder.recording:
+            elif name in _SUBMITS and not is_compiling() and hot.recording:
                 hook._begin(name)
             if more or named:  # of no release yet; a plain call takes less
                 return original(self, name, *more, **named)
@@ -109,7 +109,7 @@ class DeepSpeedFetchHook(Hook):
         return start_event
 
     def _wrap_stop(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
         ends = {
             **dict.fromkeys(_FETCHES, self._end),
             **dict.fromkeys((*_PREFETCHES, *_WAITS), self._record),
@@ -122,7 +122,7 @@ class DeepSpeedFetchHook(Hook):
             if num_elem is _NOT_GIVEN:  # of no release yet
                 return original(self, name, *more, **named)
             end = ends.get(name) if num_elem else None
-            if end is not None and not (is_compiling() or hook.broken) and recorder.recording:
+            if end is not None and not (is_compiling() or hook.broken) and hot.recording:
                 try:
                     end(num_elem, name)
                 except Exception as error:
@@ -231,11 +231,11 @@ class DeepSpeedFetchHook(Hook):
         return None if in_flight is None else sum(param.ds_numel for param in in_flight)
 
     def _wrap_release(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
+        hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
 
         @functools.wraps(original)
         def release(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not recorder.recording or hook.broken:
+            if is_compiling() or not hot.recording or hook.broken:
                 return original(self, *args, **kwargs)
             param: Any = args[0] if args else None
             status, start_ns = getattr(param, "ds_status", None), clock()

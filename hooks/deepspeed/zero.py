@@ -14,15 +14,18 @@ import torch
 from dsprof.hooks.base import After, Before, Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.recording.recorder.contexts import NOBODY, flushing
+from dsprof.recording.recorder.contexts import flushing
+from dsprof.recording.recorder.hot_state import NOBODY, Context
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
-from dsprof.trace.scope import Context, clock
+from dsprof.trace.scope import clock
 
 _STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
 _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
+_IN_C = {"reduce_ipg_grads": ("comm_dtype", 0), _STAGE_3_FLUSH: ("communication_data_type", 3)}
+"""Of methods that C takes: the argument that names the bucket, and the stage; 0: 1 or 2."""
 _EPILOGUE = "independent_gradient_partition_epilogue"
 
 
@@ -40,7 +43,7 @@ class DeepSpeedZeroHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._in_epilogue = False
+        self.in_epilogue = False
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
@@ -50,13 +53,23 @@ class DeepSpeedZeroHook(Hook):
             _STAGE_3_FLUSH: self._flushes_3,
             "allreduce_bucket": self._flushes_0,
         }
-        return self.around(original, *self._around_flush(find[target.name]))
+        method = self.around(original, *self._around_flush(find[target.name]))
+        usual = _IN_C.get(target.name)
+        if usual is None:
+            return method
+        sample = self._sample_device if torch.backends.cuda.is_built() else None
+        dtype_name, stage = usual
+        held = (Flush, DTYPES, dtype_name, self, sample)
+        return self.in_c("FlushCall", original, method, held, (stage,))
+
+    def _sample_device(self, step: int) -> None:
+        add_device_sample(self, "flush", step)
 
     def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
-        self._in_epilogue = True
+        self.in_epilogue = True
 
     def _end_epilogue(self, _: None) -> None:
-        self._in_epilogue = False
+        self.in_epilogue = False
 
     def _around_flush(self, find: Callable[..., list[_Bucket]]) -> tuple[Before, After]:
         """Return what runs before and after a flush.
@@ -81,7 +94,7 @@ class DeepSpeedZeroHook(Hook):
                     elements * item_bytes,
                     name,
                     parameters,
-                    "end of backward" if hook._in_epilogue or stage == 0 else "full",
+                    "end of backward" if hook.in_epilogue or stage == 0 else "full",
                     slot,
                     scope.step,
                     scope.micro_step,

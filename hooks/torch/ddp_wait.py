@@ -39,12 +39,12 @@ class DdpWaitHook(Hook):
     )
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, hook = self.recorder, self
+        hook, hot = self, self.recorder.hot
         self._backward = -1  # the backward pass that is being followed
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if not recorder.recording or hook.broken:
+            if not hot.recording or hook.broken:
                 return original(*args, **kwargs)
             hook._begin()
             start_ns = clock()

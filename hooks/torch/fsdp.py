@@ -21,9 +21,10 @@ from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder.contexts import flushing
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch, Flush, Phase
-from dsprof.trace.scope import Context, clock
+from dsprof.trace.scope import clock
 
 _IS_COMPOSABLE = is_before("torch", "2.6")
 _V2 = f"torch.distributed.{'_composable.fsdp' if _IS_COMPOSABLE else 'fsdp._fully_shard'}"

@@ -77,11 +77,12 @@ class PipeliningHook(Hook):
 
     def _wrap_list(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, transfers = self, self.recorder, self._transfers
+        hot = recorder.hot
 
         @functools.wraps(original)
         def method(stage: Any, *args: Any, **kwargs: Any) -> Any:
             listed = original(stage, *args, **kwargs)
-            if recorder.recording and not hook.broken:
+            if hot.recording and not hook.broken:
                 try:
                     for transfer in listed:
                         transfers[transfer] = f"{what} {stage.stage_index}"

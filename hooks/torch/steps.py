@@ -59,10 +59,10 @@ class TrainingLoopHook(Hook):
         return self.around(original, self._begin_backward, self._end_backward)
 
     def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
-        recorder, is_compiling = self.recorder, torch.compiler.is_compiling
+        hot, is_compiling = self.recorder.hot, torch.compiler.is_compiling
 
         def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling() or not recorder.recording or self.broken:
+            if is_compiling() or not hot.recording or self.broken:
                 return
             try:
                 note(optimizer)

@@ -16,7 +16,6 @@ from threading import get_ident
 from time import thread_time_ns
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
 import torch.distributed as dist
 
@@ -26,11 +25,11 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
-from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.hot_state import NOBODY, Context
 from dsprof.recording.recorder.in_flight import InFlight
 from dsprof.recording.recorder.live_state import Kinds
 from dsprof.recording.recorder.outbox import Outbox
-from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.dumps.state_file import PEER_SHIFT, UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
@@ -56,13 +55,13 @@ class _WireHook(Hook):
         than attributes. Its caller is one frame below whoever issued the collective.
         """
         recorder, in_flight = self.recorder, self.recorder.in_flight
-        progress, cost, add = recorder.progress, recorder.cost, recorder.outbox.add
+        hot, add = recorder.hot, recorder.outbox.add
         context_of, next_id = recorder.contexts.by_thread.get, recorder.ids.__next__
         group_of, known_group = self.groups.state, self.groups.known.get
         site_above = self.sites.above
         works, blocking = in_flight.works, in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
-        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, cost.are_timed.__next__
+        plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.cost.are_timed.__next__
         live, kinds = in_flight.state, Kinds(in_flight.state.words, name)
 
         def note(
@@ -106,7 +105,7 @@ class _WireHook(Hook):
                 in_flight.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
-            thread, scope = get_ident(), progress.scope
+            thread, scope = get_ident(), hot.scope
             context = context_of(thread, NOBODY)
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
@@ -174,8 +173,8 @@ class _WireHook(Hook):
             else:
                 in_flight.on_device(record, unbox(work) if work is not None and unbox else work)
             if is_timed:
-                cost.samples += 1
-                cost.sampled_ns += thread_time_ns() - begin_ns
+                hot.samples += 1
+                hot.sampled_ns += thread_time_ns() - begin_ns
             return record
 
         tell = InFlight.tell_followers
@@ -226,7 +225,7 @@ class DispatcherHook(_WireHook):
 
         def kernel(keyset: Any, *args: Any) -> Any:
             is_announced = announced and get_ident() in announced
-            if is_announced or (not recorder.recording and not recorder.arm()):
+            if is_announced or (not recorder.hot.recording and not recorder.arm()):
                 return redispatch(keyset & below, *args)
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -270,7 +269,14 @@ class ProcessGroupHook(_WireHook):
         for method, op in METHODS.items()
     )
 
-    has_kernels = False  # in the dispatcher, too: they must know what a method records
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are some in the dispatcher, too: they must know what a method records."""
+        return self.switch.in_python
+
+    @has_kernels.setter
+    def has_kernels(self, there: bool) -> None:
+        self.switch.in_python = there
 
     def begin_apart(self) -> Apart | None:
         """Count apart what the call that follows puts on record."""
@@ -288,11 +294,11 @@ class ProcessGroupHook(_WireHook):
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
         has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
         announced, in_flight = self.layers.announced, recorder.in_flight
-        noted_below = self.layers.noted_below
+        noted_below, hot, switch = self.layers.noted_below, recorder.hot, self.switch
 
         @functools.wraps(original)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if hook.broken or (not recorder.recording and not recorder.arm()):
+            if switch.broken or (not hot.recording and not recorder.arm()):
                 return original(self, *args, **kwargs)
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -348,7 +354,24 @@ class ProcessGroupHook(_WireHook):
         code = method.__code__.replace(co_name=target.name)  # type: ignore[attr-defined]
         method.__code__ = code  # type: ignore[attr-defined]
         hide_from_dynamo(method)
-        return method
+        return self._usual_in_c(op, original, method)
+
+    def _usual_in_c(
+        self, op: WireOp, original: Callable[..., Any], method: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return `method`, where C has a part of it, in C."""
+        sized_at = _SIZED_AT.get(op.name)
+        if sized_at is None:
+            return method
+        recorder = self.recorder
+        held = (
+            *(Collective, op.name, self.groups.state, DTYPES),
+            *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
+            *(recorder.in_flight.poll, _WITH_OP if "reduce" in op.name else None),
+            *(self.layers.noted_below, torch.Tensor, dist.ProcessGroup),
+        )
+        numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)
+        return self.in_c("CollectiveCall", original, method, held, numbers)
 
 
 class Apart:
@@ -358,7 +381,10 @@ class Apart:
         self._contexts = recorder.contexts
         self._outer = self._contexts.current()
         coalesced = coalesced or self._outer.coalesced
-        self.context = msgspec.structs.replace(self._outer, wire_ops=0, coalesced=coalesced)
+        outer = self._outer
+        self.context = Context(
+            *(outer.request, outer.requested, outer.flush, outer.fetch, 0, coalesced, outer.site)
+        )
         self._contexts.become(self.context)
 
     def end(self) -> None:
@@ -404,6 +430,14 @@ _WITH_OP = {
     )
     if hasattr(dist, name)
 } | {dist.ReduceOp.RedOpType}
+_SIZED_AT = {
+    "all_reduce": 1,
+    "all_reduce_coalesced": 1,
+    "all_gather_into_tensor": 1,
+    "reduce_scatter_tensor": 2,
+    "all_to_all_single": 2,
+}
+"""Which argument of a method has the tensors of S, of those that the hook in C takes."""
 _NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
 _TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
 _HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}

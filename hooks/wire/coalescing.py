@@ -41,13 +41,13 @@ class CoalescingHook(Hook):
         recorder.progress.step_listeners.append(self._end_step)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder = self, self.recorder
+        hook, hot = self, self.recorder.hot
         starts = target.name == "_start_coalescing"
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            if recorder.recording and not hook.broken:
+            if hot.recording and not hook.broken:
                 try:
                     hook._start() if starts else hook._end(result)
                 except Exception as error:

@@ -100,7 +100,7 @@ class FunctionalHook(Hook):
 
         def notice() -> None:
             try:
-                if not (self._in_use or self.broken) and (recorder.recording or recorder.arm()):
+                if not (self._in_use or self.broken) and (recorder.hot.recording or recorder.arm()):
                     self._begin()
             except Exception as error:
                 self.fail(error)
@@ -126,7 +126,7 @@ class FunctionalHook(Hook):
         recorder, in_flight = self.recorder, self.recorder.in_flight
 
         def kernel(keyset: Any, tensor: torch.Tensor) -> Any:
-            if not recorder.recording or self.broken or is_traced(tensor):
+            if not recorder.hot.recording or self.broken or is_traced(tensor):
                 return redispatch(keyset & below, tensor)
             opened = in_flight.device.open() if in_flight.device is not None else None
             start_ns = clock()

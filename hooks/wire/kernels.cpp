@@ -26,7 +26,6 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-int add_live_state(PyObject* module);  // live_state.cpp
 int add_starvation(PyObject* module);  // starvation.cpp
 
 namespace py = pybind11;
@@ -306,7 +305,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("watch_wait", &watch<Wait>);
   module.def("watch_use", &watch<Notice>);
   module.def("unwatch", &unwatch);
-  if (add_live_state(module.ptr()) != 0 || add_starvation(module.ptr()) != 0) {
+  if (add_starvation(module.ptr()) != 0) {
     throw py::error_already_set();
   }
 }

@@ -27,16 +27,8 @@ from dsprof.hooks.wire.c10d import DispatcherHook, is_traced
 from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp
-from dsprof.recording.recorder.live_state import Done, Issue
 from dsprof.trace.dumps.state_file import (
     BEAT_NS,
-    CALLS,
-    GROUPS,
-    LOST,
-    OLD,
-    OLD_CALLS,
-    PASSED,
-    RING,
     SIZE_BYTES,
     STACKS,
     STACKS_NS,
@@ -94,7 +86,7 @@ class NativeDispatcherHook(DispatcherHook):
 
         def begin() -> bool:
             is_announced = announced and get_ident() in announced
-            if is_announced or (not recorder.recording and not recorder.arm()):
+            if is_announced or (not recorder.hot.recording and not recorder.arm()):
                 return False
             if in_flight.device is not None:
                 in_flight.device.begin()
@@ -135,7 +127,7 @@ class NativeFunctionalHook(FunctionalHook):
         recorder, in_flight = self.recorder, self.recorder.in_flight
 
         def begin(tensor: torch.Tensor) -> Any:
-            if not recorder.recording or self.broken or is_traced(tensor):
+            if not recorder.hot.recording or self.broken or is_traced(tensor):
                 return False
             return in_flight.device.open() if in_flight.device is not None else None
 
@@ -150,13 +142,6 @@ class NativeFunctionalHook(FunctionalHook):
 
     def _noticed(self) -> None:
         self._uses._destroy()
-
-
-def state_writers(words: memoryview) -> tuple[Issue, Done]:
-    """Return what `dsprof.recording.recorder.live_state.writers` does, in C++."""
-    layout = (RING, CALLS, PASSED, GROUPS, OLD, OLD_CALLS, LOST)
-    made: tuple[Issue, Done] = load_kernels().live_state_writers(words, *layout)
-    return made
 
 
 def watch_starvation(path: Path) -> bool:

@@ -14,9 +14,9 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.c10d import is_traced
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.work import PythonWorks
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
-from dsprof.trace.scope import Context
 
 _BY_POSITION = ("all_reduce", "inference_all_reduce", "all_reduce_coalesced")
 _POSITIONS = {"group": 2, "async_op": 3}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.recording.recorder.contexts import NOBODY
+from dsprof.recording.recorder.hot_state import NOBODY, Context
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.scope import Context
 
 Request = tuple[Context, Context]
 """The earlier state of a thread, which `end_request` puts back, and its purpose.

@@ -43,18 +43,19 @@ class WorkHook(Hook):
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder, in_flight = self.recorder, self.recorder.in_flight
-        waited = in_flight.waited
+        waited, hot = in_flight.waited, recorder.hot
         # Dynamo inlines a patched method, and knows this function.
         is_compiling = torch.compiler.is_dynamo_compiling
 
         # Named parameters and no star call: 0.3 us less for each wait.
         @functools.wraps(original)
         def wait(self: Any, timeout: Any = _DEFAULT) -> Any:
-            if is_compiling() or not recorder.recording:
+            if is_compiling() or not hot.recording:
                 return original(self) if timeout is _DEFAULT else original(self, timeout)
-            if in_flight.device is not None and in_flight.device.holds(self):
+            device = hot.device
+            if device is not None and device.holds(self):
                 given = () if timeout is _DEFAULT else (timeout,)
-                return in_flight.device.wait(self, functools.partial(original, self, *given))
+                return device.wait(self, functools.partial(original, self, *given))
             start_ns = clock()
             try:
                 result = original(self) if timeout is _DEFAULT else original(self, timeout)
@@ -66,7 +67,7 @@ class WorkHook(Hook):
 
         hide_from_dynamo(wait)
         hide_from_dynamo(InFlight.waited, and_calls=True)
-        return wait
+        return self.in_c("WaitCall", original, wait, (in_flight.waited,))
 
 
 class PythonWorks:

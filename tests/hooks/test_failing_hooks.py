@@ -125,8 +125,10 @@ class Broken(Recorder):
     def break_down(self) -> None:
         parts = (self.outbox, self.progress, self.contexts, self.cost, *self._shared.values())
         for part in (*parts, self):
-            for name in vars(part).keys() - {"recording", "stopped", "failures"}:
+            for name in vars(part).keys() - {"hot", "_hot", "stopped", "failures"}:
                 setattr(part, name, None)
+        for name in ("contexts", "ids", "works", "blocking", "records", "append", "overflow"):
+            setattr(self.hot, name, None)
 
 
 CALLS: dict[str, tuple[Any, ...]] = {

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.trace.scope import Context
-
-NOBODY = Context()
-"""The context of a thread that communicates for the user himself."""
+from dsprof.recording.recorder.hot_state import NOBODY, Context, HotState
 
 
 class Contexts:
@@ -16,11 +13,12 @@ class Contexts:
     Each thread touches its own entry only, so there is no lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hot: HotState) -> None:
         self.by_thread: dict[int, Context] = {}
+        hot.contexts = self.by_thread
 
     def current(self) -> Context:
-        """Return on whose behalf this thread communicates."""
+        """Return on whose behalf this thread communicates: `NOBODY` for the user himself."""
         return self.by_thread.get(get_ident(), NOBODY)
 
     def become(self, context: Context) -> None:

@@ -6,6 +6,7 @@ recognised when it is waited for. Nothing else of the user's is held.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -14,8 +15,9 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from dsprof.recording.recorder.cpp_waits import CppWaits
+from dsprof.recording.recorder.hot_state import HotState, compiled
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
-from dsprof.recording.recorder.live_state import LiveState
+from dsprof.recording.recorder.live_state import LiveState, writers_in_c
 from dsprof.trace.dumps.state_file import UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
@@ -64,19 +66,25 @@ class InFlight:
     """
 
     def __init__(
-        self, add: Callable[[Collective], None], fail: Callable[[str, BaseException], None]
+        self,
+        hot: HotState,
+        add: Callable[[Collective], None],
+        fail: Callable[[str, BaseException], None],
     ) -> None:
+        self.hot = hot
         self.works: dict[int, tuple[Any, Collective]] = {}  # by identity of the Work
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call in flight
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
         self.cpp_waits = CppWaits(add)
         self.state = LiveState()
-        self.device: DeviceWatch | None = None  # once collectives run on a device
+        if compiled is not None:
+            self.state.make_writers = functools.partial(writers_in_c, hot)
+        hot.works, hot.blocking = self.works, self.blocking
+        self.device = None
         # Given each collective that runs on a device, with its Work.
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
-        # Told of each asynchronous collective on the host, with what it writes to.
-        self.followers: tuple[Callable[[Collective, Any], None], ...] = ()
+        self.followers = ()
         self.inner_waits: dict[int, int] = {}  # thread -> end of the last wait of a Python handle
         self.unmatched_waits = 0
         self.given_up = 0  # collectives that were in flight for too long to be followed
@@ -87,6 +95,25 @@ class InFlight:
         # `works` and `completed`, as one. Re-entrant: a signal handler or a finaliser of the user
         # may communicate while this very thread holds it.
         self._tables = threading.RLock()
+
+    @property
+    def device(self) -> DeviceWatch | None:
+        """Watches collectives, once they run on a device."""
+        device: DeviceWatch | None = self.hot.device
+        return device
+
+    @device.setter
+    def device(self, device: DeviceWatch | None) -> None:
+        self.hot.device = device
+
+    @property
+    def followers(self) -> tuple[Callable[[Collective, Any], None], ...]:
+        """Who is told of each asynchronous collective on the host, with what it writes to."""
+        return self.hot.followers
+
+    @followers.setter
+    def followers(self, followers: tuple[Callable[[Collective, Any], None], ...]) -> None:
+        self.hot.followers = followers
 
     def begin_again(self) -> list[Collective]:
         """Forget all for a new trace; returns what was not handed over by now."""

@@ -5,6 +5,7 @@ A hook pays one `issue` and one `done` a collective. Nothing here asks the disk 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
 import os
@@ -21,6 +22,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.files.redaction import redact_text
+from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.trace.dumps.state_file import (
     BEAT_NS,
@@ -71,6 +73,7 @@ _ENDED = (b"Z", b"X")
 _MOST_RANKS = 512
 """Of groups of more ranks, the first one and the distance are named, if that suffices."""
 
+Close = Callable[[], None]
 Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]
 Done = Callable[[int, int], None]
 
@@ -95,7 +98,8 @@ class LiveState:
         """`(id, time_ns)`; the time is negative where a wait for it failed."""
         self.words = Words(self._write)
         self.path: Path | None = None
-        self.make_writers: Callable[[memoryview], tuple[Issue, Done]] = writers
+        self.make_writers: Callable[[memoryview], tuple[Issue, Done, Close]] = writers
+        self._close: Close = _nothing
         self.watch_starvation: Callable[[Path], object] = _nothing
         """Has stacks written to the file while no Python runs, until it is removed."""
         self._words: memoryview | None = None
@@ -135,7 +139,7 @@ class LiveState:
         self._write(Line(header=msgspec.structs.replace(header, config={})))
         for word, number in list(self.words.items()):
             self._write(Line(word=(number, word)))
-        self.issue, self.done = self.make_writers(words)
+        self.issue, self.done, self._close = self.make_writers(words)
         words[0] = MAGIC
         with suppress(Exception):  # the state is as good without
             self.watch_starvation(path)
@@ -176,7 +180,8 @@ class LiveState:
 
     def forget(self) -> None:
         """Write no more, in a forked child: the file is the parent's."""
-        self.issue = self.done = _nothing
+        self._close()
+        self.issue = self.done = self._close = _nothing
         self._words = self.path = None
 
     def close(self) -> None:
@@ -216,8 +221,18 @@ class Kinds(dict[str, int]):
         return kind
 
 
-def writers(words: memoryview) -> tuple[Issue, Done]:
-    """Return `issue` and `done` for a file; closures, because they run for each collective."""
+def writers_in_c(hot: HotState, words: memoryview) -> tuple[Issue, Done, Close]:
+    """Return what `writers` does, in C; its hooks write to the file, too, until it is closed."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(words))
+    hot.open_state(words, address, RING, CALLS, PASSED, GROUPS, OLD, OLD_CALLS, LOST)
+    return hot.issue, hot.done, hot.close_state
+
+
+def writers(words: memoryview) -> tuple[Issue, Done, Close]:
+    """Return `issue` and `done` for a file, and what ends them.
+
+    Closures, because they run for each collective.
+    """
     pack = struct.Struct(f"={CALL_WORDS}q").pack_into
     unpack = struct.Struct("=3q40xq").unpack_from  # ID, SEQ, WHERE, DONE_NS: one call, not four
     data, last_call, group_of = words.cast("B"), CALLS - 1, (1 << PEER_SHIFT) - 1
@@ -268,7 +283,7 @@ def writers(words: memoryview) -> tuple[Issue, Done]:
         elif number in old:
             words[old.pop(number) + done_at] = time_ns
 
-    return issue, done
+    return issue, done, _nothing
 
 
 def process_start(pid: int) -> int:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dsprof.recording.recorder.hot_state import HotState
 from dsprof.trace.schema import Record
 
 MOST = 200_000
@@ -19,13 +20,16 @@ class Outbox:
     the same moment.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hot: HotState) -> None:
+        self._hot = hot
+        hot.overflow = self.add
         self.told: Callable[[Any], None] = _nobody  # of each description, at once
         self.begin_again()
 
     def begin_again(self) -> None:
         """Use other queues for a new trace: the writer of the one before empties its own."""
         self.records: deque[Record] = deque()
+        self._hot.records, self._hot.append = self.records, self.records.append
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.schema, written first
         self.dropped = 0
 

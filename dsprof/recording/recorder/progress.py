@@ -32,6 +32,7 @@ class Progress:
     """
 
     def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
+        self._hot = in_flight.hot
         self.scope = OUTSIDE
         self.steps = 0  # of this trace
         self.taken_before = -1  # steps of training before its first one, where a hook learnt it
@@ -44,6 +45,15 @@ class Progress:
         self._in_flight = in_flight
         # Re-entrant: a signal handler of the user may train, too.
         self._lock = threading.RLock()
+
+    @property
+    def scope(self) -> Scope:
+        """Where training stands; hooks that run often read it where it is kept, in `hot`."""
+        return self._hot.scope
+
+    @scope.setter
+    def scope(self, scope: Scope) -> None:
+        self._hot.scope = scope
 
     def begin_again(self) -> None:
         """Forget all phases and steps, for a new trace."""

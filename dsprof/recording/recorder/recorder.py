@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from dsprof.recording.recorder.contexts import Contexts
+from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.in_flight import InFlight
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.listeners import Listeners
@@ -34,16 +35,15 @@ class Cost:
     changes an estimate by little. The session reads it when a trace ends.
     """
 
-    def __init__(self, ids: Iterator[int]) -> None:
-        # Of each collective, whether its hook times itself.
+    def __init__(self, hot: HotState) -> None:
+        # Of each collective that Python records, whether its hook times itself; C counts its own.
         self.are_timed = itertools.cycle([n == FIRST_SAMPLE for n in range(1, SAMPLE + 1)])
-        self.samples = self.sampled_ns = 0
-        self._ids = ids
+        self._hot, self._ids = hot, hot.ids
         self._first_id = 1  # of this trace
 
     def begin_again(self) -> None:
         """Count anew, for a new trace."""
-        self.samples = self.sampled_ns = 0
+        self._hot.samples = self._hot.sampled_ns = 0
         self._first_id = next(self._ids)
 
     def total_ns(self) -> int:
@@ -54,7 +54,8 @@ class Cost:
         what all hooks take.
         """
         numbered = next(self._ids) - self._first_id
-        return self.sampled_ns * numbered // self.samples if self.samples else 0
+        samples = self._hot.samples
+        return self._hot.sampled_ns * numbered // samples if samples else 0
 
 
 T = TypeVar("T")
@@ -78,22 +79,31 @@ class Recorder:
         on_failure: Callable[[str], None] = _nothing,
     ) -> None:
         """The session learns of each new default group, and of each hook that breaks, once."""
-        self.recording = False
+        self.hot = HotState()
         self.stopped = False
         self.failures: dict[str, str] = {}
-        self.ids = itertools.count(1)  # of collectives, requests, flushes and fetches
+        self.ids = self.hot.ids = itertools.count(1)  # of collectives, requests, flushes, fetches
         self.on_new_world = on_new_world
         self.trace_listeners: Listeners[[]] = Listeners(self.fail)  # told of each new trace
-        self.outbox = Outbox()
-        self.in_flight = InFlight(self.outbox.add, self.fail)
+        self.outbox = Outbox(self.hot)
+        self.in_flight = InFlight(self.hot, self.outbox.add, self.fail)
         self.outbox.told = self.in_flight.state.define
         self.progress = Progress(self, self.outbox, self.in_flight)
-        self.contexts = Contexts()
-        self.cost = Cost(self.ids)
+        self.contexts = Contexts(self.hot)
+        self.cost = Cost(self.hot)
         self._shared: dict[Callable[[Recorder], object], object] = {}
         self._on_first_collective = on_first_collective
         self._on_failure = on_failure
         self._arming = threading.RLock()
+
+    @property
+    def recording(self) -> bool:
+        """Whether hooks record; those that run often read it where it is kept, in `hot`."""
+        return self.hot.recording
+
+    @recording.setter
+    def recording(self, on: bool) -> None:
+        self.hot.recording = on
 
     def shared(self, kind: Callable[[Recorder], T]) -> T:
         """Return the one of this kind that all hooks share.

@@ -21,7 +21,7 @@ PROGRAM = """
 import ctypes, os, sys
 from pathlib import Path
 
-from dsprof.hooks.wire.native import state_writers, watch_starvation
+from dsprof.hooks.wire.native import watch_starvation
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace.scope import Scope
@@ -29,7 +29,7 @@ from tests.factories.trace import header
 
 live_state.memory_folders = lambda: iter([Path(sys.argv[1])])
 live = LiveState()
-live.make_writers, live.watch_starvation = state_writers, watch_starvation
+live.watch_starvation = watch_starvation
 assert live.open(header(pid=os.getpid()), lambda definition: definition) == ""
 live.beat(Scope(1, 0, ""))
 live.expect_life(10**9)

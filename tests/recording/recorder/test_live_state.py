@@ -13,8 +13,8 @@ import pytest
 from dsprof.cli.loading import keep_live_states
 from dsprof.environment import boot_id
 from dsprof.errors import TraceError
-from dsprof.hooks.wire.native import state_writers
 from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.live_state import Kinds, LiveState
 from dsprof.trace.dumps import state_file
 from dsprof.trace.dumps.state_file import (
@@ -45,9 +45,13 @@ def own_header(**fields: object) -> Header:
     return header(rank=1, pid=os.getpid(), started_monotonic_ns=clock(), **fields)
 
 
-@pytest.fixture(params=[live_state.writers, state_writers], ids=["Python", "C++"])
+def writers_in_c(words: memoryview) -> tuple[live_state.Issue, live_state.Done, live_state.Close]:
+    return live_state.writers_in_c(HotState(), words)
+
+
+@pytest.fixture(params=[live_state.writers, writers_in_c], ids=["Python", "C"])
 def state(memory: Path, request: pytest.FixtureRequest) -> Iterator[LiveState]:
-    """A state that is written in Python, or by the kernels, which make builds for the tests."""
+    """A state that is written in Python, or in C, which make compiles for the tests."""
     live = LiveState()
     live.make_writers = request.param
     assert live.open(own_header(), lambda definition: definition) == ""

@@ -173,7 +173,7 @@ def test_a_new_trace_counts_nothing_of_the_old_one(recorder: Recorder) -> None:
     old = recorder.outbox.records
     recorder.progress.end_step("user")
     recorder.outbox.dropped = recorder.in_flight.lost_stalls = 1
-    recorder.cost.samples, recorder.cost.sampled_ns = 1, 100
+    recorder.hot.samples, recorder.hot.sampled_ns = 1, 100
     recorder.begin_again()
     assert (len(old), list(recorder.outbox.records)) == (1, [])
     counts = (recorder.outbox.dropped, recorder.in_flight.lost_stalls, recorder.progress.steps)

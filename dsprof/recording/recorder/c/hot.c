@@ -1,0 +1,423 @@
+/* The state that hooks share, and what they do with it. */
+
+#include "hot.h"
+
+#include <string.h>
+#include <time.h>
+
+PyTypeObject *hot_type, *switch_type, *context_type;
+PyObject *no_text;
+static PyObject *nobody;
+
+static int64_t read_clock(clockid_t clock)
+{
+    struct timespec at;
+    clock_gettime(clock, &at);
+    return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
+}
+
+int64_t now_ns(void) { return read_clock(CLOCK_MONOTONIC); }
+
+int64_t thread_cpu_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
+
+PyObject *held(PyObject *object)
+{
+    Py_XINCREF(object);
+    return object;
+}
+
+/* Say whether an attribute is true; -1 in an error. */
+int is_true(PyObject *owner, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(owner, name);
+    int is = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return is;
+}
+
+PyObject *thread_key(void) { return PyLong_FromUnsignedLong(PyThread_get_thread_ident()); }
+
+/* Take an entry out of a dict; NULL without an error: it has none. */
+PyObject *popped(PyObject *dict, PyObject *key)
+{
+    PyObject *value = PyDict_GetItemWithError(dict, key);
+    if (value == NULL)
+        return NULL;
+    Py_INCREF(value);
+    if (PyDict_DelItem(dict, key) < 0)
+        Py_CLEAR(value);
+    return value;
+}
+
+Context *new_context(const Context *like)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot(context_type, Py_tp_alloc);
+    Context *made = (Context *)alloc(context_type, 0);
+    if (made != NULL) {
+        memcpy(&made->request, &like->request, sizeof(Context) - offsetof(Context, request));
+        Py_INCREF(made->requested);
+    }
+    return made;
+}
+
+/* Return on whose behalf a thread communicates, borrowed; NULL in an error. */
+Context *context_of(Hot *hot, PyObject *thread)
+{
+    PyObject *found = PyDict_GetItemWithError(hot->contexts, thread);
+    if (found == NULL)
+        return PyErr_Occurred() ? NULL : (Context *)nobody;
+    if (!PyObject_TypeCheck(found, context_type)) {
+        PyErr_SetString(PyExc_TypeError, "a thread's context is no Context");
+        return NULL;
+    }
+    return (Context *)found;
+}
+
+/* Hand a record to the writer. */
+int add_record(Hot *hot, PyObject *record)
+{
+    Py_ssize_t waiting = PyObject_Size(hot->records);
+    if (waiting < 0)
+        return -1;
+    PyObject *add = waiting < MOST_RECORDS ? hot->append : hot->overflow;
+    PyObject *done = PyObject_CallFunctionObjArgs(add, record, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* The process may end at any instruction: the compiler must not change the order. */
+static void store(int64_t *word, int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+static int64_t *place_of(const Hot *hot, int64_t id)
+{
+    return hot->words + hot->layout.ring + (id & (hot->layout.calls - 1)) * CALL_WORDS;
+}
+
+/* Move a call in flight to a place of its own, before a later one takes its place. */
+static void keep(const Hot *hot, const int64_t *call)
+{
+    int64_t *at = hot->words + hot->layout.old;
+    int64_t *end = at + hot->layout.old_calls * CALL_WORDS;
+    for (; at != end; at += CALL_WORDS)
+        if (at[DONE_NS] || !at[ID]) {
+            memcpy(at, call, CALL_WORDS * sizeof *call);
+            return;
+        }
+    hot->words[hot->layout.lost]++;
+}
+
+void tell_issue(const Hot *hot, const int64_t call[CALL_WORDS])
+{
+    if (hot->words == NULL)
+        return;
+    int64_t *at = place_of(hot, call[ID]);
+    if (at[DONE_NS]) {
+        int64_t group = at[WHERE] & 0xffffffff;
+        int64_t *passed = hot->words + hot->layout.passed + group;
+        if (group < hot->layout.groups && *passed < at[SEQ])
+            *passed = at[SEQ];
+    } else if (at[ID])
+        keep(hot, at);
+    store(at + THREAD, 0);
+    for (int word = 0; word < CALL_WORDS; word++)
+        store(at + word, call[word]);
+}
+
+void tell_done(const Hot *hot, int64_t id, int64_t time_ns)
+{
+    if (hot->words == NULL)
+        return;
+    int64_t *at = place_of(hot, id);
+    if (at[ID] != id) {
+        at = hot->words + hot->layout.old;
+        int64_t *end = at + hot->layout.old_calls * CALL_WORDS;
+        while (at != end && at[ID] != id)
+            at += CALL_WORDS;
+        if (at == end)
+            return;
+    }
+    store(at + DONE_NS, time_ns);
+}
+
+int set_number(PyObject *record, PyObject *name, int64_t value)
+{
+    PyObject *number = PyLong_FromLongLong(value);
+    if (number == NULL)
+        return -1;
+    int failed = PyObject_SetAttr(record, name, number);
+    Py_DECREF(number);
+    return failed;
+}
+
+int get_number(PyObject *record, PyObject *name, int64_t *value)
+{
+    PyObject *number = PyObject_GetAttr(record, name);
+    if (number == NULL)
+        return -1;
+    *value = PyLong_AsLongLong(number);
+    Py_DECREF(number);
+    return *value == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned)
+{
+    PyObject *tuple = PyTuple_New(count);
+    int is_whole = tuple != NULL;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        is_whole = is_whole && owned[at] != NULL;
+        if (tuple == NULL)
+            Py_XDECREF(owned[at]);
+        else
+            PyTuple_SetItem(tuple, at, owned[at]);
+    }
+    if (!is_whole)
+        Py_CLEAR(tuple);
+    return tuple;
+}
+
+/* -- HotState ---------------------------------------------------------------------------------- */
+
+/* All that the struct holds. */
+#define EACH_OBJECT(at, self) (PyObject **at = &self->device; at <= &self->state; at++)
+
+static int hot_traverse(Hot *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    for EACH_OBJECT (at, self)
+        Py_VISIT(*at);
+    return 0;
+}
+
+static int hot_clear(Hot *self)
+{
+    self->recording = 0;
+    self->words = NULL;
+    for EACH_OBJECT (at, self)
+        Py_CLEAR(*at);
+    return 0;
+}
+
+static void free_of_heap_type(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static void hot_dealloc(Hot *self)
+{
+    PyObject_GC_UnTrack(self);
+    hot_clear(self);
+    free_of_heap_type((PyObject *)self);
+}
+
+static PyObject *get_scope(Hot *self, void *unused)
+{
+    PyObject *scope = self->scope == NULL ? Py_None : self->scope;
+    Py_INCREF(scope);
+    return scope;
+}
+
+/* Keep the parts of a scope, too: it is read far more often than it changes. */
+static int set_scope(Hot *self, PyObject *scope, void *unused)
+{
+    static const char *const names[] = {"step", "micro_step", "phase", "engine"};
+    PyObject **const parts[] = {&self->step, &self->micro_step, &self->phase, &self->engine};
+    PyObject *found[4], *old;
+    int64_t site;
+    if (scope == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "a scope cannot be deleted");
+        return -1;
+    }
+    if (get_number(scope, NAME("site"), &site) < 0)
+        return -1;
+    for (int at = 0; at < 4; at++)
+        if ((found[at] = PyObject_GetAttrString(scope, names[at])) == NULL) {
+            while (at-- > 0)
+                Py_DECREF(found[at]);
+            return -1;
+        }
+    for (int at = 0; at < 4; at++) {
+        old = *parts[at];
+        *parts[at] = found[at];
+        Py_XDECREF(old);
+    }
+    self->site = site;
+    old = self->scope;
+    Py_INCREF(scope);
+    self->scope = scope;
+    Py_XDECREF(old);
+    return 0;
+}
+
+static PyObject *open_state(Hot *self, PyObject *args)
+{
+    Layout layout;
+    PyObject *owner, *old = self->state;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(args, "OKLLLLLLL", &owner, &address, &layout.ring, &layout.calls,
+                          &layout.passed, &layout.groups, &layout.old, &layout.old_calls,
+                          &layout.lost))
+        return NULL;
+    Py_INCREF(owner);
+    self->state = owner;
+    self->layout = layout;
+    self->words = (int64_t *)(uintptr_t)address;
+    Py_XDECREF(old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *close_state(Hot *self, PyObject *unused)
+{
+    self->words = NULL;
+    Py_CLEAR(self->state);
+    Py_RETURN_NONE;
+}
+
+static int read_numbers(PyObject *const *args, Py_ssize_t count, int wanted, int64_t *numbers)
+{
+    if (count != wanted) {
+        PyErr_Format(PyExc_TypeError, "takes %d numbers", wanted);
+        return -1;
+    }
+    for (int at = 0; at < wanted; at++) {
+        numbers[at] = PyLong_AsLongLong(args[at]);
+        if (numbers[at] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *issue(Hot *self, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t call[CALL_WORDS];
+    if (read_numbers(args, count, CALL_WORDS, call) < 0)
+        return NULL;
+    tell_issue(self, call);
+    Py_RETURN_NONE;
+}
+
+static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t told[2];
+    if (read_numbers(args, count, 2, told) < 0)
+        return NULL;
+    tell_done(self, told[0], told[1]);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef hot_methods[] = {
+    {"open_state", (PyCFunction)open_state, METH_VARARGS,
+     "Write to a live state: what owns its memory, the address, and the layout in words."},
+    {"close_state", (PyCFunction)close_state, METH_NOARGS, "Write to no live state."},
+    {"issue", (PyCFunction)(void (*)(void))issue, METH_FASTCALL, "As `LiveState.issue`."},
+    {"done", (PyCFunction)(void (*)(void))done, METH_FASTCALL, "As `LiveState.done`."},
+    {NULL, NULL, 0, NULL},
+};
+
+#define OBJECT(name) {#name, T_OBJECT_EX, offsetof(Hot, name), 0, NULL}
+static PyMemberDef hot_members[] = {
+    {"recording", T_BOOL, offsetof(Hot, recording), 0, NULL},
+    {"calls", T_LONGLONG, offsetof(Hot, calls), 0, NULL},
+    {"samples", T_LONGLONG, offsetof(Hot, samples), 0, NULL},
+    {"sampled_ns", T_LONGLONG, offsetof(Hot, sampled_ns), 0, NULL},
+    OBJECT(device),
+    OBJECT(followers),
+    OBJECT(ids),
+    OBJECT(contexts),
+    OBJECT(works),
+    OBJECT(blocking),
+    OBJECT(records),
+    OBJECT(append),
+    OBJECT(overflow),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef hot_getset[] = {
+    {"scope", (getter)get_scope, (setter)set_scope, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot hot_slots[] = {
+    {Py_tp_traverse, hot_traverse}, {Py_tp_clear, hot_clear},     {Py_tp_dealloc, hot_dealloc},
+    {Py_tp_members, hot_members},   {Py_tp_methods, hot_methods}, {Py_tp_getset, hot_getset},
+    {Py_tp_doc, "What hooks read at each call."},
+    {0, NULL},
+};
+static PyType_Spec hot_spec = {"dsprof.recording.recorder._hot.HotState", sizeof(Hot), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, hot_slots};
+
+/* -- Context and Switch ------------------------------------------------------------------------ */
+
+static int context_init(Context *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"request",   "requested", "flush", "fetch", "wire_ops",
+                            "coalesced", "site",      NULL};
+    PyObject *requested = no_text, *old = self->requested;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LULLLLL", names, &self->request, &requested,
+                                     &self->flush, &self->fetch, &self->wire_ops, &self->coalesced,
+                                     &self->site))
+        return -1;
+    Py_INCREF(requested);
+    self->requested = requested;
+    Py_XDECREF(old);
+    return 0;
+}
+
+static void context_dealloc(Context *self)
+{
+    Py_CLEAR(self->requested);
+    free_of_heap_type((PyObject *)self);
+}
+
+#define COUNT(name) {#name, T_LONGLONG, offsetof(Context, name), 0, NULL}
+static PyMemberDef context_members[] = {
+    COUNT(request),   COUNT(flush), COUNT(fetch), COUNT(wire_ops),
+    COUNT(coalesced), COUNT(site),  {"requested", T_OBJECT_EX, offsetof(Context, requested), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot context_slots[] = {
+    {Py_tp_init, context_init}, {Py_tp_dealloc, context_dealloc}, {Py_tp_members, context_members},
+    {Py_tp_doc, "On whose behalf a thread communicates."},
+    {0, NULL},
+};
+static PyType_Spec context_spec = {"dsprof.recording.recorder._hot.Context", sizeof(Context), 0,
+                                   Py_TPFLAGS_DEFAULT, context_slots};
+
+static PyMemberDef switch_members[] = {
+    {"broken", T_BOOL, offsetof(Switch, broken), 0, NULL},
+    {"in_python", T_BOOL, offsetof(Switch, in_python), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot switch_slots[] = {
+    {Py_tp_members, switch_members},
+    {Py_tp_doc, "Whether a hook is inert, and whether it leaves nothing to C."},
+    {0, NULL},
+};
+static PyType_Spec switch_spec = {"dsprof.recording.recorder._hot.Switch", sizeof(Switch), 0,
+                                  Py_TPFLAGS_DEFAULT, switch_slots};
+
+static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (type == NULL || PyModule_AddObject(module, name, type) < 0) {
+        Py_XDECREF(type);
+        return NULL;
+    }
+    Py_INCREF(type); /* the module has the other reference */
+    return (PyTypeObject *)type;
+}
+
+int add_hot(PyObject *module)
+{
+    no_text = PyUnicode_InternFromString("");
+    hot_type = add_type(module, "HotState", &hot_spec);
+    switch_type = add_type(module, "Switch", &switch_spec);
+    context_type = add_type(module, "Context", &context_spec);
+    if (no_text == NULL || hot_type == NULL || switch_type == NULL || context_type == NULL)
+        return -1;
+    nobody = PyObject_CallFunctionObjArgs((PyObject *)context_type, NULL);
+    Py_XINCREF(nobody);
+    return nobody == NULL ? -1 : PyModule_AddObject(module, "NOBODY", nobody);
+}

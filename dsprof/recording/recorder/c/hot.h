@@ -1,0 +1,106 @@
+/* What the hooks that run most often share, in C: the state that they read at each call, and what
+   they do with it. `dsprof.recording.recorder.hot_state` has the same in Python, for where no
+   compiler was; each wrapper here leaves to the hook in Python whatever is not the usual case.
+
+   A training step evicts the caches between two hooks, so that a hook costs the memory it touches:
+   hence structs, and no attribute of a Python object where a field of ours can have it. */
+
+#ifndef DSPROF_HOT_H
+#define DSPROF_HOT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <structmember.h>
+
+#ifndef __linux__
+#error "the clock of Python is known to be CLOCK_MONOTONIC on Linux only"
+#endif
+
+/* A collective in the live state: the words of `dsprof.trace.dumps.state_file`. */
+enum word { ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD, CALL_WORDS };
+enum { UNFOLLOWED = 1, PEER_SHIFT = 32, MOST_RECORDS = 200000 };
+
+typedef struct { /* where the live state has what, in words */
+    long long ring, calls, passed, groups, old, old_calls, lost;
+} Layout;
+
+typedef struct {
+    PyObject_HEAD
+    char recording;
+    int64_t *words;                       /* the live state; NULL: none is kept */
+    long long site;                       /* of the scope */
+    long long calls, samples, sampled_ns; /* of Cost */
+    Layout layout;
+    PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
+    PyObject *ids, *contexts;     /* an iterator; thread -> Context */
+    PyObject *works, *blocking;   /* of InFlight */
+    PyObject *records, *append;   /* of Outbox, and its method */
+    PyObject *overflow;           /* takes a record when there are too many */
+    PyObject *scope, *step, *micro_step, *phase, *engine; /* the scope, and its parts */
+    PyObject *state;                                      /* owns the memory of `words` */
+} Hot;
+
+typedef struct {
+    PyObject_HEAD
+    long long request, flush, fetch, wire_ops, coalesced, site;
+    PyObject *requested;
+} Context;
+
+typedef struct { /* of a hook */
+    PyObject_HEAD
+    char broken, in_python; /* it is inert; it leaves nothing to C */
+} Switch;
+
+enum { MOST_HELD = 16, MOST_NUMBERS = 4 };
+
+typedef struct { /* what stands for a function on its class, in an `instancemethod` */
+    PyObject_HEAD
+    Hot *hot;
+    Switch *on;
+    PyObject *original, *python; /* the function, and the hook in Python around it */
+    PyObject *fail;              /* Hook.fail */
+    PyObject *held[MOST_HELD];   /* what else a kind of wrapper needs */
+    long long numbers[MOST_NUMBERS];
+} Wrapper;
+
+/* hot.c */
+extern PyTypeObject *hot_type, *switch_type, *context_type;
+extern PyObject *no_text;
+int add_hot(PyObject *module);
+int64_t now_ns(void);
+int64_t thread_cpu_ns(void);
+PyObject *held(PyObject *object);
+int is_true(PyObject *owner, PyObject *name);
+PyObject *thread_key(void);
+PyObject *popped(PyObject *dict, PyObject *key);
+Context *new_context(const Context *like);
+Context *context_of(Hot *hot, PyObject *thread); /* borrowed */
+int add_record(Hot *hot, PyObject *record);
+void tell_issue(const Hot *hot, const int64_t call[CALL_WORDS]);
+void tell_done(const Hot *hot, int64_t id, int64_t time_ns);
+int set_number(PyObject *record, PyObject *name, int64_t value);
+int get_number(PyObject *record, PyObject *name, int64_t *value);
+PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned); /* takes them, also in an error */
+
+/* wrapper.c */
+int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);
+int is_live(const Wrapper *self);
+int give_up(Wrapper *self);
+
+/* One kind of wrapper each. */
+PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);
+
+/* An interned string, made once. */
+#define NAME(text)                                                                                 \
+    ({                                                                                             \
+        static PyObject *name;                                                                     \
+        if (name == NULL)                                                                          \
+            name = PyUnicode_InternFromString(text);                                               \
+        name;                                                                                      \
+    })
+
+#endif

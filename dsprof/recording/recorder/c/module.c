@@ -1,0 +1,21 @@
+/* The module `dsprof.recording.recorder._hot`. */
+
+#include "hot.h"
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "dsprof.recording.recorder._hot", "Hooks that run often, in C.", -1,
+};
+
+#define KIND(name, call) add_kind(module, #name, "dsprof.recording.recorder._hot." #name, call)
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL &&
+        (add_hot(module) < 0 || KIND(CollectiveCall, (ternaryfunc)call_collective) < 0 ||
+         KIND(WaitCall, (ternaryfunc)call_wait) < 0 ||
+         KIND(RequestCall, (ternaryfunc)call_request) < 0 ||
+         KIND(FlushCall, (ternaryfunc)call_flush) < 0))
+        Py_CLEAR(module);
+    return module;
+}

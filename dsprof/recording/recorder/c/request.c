@@ -1,0 +1,83 @@
+/* `DeepSpeedCommHook`: a call into deepspeed.comm, on whose behalf a thread communicates. */
+
+#include "hot.h"
+
+enum held { REQUESTED, UNSEEN /* records what did not reach c10d */ };
+
+/* Become `context` in this thread. */
+static int become(Hot *hot, PyObject *thread, Context *context)
+{
+    return PyDict_SetItem(hot->contexts, thread, (PyObject *)context);
+}
+
+/* Begin a request: 1, or 0 if it serves another request, -1 in an error. Takes nothing. */
+static int begin(Wrapper *self, PyObject *thread, Context **outer, Context **context)
+{
+    Hot *hot = self->hot;
+    Context *found = context_of(hot, thread);
+    if (found == NULL)
+        return -1;
+    if (found->request)
+        return 0;
+    PyObject *id = PyIter_Next(hot->ids);
+    if (id == NULL)
+        return -1;
+    Context *made = new_context(found);
+    if (made != NULL) {
+        Py_INCREF(self->held[REQUESTED]);
+        Py_DECREF(made->requested);
+        made->requested = self->held[REQUESTED];
+        made->request = PyLong_AsLongLong(id);
+        made->wire_ops = 0;
+    }
+    Py_DECREF(id);
+    if (made == NULL)
+        return -1;
+    Py_INCREF(found);
+    if (become(hot, thread, made) < 0) {
+        Py_DECREF(found);
+        Py_DECREF(made);
+        return -1;
+    }
+    *outer = found;
+    *context = made;
+    return 1;
+}
+
+PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
+{
+    if (!is_live(self))
+        return PyObject_Call(self->python, args, kwargs);
+    Context *outer, *context;
+    PyObject *thread = thread_key();
+    int begun = thread == NULL ? -1 : begin(self, thread, &outer, &context);
+    if (begun <= 0) {
+        Py_XDECREF(thread);
+        if (begun < 0 && give_up(self) < 0)
+            return NULL;
+        return PyObject_Call(self->original, args, kwargs);
+    }
+    int64_t start_ns = now_ns();
+    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    int failed = become(self->hot, thread, outer) < 0;
+    if (!failed && result != NULL && !context->wire_ops) {
+        PyObject *noted = PyObject_CallFunction(
+            self->held[UNSEEN], "OOOOLL", context, args, kwargs == NULL ? Py_None : kwargs, result,
+            (long long)start_ns, (long long)now_ns());
+        Py_XDECREF(noted);
+        failed = noted == NULL;
+    }
+    if (failed && give_up(self) < 0) { /* what a signal handler of the user raised */
+        Py_CLEAR(result);
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(traceback);
+    } else
+        PyErr_Restore(type, error, traceback);
+    Py_DECREF(thread);
+    Py_DECREF(outer);
+    Py_DECREF(context);
+    return result;
+}

@@ -1,0 +1,131 @@
+/* What stands on a class for one of its functions. It is called as the function is, and has its
+   attributes. On the class it is in an `instancemethod`, as the methods of pybind11 are: that binds
+   it, and torch.compile breaks the graph at it, while it would call a type of ours without `self`. */
+
+#include "hot.h"
+
+static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->hot);
+    Py_VISIT(self->on);
+    Py_VISIT(self->original);
+    Py_VISIT(self->python);
+    Py_VISIT(self->fail);
+    for (int at = 0; at < MOST_HELD; at++)
+        Py_VISIT(self->held[at]);
+    return 0;
+}
+
+static int wrapper_clear(Wrapper *self)
+{
+    Py_CLEAR(self->hot);
+    Py_CLEAR(self->on);
+    Py_CLEAR(self->original);
+    Py_CLEAR(self->python);
+    Py_CLEAR(self->fail);
+    for (int at = 0; at < MOST_HELD; at++)
+        Py_CLEAR(self->held[at]);
+    return 0;
+}
+
+static void wrapper_dealloc(Wrapper *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    wrapper_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* (hot, switch, original, python, fail, held, numbers) */
+static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *hot, *on, *original, *python, *fail, *held, *numbers;
+    if (!PyArg_ParseTuple(args, "O!O!OOOO!O!", hot_type, &hot, switch_type, &on, &original, &python,
+                          &fail, &PyTuple_Type, &held, &PyTuple_Type, &numbers))
+        return NULL;
+    for (PyObject **at = &((Hot *)hot)->device; at != &((Hot *)hot)->state; at++)
+        if (*at == NULL) {
+            PyErr_SetString(PyExc_ValueError, "the state that hooks share is not complete");
+            return NULL;
+        }
+    Wrapper *self = (Wrapper *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(hot), self->hot = (Hot *)hot;
+    Py_INCREF(on), self->on = (Switch *)on;
+    Py_INCREF(original), self->original = original;
+    Py_INCREF(python), self->python = python;
+    Py_INCREF(fail), self->fail = fail;
+    for (Py_ssize_t at = 0; at < PyTuple_Size(held) && at < MOST_HELD; at++) {
+        self->held[at] = PyTuple_GetItem(held, at);
+        Py_INCREF(self->held[at]);
+    }
+    for (Py_ssize_t at = 0; at < PyTuple_Size(numbers) && at < MOST_NUMBERS; at++)
+        self->numbers[at] = PyLong_AsLongLong(PyTuple_GetItem(numbers, at));
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* Of the original: name, module, signature and documentation. */
+static PyObject *wrapper_getattr(Wrapper *self, PyObject *name)
+{
+    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) {
+        Py_INCREF(self->original);
+        return self->original;
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0 ||
+        PyUnicode_CompareWithASCIIString(name, "__call__") == 0)
+        return PyObject_GenericGetAttr((PyObject *)self, name);
+    return PyObject_GetAttr(self->original, name);
+}
+
+/* Whether anything is to be done beside the call, and is what C can do. */
+int is_live(const Wrapper *self)
+{
+    const Hot *hot = self->hot;
+    return hot != NULL && hot->recording && !self->on->broken && !self->on->in_python;
+}
+
+/* Note an inner failure, as `Hook.fail` does; -1: what a signal handler of the user raised goes on. */
+int give_up(Wrapper *self)
+{
+    PyObject *type, *error, *traceback, *noted;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(error, traceback);
+    noted = PyObject_CallFunctionObjArgs(self->fail, error, NULL);
+    Py_XDECREF(noted);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return noted == NULL ? -1 : 0;
+}
+
+static PyObject *wrapper_repr(Wrapper *self)
+{
+    return PyUnicode_FromFormat("<dsprof around %R>", self->original);
+}
+
+int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call)
+{
+    PyType_Slot slots[] = {
+        {Py_tp_call, call},
+        {Py_tp_new, wrapper_new},
+        {Py_tp_dealloc, wrapper_dealloc},
+        {Py_tp_traverse, wrapper_traverse},
+        {Py_tp_clear, wrapper_clear},
+        {Py_tp_getattro, wrapper_getattr},
+        {Py_tp_repr, wrapper_repr},
+        {0, NULL},
+    };
+    PyType_Spec spec = {full_name, sizeof(Wrapper), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                        slots};
+    PyObject *type = PyType_FromSpec(&spec);
+    return type == NULL ? -1 : PyModule_AddObject(module, name, type);
+}

@@ -1,0 +1,98 @@
+"""What hooks read at each call, and the wrappers in C of the hooks that run most often.
+
+A training step evicts the caches between two hooks, so that a hook costs the memory it touches. In
+C (`c/`, where a compiler was there at the installation) the state is one struct, and the usual case
+of a hook is a function; the hooks in Python do all the rest, and everything without a compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dsprof.trace.scope import Scope
+
+compiled: ModuleType | None = None
+"""The module in C; None: it was not compiled."""
+
+with suppress(ImportError):
+    compiled = importlib.import_module("dsprof.recording.recorder._hot")
+
+
+class HotState:
+    """As in `c/hot.h`. Each owner sets its own part; any thread reads all, without a lock."""
+
+    __slots__ = (
+        *("append", "blocking", "calls", "contexts", "device", "followers", "ids", "overflow"),
+        *("recording", "records", "sampled_ns", "samples", "scope", "works"),
+    )
+    recording: bool
+    scope: Scope
+    device: Any  # DeviceWatch, once collectives run on a device
+    followers: tuple[Callable[..., None], ...]
+    ids: Iterator[int]
+    contexts: dict[int, Context]
+    works: dict[int, tuple[Any, Any]]
+    blocking: dict[int, Any]
+    records: Any  # a deque, with its method `append`
+    append: Callable[[Any], None]
+    overflow: Callable[[Any], None]
+    calls: int
+    samples: int
+    sampled_ns: int
+
+    open_state: Callable[..., None]  # in C only, as are these
+    issue: Callable[..., None]
+    done: Callable[..., None]
+    close_state: Callable[[], None]
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.calls = self.samples = self.sampled_ns = 0
+
+
+class Context:
+    """On whose behalf a thread communicates: set by hooks of meaning, read by the wire hook.
+
+    Replaced as a whole when any part changes, shared by the records made meanwhile.
+    """
+
+    __slots__ = ("coalesced", "fetch", "flush", "request", "requested", "site", "wire_ops")
+
+    def __init__(
+        self,
+        request: int = 0,
+        requested: str = "",
+        flush: int = 0,
+        fetch: int = 0,
+        wire_ops: int = 0,
+        coalesced: int = 0,
+        site: int = 0,
+    ) -> None:
+        self.request = request  # id of the call into a library above c10d (deepspeed.comm...)
+        self.requested = requested  # what that call asked for
+        self.flush = flush  # id of the bucket flush
+        self.fetch = fetch  # id of the parameter fetch
+        self.wire_ops = wire_ops  # collectives that the request caused on the wire
+        self.coalesced = coalesced  # number of the batch that a backend launches at once
+        self.site = site  # the call site of all that it communicates; 0: it has to be looked for
+
+
+class Switch:
+    """Whether a hook is inert, and whether it leaves nothing to C."""
+
+    __slots__ = ("broken", "in_python")
+
+    def __init__(self) -> None:
+        self.broken = self.in_python = False
+
+
+NOBODY = Context()
+"""The context of a thread that communicates for the user himself."""
+
+if compiled is not None and not TYPE_CHECKING:
+    HotState, Context, Switch = compiled.HotState, compiled.Context, compiled.Switch
+    NOBODY = compiled.NOBODY
