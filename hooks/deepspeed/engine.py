@@ -42,6 +42,7 @@ class Progress:
     in_step: bool = False  # in a call that ends a step or a micro-step
     stepped: bool = False  # and the optimizer has been called in it
     backward: Phase | None = None  # begun by `_backward_prologue`
+    is_described: bool = False  # its model, in this trace
 
 
 class DeepSpeedEngineHook(Hook):
@@ -74,10 +75,12 @@ class DeepSpeedEngineHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._engines: weakref.WeakKeyDictionary[Any, Progress] = weakref.WeakKeyDictionary()
+        # By identity, with what tells whether that has been given to another object meanwhile.
+        self._engines: dict[int, tuple[weakref.ref[Any], Progress]] = {}
         self._numbers = itertools.count()
         self._known_engines = recorder.shared(KnownEngines)
         self._sites, self._models = recorder.shared(Sites), recorder.shared(Models)
+        recorder.trace_listeners.append(self._describe_again)
 
     def wrap(self, target: Target, original: Any) -> Any:
         if target.name == "__init__":
@@ -128,8 +131,8 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
         progress = self._progress(engine)
-        if phase == "forward":
-            self._models.see("DeepSpeed", engine.module, args, kwargs)
+        if phase == "forward" and not progress.is_described:
+            progress.is_described = self._models.see("DeepSpeed", engine.module, args, kwargs)
         if progress.backward is not None and phase != "backward":  # which raised in between
             self._close(progress)
         self._follow(phase, engine, progress)
@@ -153,7 +156,7 @@ class DeepSpeedEngineHook(Hook):
 
     def _enter(self, phase: str, progress: Progress) -> Phase | None:
         """Begin a phase of an engine, unless the engine is in it."""
-        scope = self.recorder.progress.scope
+        scope = self.recorder.hot.scope
         if scope.phase == phase and scope.engine == progress.number:
             return None
         site = self._sites.here() if phase == "backward" else 0
@@ -220,13 +223,20 @@ class DeepSpeedEngineHook(Hook):
 
     def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
         """Return where an engine stands; the writer gets the configuration of one that is new."""
-        progress = self._engines.get(engine)
-        if progress is None:
-            self.recorder.progress.expect_steps_of("deepspeed")
-            progress = self._engines[engine] = Progress(next(self._numbers), Schedule())
-            self._known_engines.tell(engine, progress.number)
-            self.recorder.outbox.define(describe(engine, progress.number))
+        known = self._engines.get(id(engine))
+        if known is not None and known[0]() is engine:
+            return known[1]
+        self.recorder.progress.expect_steps_of("deepspeed")
+        progress = Progress(next(self._numbers), Schedule())
+        key = id(engine)
+        self._engines[key] = weakref.ref(engine, lambda _: self._engines.pop(key, None)), progress
+        self._known_engines.tell(engine, progress.number)
+        self.recorder.outbox.define(describe(engine, progress.number))
         return progress
+
+    def _describe_again(self) -> None:
+        for _, progress in list(self._engines.values()):
+            progress.is_described = False
 
 
 HOOK = DeepSpeedEngineHook

@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
-from dsprof.recording.recorder.hot_state import NOBODY, Context
+from dsprof.recording.recorder.hot_state import NOBODY, Context, Fetching
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
-from dsprof.trace.scope import OUTSIDE, clock
+from dsprof.trace.scope import clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
 _COORDINATOR = (
@@ -37,6 +37,17 @@ _PREFETCHES = (
 _SUBMITS = frozenset(_FETCHES + _PREFETCHES)
 _WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
 _OF_BACKWARD = frozenset(name for name in _SUBMITS if name.startswith("backward"))
+
+_KINDS = {
+    **dict.fromkeys(_FETCHES, 1),
+    **dict.fromkeys(_PREFETCHES, 2),
+    **dict.fromkeys(_WAITS, 3),
+}
+"""As in C, where 4 says that backward fetches, and 8 that a forward does."""
+for _name in _KINDS:
+    _KINDS[_name] |= 4 if _name.startswith("backward") else 8
+
+_IN_C = {"start_event": "FetchStartCall", "stop_event": "FetchStopCall", _RELEASE: "ReleaseCall"}
 
 _NO_ENGINE = -1
 _NOT_GIVEN = object()
@@ -55,12 +66,7 @@ class DeepSpeedFetchHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._outer = NOBODY
-        self._submit_ns = 0
-        self._wait_ns = 0
-        self._fetch = 0
-        self._release: Fetch | None = None  # that goes on as long as nothing is fetched
-        self._release_scope = OUTSIDE  # in which it began
+        self._state = Fetching()  # its release goes on as long as nothing is fetched
         self._shares: dict[int, int] = {}  # engine -> ranks that a parameter is shared out over
         # Of engines whose parameters differ in that: what is being gathered.
         self._in_flight: dict[int, weakref.ref[Any]] = {}
@@ -84,11 +90,14 @@ class DeepSpeedFetchHook(Hook):
             "stop_event": self._wrap_stop,
             _RELEASE: self._wrap_release,
         }
-        return wrap[target.name](original)
+        method = wrap[target.name](original)
+        state = self._state
+        held = (state, _KINDS, Fetch, self._shares, self._in_flight, _graph_task, self._end_release)
+        return self.in_c(_IN_C[target.name], original, method, held)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
-        in_flight = self._in_flight
+        in_flight, state = self._in_flight, self._state
 
         # Hundreds of calls per step: a wait for each module, most of which wait for nothing.
         @functools.wraps(original)
@@ -98,7 +107,7 @@ class DeepSpeedFetchHook(Hook):
                     return original(self, name, *more, **named)
                 if in_flight:
                     hook._note_in_flight()
-                hook._wait_ns = clock()
+                state.wait_ns = clock()
             elif name in _SUBMITS and not is_compiling() and hot.recording:
                 hook._begin(name)
             if more or named:  # of no release yet; a plain call takes less
@@ -138,34 +147,35 @@ class DeepSpeedFetchHook(Hook):
         if self.broken:
             return
         try:
-            if self._release is not None:
+            state = self._state
+            if state.scope is not None:
                 self._end_release()
             recorder, thread = self.recorder, get_ident()
             contexts = recorder.contexts.by_thread
             outer = contexts.get(thread, NOBODY)
-            outer = self._outer = NOBODY if outer.fetch else outer  # of a fetch that raised
-            self._fetch, self._submit_ns = next(recorder.ids), clock()
+            outer = state.outer = NOBODY if outer.fetch else outer  # of a fetch that raised
+            state.fetch, state.submit_ns = next(recorder.ids), clock()
             site = recorder.progress.scope.site if name in _OF_BACKWARD else 0
             contexts[thread] = Context(
-                outer.request, outer.requested, outer.flush, self._fetch, site=site
+                outer.request, outer.requested, outer.flush, state.fetch, site=site
             )
         except Exception as error:
             self.fail(error)
 
     def _end(self, elements: int, name: str) -> None:
-        self.recorder.contexts.by_thread[get_ident()] = self._outer
+        self.recorder.contexts.by_thread[get_ident()] = self._state.outer
 
     def _record(self, elements: int, name: str) -> None:
         """Record a prefetch that was submitted, or a fetch that was waited for.
 
         One function and few calls: it runs for each gather of a step.
         """
-        now, recorder, thread = clock(), self.recorder, get_ident()
-        if self._release is not None:
+        now, recorder, thread, state = clock(), self.recorder, get_ident(), self._state
+        if state.scope is not None:
             self._end_release()
-        scope, start_ns = recorder.progress.scope, self._submit_ns
+        scope, start_ns = recorder.hot.scope, state.submit_ns
         if name in _WAITS:
-            kind, wait_ns, start_ns = "fetch", now - self._wait_ns, start_ns or self._wait_ns
+            kind, wait_ns, start_ns = "fetch", now - state.wait_ns, start_ns or state.wait_ns
             before = self._in_flight_elements
             left = self._sum_in_flight() if self._in_flight else None
             if left is not None and before is not None:
@@ -174,9 +184,9 @@ class DeepSpeedFetchHook(Hook):
                 elements *= self._shares.get(scope.engine) or self._share(scope.engine)
         else:
             kind, wait_ns = "prefetch", 0
-            recorder.contexts.by_thread[thread] = self._outer
-        number = self._fetch or next(recorder.ids)
-        self._fetch = self._submit_ns = 0
+            recorder.contexts.by_thread[thread] = state.outer
+        number = state.fetch or next(recorder.ids)
+        state.fetch = state.submit_ns = 0
         # Within backward; not asked in a forward, for the answer is far from all caches.
         again = scope.phase != "forward" and name.startswith("forward") and _graph_task() != -1
         recorder.outbox.add(
@@ -252,39 +262,39 @@ class DeepSpeedFetchHook(Hook):
 
     def _released(self, elements: int, start_ns: int) -> None:
         """Count a parameter to the release that goes on, or begin one."""
-        recorder, release, thread = self.recorder, self._release, get_ident()
-        scope = recorder.progress.scope
-        if release is not None and self._release_scope is scope and release.thread == thread:
-            release.elements += elements
-            release.end_ns = clock()
-            return
-        if release is not None:
+        state, thread, scope = self._state, get_ident(), self.recorder.hot.scope
+        if state.scope is not scope or state.thread != thread:
             self._end_release()
-        self._release_scope = scope
-        self._release = Fetch(
-            next(recorder.ids),
-            "release",
-            elements,
-            start_ns,
-            clock(),
-            step=scope.step,
-            micro_step=scope.micro_step,
-            phase=scope.phase,
-            engine=scope.engine,
-            thread=thread,
-        )
+            state.scope, state.start_ns, state.thread, state.elements = scope, start_ns, thread, 0
+        state.elements += elements
+        state.end_ns = clock()
 
     def _end_release(self, step: int = -1) -> None:
         """Hand over the release that goes on: something is fetched, or a step has ended."""
-        release, self._release = self._release, None
-        if release is not None:
-            self.recorder.outbox.add(release)
+        state = self._state
+        scope, state.scope = state.scope, None
+        if scope is None:
+            return
+        self.recorder.outbox.add(
+            Fetch(
+                next(self.recorder.ids),
+                "release",
+                state.elements,
+                state.start_ns,
+                state.end_ns,
+                step=scope.step,
+                micro_step=scope.micro_step,
+                phase=scope.phase,
+                engine=scope.engine,
+                thread=state.thread,
+            )
+        )
 
     def uninstall(self) -> None:
         self._end_release()
 
     def _forget(self) -> None:
-        self._release = None
+        self._state.scope = None
 
 
 def _sharing(param: Any) -> Any:

@@ -33,31 +33,38 @@ class Models:
 
     def see(
         self, library: str, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    ) -> bool:
         """Look at a forward that begins; one of an evaluation is none.
+
+        Returns:
+            Whether nothing more is to be seen of this model in this trace.
 
         A model that cannot be described costs the run nothing else: the hooks go on without.
         """
         if self._is_broken:
-            return
+            return True
         try:
-            self._look(library, module, args, kwargs)
+            return self._look(library, module, args, kwargs)
         except Exception as error:
             self._is_broken = True
             self._recorder.fail("models", error)
+            return True
 
     def _look(
         self, library: str, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    ) -> bool:
         found = self._found.get(module)
-        if (found is not None and len(found.tokens) >= _LOOKS) or not module.training:
-            return
+        if found is not None and len(found.tokens) >= _LOOKS:
+            return True
+        if not module.training:
+            return False
         if found is None:
             found = self._found[module] = _described(next(self._numbers), library, module)
         found.tokens.append(_tokens([*args, *kwargs.values()]))
         if len(found.tokens) in (1, _LOOKS):
             # A copy: the writer encodes it while later forwards are added.
             self._recorder.outbox.define(msgspec.structs.replace(found, tokens=list(found.tokens)))
+        return False
 
 
 def _described(number: int, library: str, module: Any) -> Model:

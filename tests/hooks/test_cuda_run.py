@@ -41,8 +41,8 @@ def overlap_comm(machine: Machine, number: int) -> None:
     compute.run(5)
     side.synchronize()
     compute.run(6)
-    start_ns = machine.recorder.progress.step_start_ns
-    machine.recorder.progress.step_start_ns = machine.host.clock()
+    start_ns = machine.recorder.hot.step_start_ns
+    machine.recorder.hot.step_start_ns = machine.host.clock()
     machine.recorder.outbox.add(Step(number, start_ns, machine.host.clock(), 1, "deepspeed"))
     machine.nccl.step(number)
 
@@ -54,7 +54,7 @@ def flush(machine: Machine) -> None:
 
 
 def test_the_figures_of_a_run_are_those_worked_out_by_hand(machine, tmp_path: Path) -> None:
-    machine.recorder.progress.step_start_ns = machine.host.clock()
+    machine.recorder.hot.step_start_ns = machine.host.clock()
     for number in range(STEPS):
         overlap_comm(machine, number)
     machine.drain()
@@ -87,15 +87,15 @@ def exchange(machine: Machine, number: int, *, is_async: bool) -> None:
         machine.compute.run(end_ms)
         hook._end(None)
     machine.compute.run(15)
-    start_ns = machine.recorder.progress.step_start_ns
-    machine.recorder.progress.step_start_ns = machine.host.clock()
+    start_ns = machine.recorder.hot.step_start_ns
+    machine.recorder.hot.step_start_ns = machine.host.clock()
     machine.recorder.outbox.add(Step(number, start_ns, machine.host.clock(), 1, "deepspeed"))
     machine.nccl.step(number)
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["one Work", "no Work"])
 def test_what_is_launched_together_is_exposed_as_one(machine, tmp_path: Path, is_async) -> None:
-    machine.recorder.progress.step_start_ns = machine.host.clock()
+    machine.recorder.hot.step_start_ns = machine.host.clock()
     for number in range(STEPS):
         exchange(machine, number, is_async=is_async)
     machine.drain()

@@ -26,8 +26,9 @@ class HotState:
     """As in `c/hot.h`. Each owner sets its own part; any thread reads all, without a lock."""
 
     __slots__ = (
-        *("append", "blocking", "calls", "contexts", "device", "followers", "ids", "overflow"),
-        *("recording", "records", "sampled_ns", "samples", "scope", "works"),
+        *("append", "blocking", "calls", "contexts", "device", "followers", "ids", "outside"),
+        *("overflow", "phase_type", "phases", "recording", "records", "sampled_ns", "samples"),
+        *("scope", "scope_type", "step_start_ns", "works"),
     )
     recording: bool
     scope: Scope
@@ -40,6 +41,11 @@ class HotState:
     records: Any  # a deque, with its method `append`
     append: Callable[[Any], None]
     overflow: Callable[[Any], None]
+    phases: list[Any]  # Phase: begun and not ended, in this order
+    scope_type: Any  # what C makes
+    phase_type: Any
+    outside: Scope
+    step_start_ns: int
     calls: int
     samples: int
     sampled_ns: int
@@ -48,6 +54,10 @@ class HotState:
     issue: Callable[..., None]
     done: Callable[..., None]
     close_state: Callable[[], None]
+    enter: Callable[..., Any]
+    leave: Callable[[Any], None]
+    end_micro_step: Callable[[], None]
+    next_step: Callable[[], tuple[int, int]]
 
     def __init__(self) -> None:
         self.recording = False
@@ -90,9 +100,24 @@ class Switch:
         self.broken = self.in_python = False
 
 
+class Fetching:
+    """The fetch and the release that go on, for the hook of ZeRO-3."""
+
+    __slots__ = (
+        *("elements", "end_ns", "fetch", "outer", "scope", "start_ns", "submit_ns", "thread"),
+        "wait_ns",
+    )
+
+    def __init__(self) -> None:
+        self.fetch = self.submit_ns = self.wait_ns = 0  # of the fetch
+        self.elements = self.start_ns = self.end_ns = self.thread = 0  # of the release
+        self.outer: Context = NOBODY  # on whose behalf the thread was before
+        self.scope: Scope | None = None  # of the release; None: there is none
+
+
 NOBODY = Context()
 """The context of a thread that communicates for the user himself."""
 
 if compiled is not None and not TYPE_CHECKING:
     HotState, Context, Switch = compiled.HotState, compiled.Context, compiled.Switch
-    NOBODY = compiled.NOBODY
+    NOBODY, Fetching = compiled.NOBODY, compiled.Fetching

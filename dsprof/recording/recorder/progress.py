@@ -6,6 +6,7 @@ import threading
 from threading import get_ident
 from typing import Protocol
 
+from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.in_flight import InFlight
 from dsprof.recording.recorder.listeners import Listeners
 from dsprof.recording.recorder.outbox import Outbox
@@ -32,19 +33,23 @@ class Progress:
     """
 
     def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
-        self._hot = in_flight.hot
-        self.scope = OUTSIDE
+        hot = self._hot = in_flight.hot
+        hot.scope_type, hot.phase_type, hot.outside = Scope, Phase, OUTSIDE
+        hot.scope, hot.phases, hot.step_start_ns = OUTSIDE, [], 0
         self.steps = 0  # of this trace
         self.taken_before = -1  # steps of training before its first one, where a hook learnt it
-        self.step_start_ns = 0
         self.step_source = ""
         self.step_listeners: Listeners[[int]] = Listeners(recording.fail)
-        self._phases: list[Phase] = []  # begun and not ended, in this order
         self._recording = recording
         self._outbox = outbox
         self._in_flight = in_flight
         # Re-entrant: a signal handler of the user may train, too.
         self._lock = threading.RLock()
+        if compiled is not None:
+            self.enter = hot.enter  # type: ignore[method-assign]
+            self.leave = hot.leave  # type: ignore[method-assign, assignment]
+            self.end_micro_step = hot.end_micro_step  # type: ignore[method-assign]
+            self._next_step = hot.next_step  # type: ignore[method-assign]
 
     @property
     def scope(self) -> Scope:
@@ -57,8 +62,9 @@ class Progress:
 
     def begin_again(self) -> None:
         """Forget all phases and steps, for a new trace."""
-        self.scope, self._phases, self.step_start_ns, self.steps = OUTSIDE, [], clock(), 0
-        self.taken_before = -1
+        hot = self._hot
+        hot.scope, hot.phases, hot.step_start_ns = OUTSIDE, [], clock()
+        self.steps, self.taken_before = 0, -1
 
     def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:
         """Begin a phase; give what it returns to `leave`.
@@ -75,11 +81,11 @@ class Progress:
                 if self._replace(at, scope):
                     break
             if at.step < 0:
-                self.step_start_ns = now
+                self._hot.step_start_ns = now
             entered = Phase(
                 now, 0, scope.step, number, engine, name=phase, thread=get_ident(), scope=scope
             )
-            self._phases.append(entered)
+            self._hot.phases.append(entered)
         return entered
 
     def leave(self, entered: Phase) -> None:
@@ -91,7 +97,8 @@ class Progress:
             if not self._close(entered):  # it began in a trace that has ended
                 return
             self._outbox.add(entered)
-            outer = self._phases[-1].scope if self._phases else OUTSIDE
+            phases = self._hot.phases
+            outer = phases[-1].scope if phases else OUTSIDE
             while True:
                 at = self.scope
                 scope = Scope(at.step, at.micro_step, outer.phase, outer.engine, outer.site)
@@ -100,7 +107,7 @@ class Progress:
 
     def _close(self, entered: Phase) -> bool:
         """Take a phase out of the open ones; tell whether it was among them."""
-        phases = self._phases
+        phases = self._hot.phases
         if phases and phases[-1] is entered:
             phases.pop()
             return True
@@ -144,19 +151,23 @@ class Progress:
         except Exception as error:
             self._recording.fail("recorder", error)
         with self._lock:
-            now = clock()
-            while True:
-                at = self.scope
-                step = max(at.step, 0)
-                if self._replace(at, Scope(step + 1, 0, at.phase, at.engine, at.site)):
-                    break
-            start_ns, self.step_start_ns = self.step_start_ns, now
-            count = micro_steps or at.micro_step + 1
+            now, hot = clock(), self._hot
+            step, micro_step = self._next_step()
+            count = micro_steps or micro_step + 1
+            start_ns, hot.step_start_ns = hot.step_start_ns, now
             before, self.taken_before = self.taken_before, -1
             self._outbox.add(Step(step, start_ns, now, count, source, engine, before))
             self.steps += 1
         self._in_flight.cpp_waits.end_step(step)
         self.step_listeners.tell(step)
+
+    def _next_step(self) -> tuple[int, int]:
+        """Begin the next step; return the last one, and its last micro-step."""
+        while True:
+            at = self.scope
+            step = max(at.step, 0)
+            if self._replace(at, Scope(step + 1, 0, at.phase, at.engine, at.site)):
+                return step, at.micro_step
 
     def expect_steps_of(self, source: str) -> None:
         """Know who will mark steps before the first one ends, unless a step has told already."""

@@ -122,7 +122,7 @@ class Recorder:
         with self._arming:
             try:
                 if not (self.recording or self.stopped) and self._on_first_collective():
-                    self.progress.step_start_ns = clock()
+                    self.hot.step_start_ns = clock()
                     self.recording = not self.stopped  # by a signal handler, meanwhile
             except Exception as error:
                 self.fail("session", error)

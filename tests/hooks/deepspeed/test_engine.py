@@ -198,4 +198,4 @@ def test_a_backward_that_raised_ends_with_the_next_phase(
     engine._backward_prologue()
     train(engine, 1)
     assert recorder.progress.scope.phase == ""
-    assert recorder.progress._phases == []
+    assert recorder.hot.phases == []

@@ -197,8 +197,8 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     if (context == NULL || (site = site_of(self, context)) == NULL)
         goto done;
     context = context_of(hot, thread); /* looking for the site runs Python */
-    if (context == NULL || (id = PyIter_Next(hot->ids)) == NULL ||
-        (seq = PyIter_Next(self->held[COUNT])) == NULL)
+    if (context == NULL || (id = next_of(hot->ids)) == NULL ||
+        (seq = next_of(self->held[COUNT])) == NULL)
         goto done;
     context->wire_ops++;
     is_async = PyObject_GetAttr(options, NAME("asyncOp"));

@@ -147,7 +147,7 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     PyObject *id = NULL, *thread = NULL, *result = NULL;
     Context *outer = NULL;
     int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
-    if (found > 0 && (thread = thread_key()) != NULL && (id = PyIter_Next(hot->ids)) != NULL)
+    if (found > 0 && (thread = thread_key()) != NULL && (id = next_of(hot->ids)) != NULL)
         outer = begin(hot, thread, id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)

@@ -7,7 +7,7 @@
 
 PyTypeObject *hot_type, *switch_type, *context_type;
 PyObject *no_text;
-static PyObject *nobody;
+Context *nobody;
 
 static int64_t read_clock(clockid_t clock)
 {
@@ -37,6 +37,15 @@ int is_true(PyObject *owner, PyObject *name)
 
 PyObject *thread_key(void) { return PyLong_FromUnsignedLong(PyThread_get_thread_ident()); }
 
+/* Return the next of an endless iterator. */
+PyObject *next_of(PyObject *iterator)
+{
+    if (PyIter_Check(iterator))
+        return PyIter_Next(iterator);
+    PyErr_SetString(PyExc_TypeError, "numbers must come from an iterator");
+    return NULL;
+}
+
 /* Take an entry out of a dict; NULL without an error: it has none. */
 PyObject *popped(PyObject *dict, PyObject *key)
 {
@@ -65,7 +74,7 @@ Context *context_of(Hot *hot, PyObject *thread)
 {
     PyObject *found = PyDict_GetItemWithError(hot->contexts, thread);
     if (found == NULL)
-        return PyErr_Occurred() ? NULL : (Context *)nobody;
+        return PyErr_Occurred() ? NULL : nobody;
     if (!PyObject_TypeCheck(found, context_type)) {
         PyErr_SetString(PyExc_TypeError, "a thread's context is no Context");
         return NULL;
@@ -197,7 +206,7 @@ static int hot_clear(Hot *self)
     return 0;
 }
 
-static void free_of_heap_type(PyObject *self)
+void free_of_heap_type(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -219,36 +228,41 @@ static PyObject *get_scope(Hot *self, void *unused)
     return scope;
 }
 
-/* Keep the parts of a scope, too: it is read far more often than it changes. */
+/* Keep a scope with its parts, which are read far more often than they change: step, micro-step,
+   phase and engine. It takes a reference of its own to each. */
+int become_scope(Hot *self, PyObject *scope, PyObject *const *parts, long long site)
+{
+    PyObject **const kept[] = {&self->step, &self->micro_step, &self->phase, &self->engine,
+                               &self->scope};
+    PyObject *const made[] = {parts[0], parts[1], parts[2], parts[3], scope};
+    PyObject *old[5];
+    for (int at = 0; at < 5; at++) {
+        old[at] = *kept[at];
+        *kept[at] = held(made[at]);
+    }
+    self->site = site;
+    for (int at = 0; at < 5; at++) /* last: what is freed may run Python */
+        Py_XDECREF(old[at]);
+    return 0;
+}
+
 static int set_scope(Hot *self, PyObject *scope, void *unused)
 {
     static const char *const names[] = {"step", "micro_step", "phase", "engine"};
-    PyObject **const parts[] = {&self->step, &self->micro_step, &self->phase, &self->engine};
-    PyObject *found[4], *old;
+    PyObject *parts[4] = {NULL};
     int64_t site;
     if (scope == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a scope cannot be deleted");
         return -1;
     }
-    if (get_number(scope, NAME("site"), &site) < 0)
-        return -1;
+    int failed = get_number(scope, NAME("site"), &site);
+    for (int at = 0; at < 4 && !failed; at++)
+        failed = (parts[at] = PyObject_GetAttrString(scope, names[at])) == NULL;
+    if (!failed)
+        become_scope(self, scope, parts, site);
     for (int at = 0; at < 4; at++)
-        if ((found[at] = PyObject_GetAttrString(scope, names[at])) == NULL) {
-            while (at-- > 0)
-                Py_DECREF(found[at]);
-            return -1;
-        }
-    for (int at = 0; at < 4; at++) {
-        old = *parts[at];
-        *parts[at] = found[at];
-        Py_XDECREF(old);
-    }
-    self->site = site;
-    old = self->scope;
-    Py_INCREF(scope);
-    self->scope = scope;
-    Py_XDECREF(old);
-    return 0;
+        Py_XDECREF(parts[at]);
+    return failed ? -1 : 0;
 }
 
 static PyObject *open_state(Hot *self, PyObject *args)
@@ -307,18 +321,18 @@ static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef hot_methods[] = {
+static PyMethodDef hot_methods[9] = {
     {"open_state", (PyCFunction)open_state, METH_VARARGS,
      "Write to a live state: what owns its memory, the address, and the layout in words."},
     {"close_state", (PyCFunction)close_state, METH_NOARGS, "Write to no live state."},
     {"issue", (PyCFunction)(void (*)(void))issue, METH_FASTCALL, "As `LiveState.issue`."},
     {"done", (PyCFunction)(void (*)(void))done, METH_FASTCALL, "As `LiveState.done`."},
-    {NULL, NULL, 0, NULL},
 };
 
 #define OBJECT(name) {#name, T_OBJECT_EX, offsetof(Hot, name), 0, NULL}
 static PyMemberDef hot_members[] = {
     {"recording", T_BOOL, offsetof(Hot, recording), 0, NULL},
+    {"step_start_ns", T_LONGLONG, offsetof(Hot, step_start_ns), 0, NULL},
     {"calls", T_LONGLONG, offsetof(Hot, calls), 0, NULL},
     {"samples", T_LONGLONG, offsetof(Hot, samples), 0, NULL},
     {"sampled_ns", T_LONGLONG, offsetof(Hot, sampled_ns), 0, NULL},
@@ -331,6 +345,10 @@ static PyMemberDef hot_members[] = {
     OBJECT(records),
     OBJECT(append),
     OBJECT(overflow),
+    OBJECT(phases),
+    OBJECT(scope_type),
+    OBJECT(phase_type),
+    OBJECT(outside),
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -398,7 +416,8 @@ static PyType_Slot switch_slots[] = {
 static PyType_Spec switch_spec = {"dsprof.recording.recorder._hot.Switch", sizeof(Switch), 0,
                                   Py_TPFLAGS_DEFAULT, switch_slots};
 
-static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec)
+/* Add a type to a module; returns it, borrowed from the module for good. */
+PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromSpec(spec);
     if (type == NULL || PyModule_AddObject(module, name, type) < 0) {
@@ -411,13 +430,18 @@ static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *s
 
 int add_hot(PyObject *module)
 {
+    int count = 0;
+    while (hot_methods[count].ml_name != NULL)
+        count++;
+    for (const PyMethodDef *method = progress_methods; method->ml_name != NULL; method++)
+        hot_methods[count++] = *method;
     no_text = PyUnicode_InternFromString("");
     hot_type = add_type(module, "HotState", &hot_spec);
     switch_type = add_type(module, "Switch", &switch_spec);
     context_type = add_type(module, "Context", &context_spec);
     if (no_text == NULL || hot_type == NULL || switch_type == NULL || context_type == NULL)
         return -1;
-    nobody = PyObject_CallFunctionObjArgs((PyObject *)context_type, NULL);
-    Py_XINCREF(nobody);
-    return nobody == NULL ? -1 : PyModule_AddObject(module, "NOBODY", nobody);
+    nobody = (Context *)PyObject_CallFunctionObjArgs((PyObject *)context_type, NULL);
+    Py_XINCREF((PyObject *)nobody);
+    return nobody == NULL ? -1 : PyModule_AddObject(module, "NOBODY", (PyObject *)nobody);
 }

@@ -30,6 +30,7 @@ typedef struct {
     char recording;
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long site;                       /* of the scope */
+    long long step_start_ns;
     long long calls, samples, sampled_ns; /* of Cost */
     Layout layout;
     PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
@@ -37,6 +38,8 @@ typedef struct {
     PyObject *works, *blocking;   /* of InFlight */
     PyObject *records, *append;   /* of Outbox, and its method */
     PyObject *overflow;           /* takes a record when there are too many */
+    PyObject *phases;             /* begun and not ended: a list of Phase */
+    PyObject *scope_type, *phase_type, *outside; /* Scope, Phase, the scope before any phase */
     PyObject *scope, *step, *micro_step, *phase, *engine; /* the scope, and its parts */
     PyObject *state;                                      /* owns the memory of `words` */
 } Hot;
@@ -67,12 +70,18 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
 /* hot.c */
 extern PyTypeObject *hot_type, *switch_type, *context_type;
 extern PyObject *no_text;
+extern Context *nobody;
 int add_hot(PyObject *module);
+PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec);
+void free_of_heap_type(PyObject *self);
+int become_scope(Hot *hot, PyObject *scope, PyObject *const *parts, long long site);
+extern PyMethodDef progress_methods[]; /* progress.c */
 int64_t now_ns(void);
 int64_t thread_cpu_ns(void);
 PyObject *held(PyObject *object);
 int is_true(PyObject *owner, PyObject *name);
 PyObject *thread_key(void);
+PyObject *next_of(PyObject *iterator);
 PyObject *popped(PyObject *dict, PyObject *key);
 Context *new_context(const Context *like);
 Context *context_of(Hot *hot, PyObject *thread); /* borrowed */
@@ -93,6 +102,10 @@ PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_fetch_start(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs);
+int add_fetching(PyObject *module); /* their state */
 
 /* An interned string, made once. */
 #define NAME(text)                                                                                 \

@@ -15,7 +15,10 @@ PyMODINIT_FUNC PyInit__hot(void)
         (add_hot(module) < 0 || KIND(CollectiveCall, (ternaryfunc)call_collective) < 0 ||
          KIND(WaitCall, (ternaryfunc)call_wait) < 0 ||
          KIND(RequestCall, (ternaryfunc)call_request) < 0 ||
-         KIND(FlushCall, (ternaryfunc)call_flush) < 0))
+         KIND(FlushCall, (ternaryfunc)call_flush) < 0 || add_fetching(module) < 0 ||
+         KIND(FetchStartCall, (ternaryfunc)call_fetch_start) < 0 ||
+         KIND(FetchStopCall, (ternaryfunc)call_fetch_stop) < 0 ||
+         KIND(ReleaseCall, (ternaryfunc)call_release) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -19,7 +19,7 @@ static int begin(Wrapper *self, PyObject *thread, Context **outer, Context **con
         return -1;
     if (found->request)
         return 0;
-    PyObject *id = PyIter_Next(hot->ids);
+    PyObject *id = next_of(hot->ids);
     if (id == NULL)
         return -1;
     Context *made = new_context(found);

@@ -31,11 +31,9 @@ static int wrapper_clear(Wrapper *self)
 
 static void wrapper_dealloc(Wrapper *self)
 {
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     wrapper_clear(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    free_of_heap_type((PyObject *)self);
 }
 
 /* (hot, switch, original, python, fail, held, numbers) */

@@ -1,0 +1,248 @@
+/* `DeepSpeedFetchHook`: what ZeRO-3 calls around each fetch, and for each parameter it releases. */
+
+#include "hot.h"
+
+typedef struct { /* the fetch and the release that go on, for all wrappers of the hook */
+    PyObject_HEAD
+    long long fetch, submit_ns, wait_ns;
+    long long elements, start_ns, end_ns, thread; /* of the release */
+    PyObject *outer;                              /* on whose behalf the thread was before */
+    PyObject *scope;                              /* of the release; None: there is none */
+} Fetching;
+
+enum held {
+    STATE,      /* Fetching */
+    KINDS,      /* name of an event -> a kind, with flags */
+    RECORD,     /* Fetch */
+    SHARES,     /* engine -> ranks that a parameter is shared out over */
+    IN_FLIGHT,  /* empty, unless Python has to look at parameters */
+    GRAPH_TASK, /* returns -1 unless autograd is at work */
+    HAND_OVER,  /* hands over the release that goes on */
+};
+enum kind { FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8 };
+
+static Fetching *state_of(const Wrapper *self) { return (Fetching *)self->held[STATE]; }
+
+/* Return the kind of the event that a call names; 0: not one that C takes, -1: error. */
+static int kind_of(const Wrapper *self, PyObject *args, PyObject *kwargs, Py_ssize_t count)
+{
+    if (!is_live(self) || (kwargs != NULL && PyDict_Size(kwargs) != 0) ||
+        PyTuple_Size(args) != count)
+        return 0;
+    Py_ssize_t watched = PyDict_Size(self->held[IN_FLIGHT]);
+    if (watched != 0)
+        return watched < 0 ? -1 : 0;
+    PyObject *kind = PyDict_GetItemWithError(self->held[KINDS], PyTuple_GetItem(args, 1));
+    return kind == NULL ? (PyErr_Occurred() ? -1 : 0) : (int)PyLong_AsLong(kind);
+}
+
+static int end_release(const Wrapper *self)
+{
+    if (state_of(self)->scope == Py_None)
+        return 0;
+    PyObject *done = PyObject_CallFunctionObjArgs(self->held[HAND_OVER], NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static void replace(PyObject **kept, PyObject *object)
+{
+    PyObject *old = *kept;
+    *kept = held(object);
+    Py_XDECREF(old);
+}
+
+static int begin(const Wrapper *self, int kind)
+{
+    Hot *hot = self->hot;
+    Fetching *state = state_of(self);
+    if (end_release(self) < 0)
+        return -1;
+    PyObject *thread = thread_key(), *id = next_of(hot->ids);
+    Context *outer = thread == NULL ? NULL : context_of(hot, thread);
+    if (outer != NULL && outer->fetch) /* of a fetch that raised */
+        outer = nobody;
+    Context *context = outer == NULL ? NULL : new_context(outer);
+    int failed = id == NULL || context == NULL;
+    if (!failed) {
+        replace(&state->outer, (PyObject *)outer);
+        state->fetch = context->fetch = PyLong_AsLongLong(id);
+        state->submit_ns = now_ns();
+        context->wire_ops = context->coalesced = 0;
+        context->site = kind & OF_BACKWARD ? hot->site : 0;
+        failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)context) < 0;
+    }
+    Py_XDECREF(thread);
+    Py_XDECREF(id);
+    Py_XDECREF((PyObject *)context);
+    return failed ? -1 : 0;
+}
+
+static int end(const Wrapper *self)
+{
+    PyObject *thread = thread_key();
+    int failed = thread == NULL ||
+                 PyDict_SetItem(self->hot->contexts, thread, state_of(self)->outer) < 0;
+    Py_XDECREF(thread);
+    return failed ? -1 : 0;
+}
+
+/* Record a prefetch that was submitted, or a fetch that was waited for. */
+static int record(const Wrapper *self, int kind, int64_t elements, int64_t share)
+{
+    Hot *hot = self->hot;
+    Fetching *state = state_of(self);
+    int64_t now = now_ns(), start_ns = state->submit_ns, wait_ns = 0;
+    int is_wait = (kind & KIND_MASK) == WAIT, again = 0;
+    if (end_release(self) < 0 || (!is_wait && end(self) < 0))
+        return -1;
+    if (is_wait) {
+        wait_ns = now - state->wait_ns;
+        start_ns = start_ns ? start_ns : state->wait_ns;
+        elements *= share;
+    }
+    /* Within backward; not asked in a forward, for the answer is far from all caches. */
+    if (kind & OF_FORWARD && PyUnicode_CompareWithASCIIString(hot->phase, "forward") != 0) {
+        PyObject *task = PyObject_CallFunctionObjArgs(self->held[GRAPH_TASK], NULL);
+        if (task == NULL)
+            return -1;
+        again = PyLong_AsLongLong(task) != -1;
+        Py_DECREF(task);
+    }
+    PyObject *fields[] = {
+        state->fetch ? PyLong_FromLongLong(state->fetch) : next_of(hot->ids),
+        held(is_wait ? NAME("fetch") : NAME("prefetch")),
+        PyLong_FromLongLong(elements),
+        PyLong_FromLongLong(start_ns),
+        PyLong_FromLongLong(now),
+        PyLong_FromLongLong(wait_ns),
+        PyBool_FromLong(again),
+        held(hot->step),
+        held(hot->micro_step),
+        held(hot->phase),
+        held(no_text), /* library */
+        held(no_text), /* module */
+        held(hot->engine),
+        thread_key(),
+    };
+    state->fetch = state->submit_ns = 0;
+    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
+    PyObject *made = values == NULL ? NULL : PyObject_Call(self->held[RECORD], values, NULL);
+    int failed = made == NULL || add_record(hot, made) < 0;
+    Py_XDECREF(values);
+    Py_XDECREF(made);
+    return failed ? -1 : 0;
+}
+
+/* start_event(profiler, name) */
+PyObject *call_fetch_start(Wrapper *self, PyObject *args, PyObject *kwargs)
+{
+    int kind = kind_of(self, args, kwargs, 2);
+    if (kind < 0 && give_up(self) < 0)
+        return NULL;
+    if (kind <= 0)
+        return PyObject_Call(self->python, args, kwargs);
+    if ((kind & KIND_MASK) == WAIT)
+        state_of(self)->wait_ns = now_ns();
+    else if (begin(self, kind) < 0 && give_up(self) < 0)
+        return NULL;
+    return PyObject_Call(self->original, args, kwargs);
+}
+
+/* stop_event(profiler, name, elements) */
+PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs)
+{
+    int64_t share = 1, elements = 0;
+    int kind = kind_of(self, args, kwargs, 3), failed = kind < 0;
+    if (kind > 0 && (elements = PyLong_AsLongLong(PyTuple_GetItem(args, 2))) == -1)
+        failed = PyErr_Occurred() != NULL;
+    if (!failed && elements && (kind & KIND_MASK) == WAIT) {
+        PyObject *known = PyDict_GetItemWithError(self->held[SHARES], self->hot->engine);
+        share = known == NULL ? 0 : PyLong_AsLongLong(known); /* 0: Python finds it out */
+        failed = PyErr_Occurred() != NULL;
+    }
+    if (failed && give_up(self) < 0)
+        return NULL;
+    if (failed || kind == 0 || share == 0)
+        return PyObject_Call(self->python, args, kwargs);
+    if (elements) {
+        failed = (kind & KIND_MASK) == FETCH ? end(self) : record(self, kind, elements, share);
+        if (failed && give_up(self) < 0)
+            return NULL;
+    }
+    return PyObject_Call(self->original, args, kwargs);
+}
+
+/* Count a parameter to the release that goes on, or begin one. */
+static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
+{
+    Fetching *state = state_of(self);
+    int64_t elements, thread = (int64_t)PyThread_get_thread_ident();
+    if (get_number(param, NAME("ds_numel"), &elements) < 0)
+        return -1;
+    if (state->scope != self->hot->scope || state->thread != thread) {
+        if (end_release(self) < 0)
+            return -1;
+        replace(&state->scope, self->hot->scope);
+        state->start_ns = start_ns;
+        state->thread = thread;
+        state->elements = 0;
+    }
+    state->elements += elements;
+    state->end_ns = now_ns();
+    return 0;
+}
+
+/* release_param(coordinator, param, ...) */
+PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs)
+{
+    if (!is_live(self) || PyTuple_Size(args) < 2)
+        return PyObject_Call(self->python, args, kwargs);
+    PyObject *param = PyTuple_GetItem(args, 1);
+    PyObject *before = PyObject_GetAttr(param, NAME("ds_status"));
+    int64_t start_ns = now_ns();
+    if (before == NULL && give_up(self) < 0)
+        return NULL;
+    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    if (result != NULL && before != NULL) {
+        PyObject *after = PyObject_GetAttr(param, NAME("ds_status"));
+        int failed = after == NULL || (after != before && count(self, param, start_ns) < 0);
+        Py_XDECREF(after);
+        if (failed && give_up(self) < 0)
+            Py_CLEAR(result);
+    }
+    Py_XDECREF(before);
+    return result;
+}
+
+static int fetching_init(Fetching *self, PyObject *args, PyObject *kwargs)
+{
+    replace(&self->outer, (PyObject *)nobody);
+    replace(&self->scope, Py_None);
+    return 0;
+}
+
+static void fetching_dealloc(Fetching *self)
+{
+    Py_CLEAR(self->outer);
+    Py_CLEAR(self->scope);
+    free_of_heap_type((PyObject *)self);
+}
+
+#define COUNT(name) {#name, T_LONGLONG, offsetof(Fetching, name), 0, NULL}
+#define OBJECT(name) {#name, T_OBJECT, offsetof(Fetching, name), 0, NULL}
+static PyMemberDef fetching_members[] = {
+    COUNT(fetch), COUNT(submit_ns), COUNT(wait_ns), COUNT(elements),      COUNT(start_ns),
+    COUNT(end_ns), COUNT(thread),   OBJECT(outer),  OBJECT(scope), {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot fetching_slots[] = {
+    {Py_tp_init, fetching_init},
+    {Py_tp_dealloc, fetching_dealloc},
+    {Py_tp_members, fetching_members},
+    {Py_tp_doc, "The fetch and the release that go on."},
+    {0, NULL},
+};
+static PyType_Spec fetching_spec = {"dsprof.recording.recorder._hot.Fetching", sizeof(Fetching), 0,
+                                    Py_TPFLAGS_DEFAULT, fetching_slots};
+
+int add_fetching(PyObject *module) { return add_type(module, "Fetching", &fetching_spec) ? 0 : -1; }
