@@ -27,6 +27,7 @@ from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
 from dsprof.recording.recorder.hot_state import NOBODY, Context
 from dsprof.recording.recorder.in_flight import InFlight
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.live_state import Kinds
 from dsprof.recording.recorder.outbox import Outbox
 from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
@@ -367,8 +368,9 @@ class ProcessGroupHook(_WireHook):
         held = (
             *(Collective, op.name, self.groups.state, DTYPES),
             *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
-            *(recorder.in_flight.poll, _WITH_OP if "reduce" in op.name else None),
-            *(self.layers.noted_below, torch.Tensor, dist.ProcessGroup),
+            *(recorder.in_flight.poll, raise_if_of_signal_handler),
+            *(_WITH_OP if "reduce" in op.name else None, self.layers.noted_below),
+            *(torch.Tensor, dist.ProcessGroup),
         )
         numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)
         return self.in_c("CollectiveCall", original, method, held, numbers)

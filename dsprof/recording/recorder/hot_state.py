@@ -26,9 +26,9 @@ class HotState:
     """As in `c/hot.h`. Each owner sets its own part; any thread reads all, without a lock."""
 
     __slots__ = (
-        *("append", "blocking", "calls", "contexts", "device", "followers", "ids", "outside"),
-        *("overflow", "phase_type", "phases", "recording", "records", "sampled_ns", "samples"),
-        *("scope", "scope_type", "step_start_ns", "works"),
+        *("append", "blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
+        *("keep", "outside", "overflow", "phase_type", "phases", "recording", "records"),
+        *("sampled_ns", "samples", "scope", "scope_type", "step_start_ns", "works"),
     )
     recording: bool
     scope: Scope
@@ -38,6 +38,8 @@ class HotState:
     contexts: dict[int, Context]
     works: dict[int, tuple[Any, Any]]
     blocking: dict[int, Any]
+    completed: dict[int, tuple[Any, Any]]
+    keep: Callable[[Any], None]
     records: Any  # a deque, with its method `append`
     append: Callable[[Any], None]
     overflow: Callable[[Any], None]

@@ -80,7 +80,8 @@ class InFlight:
         self.state = LiveState()
         if compiled is not None:
             self.state.make_writers = functools.partial(writers_in_c, hot)
-        hot.works, hot.blocking = self.works, self.blocking
+        hot.works, hot.blocking, hot.completed = self.works, self.blocking, self.completed
+        hot.keep = self._keep
         self.device = None
         # Given each collective that runs on a device, with its Work.
         self.on_device: Callable[[Collective, Any], None] = self._on_no_device
@@ -168,13 +169,16 @@ class InFlight:
 
         def gone(_: object) -> None:
             if self.completed.pop(key, None) is not None:
-                keep = self.cpp_waits.put if self.followers else self._add
-                keep(record)
+                self._keep(record)
 
         known = self.completed.get(key)
         if known is not None:  # a library's one Work for all that is done at once
             self._add(known[1])
         self.completed[key] = (weakref.ref(work, gone), record)
+
+    def _keep(self, record: Collective) -> None:
+        """Take a record whose Work is gone, and was not waited for where it could be seen."""
+        (self.cpp_waits.put if self.followers else self._add)(record)
 
     def lend(self, work: Any) -> None:
         """Go on without keeping `work` or asking it anything; a wait for it will be known."""

@@ -9,7 +9,8 @@ enum held {
     DTYPES,     /* dtype -> (name, bytes of an element) */
     KINDS,      /* name of a dtype -> kind, for the live state */
     SITE_ABOVE, /* Sites.above */
-    POLL,       /* InFlight.poll */
+    POLL,       /* InFlight.poll, */
+    CHECK,      /* and what raises an error again if a signal handler of the user raised it */
     WITH_OP,    /* types that name a reduce op; None: this operation has none */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
@@ -160,6 +161,30 @@ static int follow(Hot *hot, PyObject *thread, PyObject *work, int is_async, PyOb
     return failed ? -1 : 0;
 }
 
+/* Note what is complete by now. Python does, where a Work cannot answer. */
+static int poll(Wrapper *self)
+{
+    PyObject *type, *error, *traceback, *done;
+    if (poll_works(self->hot) == 0)
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(error, traceback);
+    done = PyObject_CallFunctionObjArgs(self->held[CHECK], error, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    if (done != NULL) {
+        Py_DECREF(done);
+        done = PyObject_CallFunctionObjArgs(self->held[POLL], NULL);
+    }
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Return the call site, as an object; the function that issues is the caller of this one. */
 static PyObject *site_of(Wrapper *self, const Context *context)
 {
@@ -185,14 +210,8 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
         goto done;
     }
     Py_ssize_t in_flight = PyDict_Size(hot->works);
-    if (in_flight < 0)
+    if (in_flight < 0 || (in_flight > 0 && poll(self) < 0))
         goto done;
-    if (in_flight > 0) {
-        PyObject *polled = PyObject_CallFunctionObjArgs(self->held[POLL], NULL);
-        if (polled == NULL)
-            goto done;
-        Py_DECREF(polled);
-    }
     Context *context = context_of(hot, thread);
     if (context == NULL || (site = site_of(self, context)) == NULL)
         goto done;

@@ -342,6 +342,8 @@ static PyMemberDef hot_members[] = {
     OBJECT(contexts),
     OBJECT(works),
     OBJECT(blocking),
+    OBJECT(completed),
+    OBJECT(keep),
     OBJECT(records),
     OBJECT(append),
     OBJECT(overflow),

@@ -35,7 +35,8 @@ typedef struct {
     Layout layout;
     PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
     PyObject *ids, *contexts;     /* an iterator; thread -> Context */
-    PyObject *works, *blocking;   /* of InFlight */
+    PyObject *works, *blocking, *completed; /* of InFlight */
+    PyObject *keep;               /* takes the record of a Work that nobody has waited for */
     PyObject *records, *append;   /* of Outbox, and its method */
     PyObject *overflow;           /* takes a record when there are too many */
     PyObject *phases;             /* begun and not ended: a list of Phase */
@@ -99,6 +100,7 @@ int give_up(Wrapper *self);
 
 /* One kind of wrapper each. */
 PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);
+int poll_works(Hot *hot); /* in_flight.c */
 PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);

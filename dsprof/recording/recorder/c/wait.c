@@ -4,6 +4,15 @@
 
 enum held { WAITED /* InFlight.waited */ };
 
+/* Take the entry of a Work that was seen to be complete. */
+static PyObject *completed(Hot *hot, PyObject *key, PyObject *work)
+{
+    PyObject *entry = PyDict_GetItemWithError(hot->completed, key);
+    if (entry == NULL || PyWeakref_GetObject(PyTuple_GetItem(entry, 0)) != work)
+        return NULL;
+    return popped(hot->completed, key);
+}
+
 /* Take the record of what was waited for out of the tables; NULL without an error: not found. */
 static PyObject *awaited(Hot *hot, PyObject *work)
 {
@@ -20,6 +29,8 @@ static PyObject *awaited(Hot *hot, PyObject *work)
     if (record != NULL || PyErr_Occurred() || (key = PyLong_FromVoidPtr(work)) == NULL)
         return record;
     PyObject *entry = popped(hot->works, key);
+    if (entry == NULL && !PyErr_Occurred())
+        entry = completed(hot, key, work);
     Py_DECREF(key);
     if (entry == NULL)
         return NULL;

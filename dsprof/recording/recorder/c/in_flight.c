@@ -1,0 +1,103 @@
+/* `InFlight.poll`: which collectives in flight are complete by now. */
+
+#include "hot.h"
+
+enum { LOOKED_AT = 32, POLLED = 4, FOREIGN_AFTER_NS = 1000000000 };
+
+/* A Work that was complete is gone, and nobody has waited for it: (weakref). `self` is (state,
+   identity of the Work). */
+static PyObject *gone(PyObject *self, PyObject *unused)
+{
+    Hot *hot = (Hot *)PyTuple_GetItem(self, 0);
+    if (hot->completed == NULL)
+        Py_RETURN_NONE;
+    PyObject *entry = popped(hot->completed, PyTuple_GetItem(self, 1));
+    if (entry != NULL) {
+        PyObject *kept = PyObject_CallFunctionObjArgs(hot->keep, PyTuple_GetItem(entry, 1), NULL);
+        Py_XDECREF(kept);
+        Py_DECREF(entry);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef gone_method = {"gone", gone, METH_O, NULL};
+
+/* Return (weakref to a Work, record), for `completed`. */
+static PyObject *let_go(Hot *hot, PyObject *key, PyObject *work, PyObject *record)
+{
+    PyObject *self = PyTuple_Pack(2, (PyObject *)hot, key);
+    PyObject *callback = self == NULL ? NULL : PyCFunction_NewEx(&gone_method, self, NULL);
+    PyObject *ref = callback == NULL ? NULL : PyWeakref_NewRef(work, callback);
+    PyObject *entry = ref == NULL ? NULL : PyTuple_Pack(2, ref, record);
+    Py_XDECREF(self);
+    Py_XDECREF(callback);
+    Py_XDECREF(ref);
+    return entry;
+}
+
+/* Move a collective that is complete from the table of those in flight to that of the others. */
+static int complete(Hot *hot, PyObject *key, PyObject *work, PyObject *record, int64_t now)
+{
+    int64_t id, done_ns;
+    PyObject *entry = let_go(hot, key, work, record);
+    if (entry == NULL)
+        return -1;
+    PyObject *taken = popped(hot->works, key);
+    int failed = PyErr_Occurred() != NULL;
+    if (taken != NULL) { /* else it has just been waited for in another thread */
+        PyObject *known = popped(hot->completed, key); /* a library's one Work for all */
+        failed = PyDict_SetItem(hot->completed, key, entry) < 0 ||
+                 (known != NULL && add_record(hot, PyTuple_GetItem(known, 1)) < 0) ||
+                 get_number(record, NAME("id"), &id) < 0 ||
+                 get_number(record, NAME("done_ns"), &done_ns) < 0 ||
+                 (done_ns == 0 && set_number(record, NAME("done_ns"), done_ns = now) < 0);
+        if (!failed)
+            tell_done(hot, id, done_ns);
+        Py_XDECREF(known);
+        Py_DECREF(taken);
+    }
+    Py_DECREF(entry);
+    return failed ? -1 : 0;
+}
+
+/* Look at one: 1: it is complete, 0: it is pending, -1: error. */
+static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
+{
+    PyObject *work = PyTuple_GetItem(entry, 0), *record = PyTuple_GetItem(entry, 1);
+    int64_t thread, issue_ns;
+    if (get_number(record, NAME("thread"), &thread) < 0 ||
+        get_number(record, NAME("issue_ns"), &issue_ns) < 0)
+        return -1;
+    if (thread != (int64_t)PyThread_get_thread_ident() && now - issue_ns <= FOREIGN_AFTER_NS)
+        return 0;
+    PyObject *done = PyObject_CallMethod(work, "is_completed", NULL);
+    if (done == NULL)
+        return -1;
+    int is_done = PyObject_IsTrue(done);
+    Py_DECREF(done);
+    if (is_done > 0)
+        return complete(hot, key, work, record, now) < 0 ? -1 : 1;
+    return is_done < 0 ? -1 : set_number(record, NAME("pending_ns"), now);
+}
+
+/* Note which collectives in flight are complete by now; -1: also where a Work cannot answer. */
+int poll_works(Hot *hot)
+{
+    PyObject *keys[LOOKED_AT], *entries[LOOKED_AT], *key, *entry;
+    Py_ssize_t position = 0;
+    int count = 0, pending = POLLED, looked = 1;
+    while (count < LOOKED_AT && PyDict_Next(hot->works, &position, &key, &entry)) {
+        keys[count] = held(key);
+        entries[count++] = held(entry);
+    }
+    int64_t now = now_ns();
+    for (int at = 0; at < count; at++) {
+        if (looked >= 0 && pending > 0 && (looked = look(hot, keys[at], entries[at], now)) == 0)
+            pending--;
+        Py_DECREF(keys[at]);
+        Py_DECREF(entries[at]);
+    }
+    return looked < 0 ? -1 : 0;
+}
