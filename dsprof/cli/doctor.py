@@ -32,6 +32,7 @@ from dsprof.config.settings import Setting
 from dsprof.errors import ConfigError, escaped
 from dsprof.files.redaction import redact_text
 from dsprof.recording.interpreter import NO_GIL, has_gil
+from dsprof.recording.recorder.hot_state import compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _checks(variables: Mapping[str, str]) -> Iterator[Check]:
         yield Check("no", NO_GIL)
     libraries = list(_libraries())
     yield from libraries
+    yield from _parts_in_c()
     yield from _frameworks()
     is_whole = all(library.state == "ok" for library in libraries)
     if version_of("torch") and is_whole:
@@ -99,6 +101,17 @@ def _libraries() -> Iterator[Check]:
             yield Check("no", f"{name} cannot be imported: {error}; reinstall it")
         else:
             yield Check("ok", f"{name} {version_of(name)}")
+
+
+def _parts_in_c() -> Iterator[Check]:
+    if compiled is None:
+        yield Check(
+            "note",
+            "the hooks in C are missing, and recording costs twice as much: reinstall dsprof on "
+            "Linux with gcc and Python's headers",
+        )
+    else:
+        yield Check("ok", "the hooks in C are there")
 
 
 def _frameworks() -> Iterator[Check]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from dsprof.hooks import base
 from dsprof.hooks.base import Hook
 from dsprof.hooks.patching import PatchSet, forget_imports
 from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
@@ -16,6 +17,7 @@ from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.wire.work import WorkHook
+from dsprof.recording.recorder import hot_state, in_flight, progress
 from dsprof.recording.recorder.recorder import Recorder
 
 WORLD_SIZE = 8
@@ -33,6 +35,15 @@ ALL_WAYS = (*IN_DISPATCHER, *COMPLETE, ProcessGroupHook)
 def has_kernel(operation: str) -> bool:
     """Tell whether somebody's kernel is at the key of the hooks."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operation, "BackendSelect"))
+
+
+@pytest.fixture(params=["C", "Python"])
+def in_c_and_in_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with the part of hooks that is in C, which make compiles, and without."""
+    assert hot_state.compiled is not None
+    if request.param == "Python":
+        for module in (base, progress, in_flight):
+            monkeypatch.setattr(module, "compiled", None)
 
 
 @pytest.fixture

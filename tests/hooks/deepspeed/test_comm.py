@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -14,6 +15,8 @@ from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Group, Site
 from tests.hooks.described import group_of
+
+pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
 Install = Callable[..., Recorder]
 

@@ -11,6 +11,8 @@ from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
+
 
 class Module:
     training = False  # hooks.models does not look at it

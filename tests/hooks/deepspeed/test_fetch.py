@@ -19,6 +19,8 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from tests.hooks.conftest import WORLD_SIZE
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
+
 
 class Stage3:
     """DeepSpeed's profiler and coordinator, as far as the hook sees them."""

@@ -24,6 +24,8 @@ from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
 from tests.hooks.described import group_of
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
+
 N = WORLD_SIZE
 Install = Callable[..., Recorder]
 
