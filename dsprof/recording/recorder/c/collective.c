@@ -299,8 +299,7 @@ PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
 {
     Sizes sizes = {0};
     Hot *hot = self->hot;
-    int is_timed = hot != NULL && ++hot->calls % self->numbers[TIMED_EVERY] ==
-                                      self->numbers[FIRST_TIMED];
+    int is_timed = ++hot->calls % self->numbers[TIMED_EVERY] == self->numbers[FIRST_TIMED];
     int64_t taken_ns = is_timed ? -thread_cpu_ns() : 0;
     int usual = is_usual(self, args, kwargs, &sizes);
     if (usual < 0 && give_up(self) < 0)

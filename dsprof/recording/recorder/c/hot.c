@@ -197,12 +197,15 @@ static int hot_traverse(Hot *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* Break the cycles, and only those: what still runs in one finds the rest as it was. */
 static int hot_clear(Hot *self)
 {
     self->recording = 0;
-    self->words = NULL;
-    for EACH_OBJECT (at, self)
-        Py_CLEAR(*at);
+    Py_CLEAR(self->device);
+    Py_CLEAR(self->followers);
+    Py_CLEAR(self->append);
+    Py_CLEAR(self->overflow);
+    Py_CLEAR(self->keep);
     return 0;
 }
 
@@ -217,7 +220,8 @@ void free_of_heap_type(PyObject *self)
 static void hot_dealloc(Hot *self)
 {
     PyObject_GC_UnTrack(self);
-    hot_clear(self);
+    for EACH_OBJECT (at, self)
+        Py_CLEAR(*at);
     free_of_heap_type((PyObject *)self);
 }
 

@@ -66,6 +66,7 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
     PyObject *fail;              /* Hook.fail */
     PyObject *held[MOST_HELD];   /* what else a kind of wrapper needs */
     long long numbers[MOST_NUMBERS];
+    char is_cleared; /* by the garbage collector */
 } Wrapper;
 
 /* hot.c */

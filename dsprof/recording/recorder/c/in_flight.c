@@ -9,7 +9,7 @@ enum { LOOKED_AT = 32, POLLED = 4, FOREIGN_AFTER_NS = 1000000000 };
 static PyObject *gone(PyObject *self, PyObject *unused)
 {
     Hot *hot = (Hot *)PyTuple_GetItem(self, 0);
-    if (hot->completed == NULL)
+    if (hot->keep == NULL) /* in a cycle that is being collected */
         Py_RETURN_NONE;
     PyObject *entry = popped(hot->completed, PyTuple_GetItem(self, 1));
     if (entry != NULL) {

@@ -17,15 +17,13 @@ static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* What a hook holds may lead back here; the functions stay, for whoever still calls. */
 static int wrapper_clear(Wrapper *self)
 {
-    Py_CLEAR(self->hot);
-    Py_CLEAR(self->on);
-    Py_CLEAR(self->original);
-    Py_CLEAR(self->python);
     Py_CLEAR(self->fail);
     for (int at = 0; at < MOST_HELD; at++)
         Py_CLEAR(self->held[at]);
+    self->is_cleared = 1;
     return 0;
 }
 
@@ -33,6 +31,10 @@ static void wrapper_dealloc(Wrapper *self)
 {
     PyObject_GC_UnTrack(self);
     wrapper_clear(self);
+    Py_CLEAR(self->hot);
+    Py_CLEAR(self->on);
+    Py_CLEAR(self->original);
+    Py_CLEAR(self->python);
     free_of_heap_type((PyObject *)self);
 }
 
@@ -83,8 +85,7 @@ static PyObject *wrapper_getattr(Wrapper *self, PyObject *name)
 /* Whether anything is to be done beside the call, and is what C can do. */
 int is_live(const Wrapper *self)
 {
-    const Hot *hot = self->hot;
-    return hot != NULL && hot->recording && !self->on->broken && !self->on->in_python;
+    return self->hot->recording && !self->on->broken && !self->on->in_python && !self->is_cleared;
 }
 
 /* Note an inner failure, as `Hook.fail` does; -1: what a signal handler of the user raised goes on. */
