@@ -109,7 +109,7 @@ class InFlight:
 
     @property
     def followers(self) -> tuple[Callable[[Collective, Any], None], ...]:
-        """Who is told of each asynchronous collective on the host, with what it writes to."""
+        """Calls for each asynchronous collective on the host, with what it writes to."""
         return self.hot.followers
 
     @followers.setter
