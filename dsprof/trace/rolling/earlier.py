@@ -69,7 +69,6 @@ def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
     """
     archive = folder / f"trace.rank{rank:05d}.earlier.zip"
     with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
-        _remove_old_states(folder, rank)
         over = [book for book in _recordings(folder, rank) if _is_over(book, locks)]
         if over:
             room = budget_bytes - _size(archive, folder, rank)
@@ -148,14 +147,16 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
         OSError: it cannot be written, or another process does so now.
         BadZipFile: somebody else made the file that is there.
     """
-    with ExitStack() as opened:
-        part = archive.with_name(f".{archive.name}")
-        file = opened.enter_context(_locked(part))
-        files = {one.name: one for book in over for one in files_of_rank(book)}
-        files |= {part_of(book, STATE).name: _state_of(book) for book in over}
-        readers: dict[str, _Read] = {
-            name: partial(_packed, path) for name, path in files.items() if _is_mine(path)
-        }
+    if os.path.lexists(archive) and not _is_mine(archive):
+        raise FileExistsError(archive)
+    part = archive.with_name(f".{archive.name}")
+    files = {one.name: one for book in over for one in files_of_rank(book)}
+    files |= {part_of(book, STATE).name: _state_of(book) for book in over}
+    readers: dict[str, _Read] = {
+        name: partial(_packed, path) for name, path in files.items() if _is_mine(path)
+    }
+    with _locked(part) as file, ExitStack() as opened:
+        opened.callback(part.unlink, missing_ok=True)
         if archive.exists():  # what is in it was whole: a removal may have been cut short
             old = opened.enter_context(zipfile.ZipFile(archive))
             readers |= {name: partial(_archived, old, name) for name in old.namelist()}
@@ -173,14 +174,6 @@ def _state_of(book: Path) -> Path:
     header = _header_of(book)
     pid = header.pid if header else 0
     return shared_folder(book) / kept_name(header.rank if header else 0, pid)
-
-
-def _remove_old_states(folder: Path, rank: int) -> None:
-    """Remove states of processes that were killed, except the newest: others may have no trace."""
-    places = shared_folder(folder / "trace").glob(kept_name(rank, 0).replace("-0.", "-*."))
-    states = sorted(filter(_is_mine, places), key=lambda path: path.lstat().st_mtime_ns)
-    for path in states[:-1]:
-        _remove_state(path)
 
 
 def _remove_state(copy: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from dsprof.trace.rolling.parts import files_of_rank
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.selection import Selection
 from tests.factories.month import FastMotion, size_of
+from tests.factories.trace import header
 
 BUDGET_BYTES = 2_000_000
 ARCHIVE = "trace.rank00000.earlier.zip"
@@ -174,12 +176,20 @@ def test_renamed_files_links_and_other_ranks_stay(tmp_path: Path) -> None:
     assert names(tmp_path.iterdir()) == before
 
 
-def test_an_archive_of_another_program_stays(tmp_path: Path) -> None:
-    (tmp_path / ARCHIVE).write_bytes(b"mine")
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_an_archive_that_is_not_ours_stays(tmp_path: Path, kind: str) -> None:
+    foreign = tmp_path / (ARCHIVE if kind == "file" else "other.zip")
+    if kind == "file":
+        foreign.write_bytes(b"mine")
+    else:
+        zipfile.ZipFile(foreign, "w").close()
+        (tmp_path / ARCHIVE).symlink_to(foreign)
+    data = foreign.read_bytes()
     record(tmp_path, 0, steps=10)
     before = names(tmp_path.iterdir())
     put_away(tmp_path, 0, BUDGET_BYTES)
-    assert (tmp_path / ARCHIVE).read_bytes() == b"mine"
+    assert foreign.read_bytes() == data
+    assert (tmp_path / ARCHIVE).is_symlink() == (kind == "link")
     assert before <= names(tmp_path.iterdir())
 
 
@@ -209,11 +219,23 @@ def test_the_state_of_a_killed_process_goes_with_its_trace(
         live = LiveState()
         assert live.open(begun, lambda definition: definition) == ""
         assert live.path is not None
-        live_state.keep_state(live.path, folder / state_file.kept_name(0, begun.pid + start))
         live_state.keep_state(live.path, folder / state_file.kept_name(0, begun.pid))
         put_away(folder, 0, BUDGET_BYTES)
         assert not [*memory.iterdir()]
-        assert len([*folder.iterdir()]) <= 2
+        assert names(folder.iterdir()) == {ARCHIVE}
     [trace, *_] = read_run(find_run([folder]))
     assert trace.state is not None
     assert trace.state.header.started_monotonic_ns == begun.started_monotonic_ns
+
+
+def test_states_of_other_recordings_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (live_state, state_file):
+        monkeypatch.setattr(module, "memory_folders", lambda: iter([tmp_path]))
+    for pid in (1, 2, 3):
+        live = LiveState()
+        assert live.open(header(pid=pid), lambda definition: definition) == ""
+        assert live.path is not None
+        live_state.keep_state(live.path, tmp_path / state_file.kept_name(0, pid))
+    before = names(tmp_path.iterdir())
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert names(tmp_path.iterdir()) == before
