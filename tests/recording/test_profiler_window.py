@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -165,7 +166,7 @@ def test_none_is_opened_beside_a_profiler_of_the_user(run: Run) -> None:
         run.window.want(range(1, 3))
         run.train(4)
     assert run.end() == []
-    assert run.notes == ["no profile of steps 1 to 2: another profiler is active"]
+    assert run.notes == ["torch.profiler did not run from step 1 on: another profiler is active"]
 
 
 def test_none_is_opened_beside_one_that_warms_up(run: Run) -> None:
@@ -195,6 +196,34 @@ def test_none_is_opened_outside_the_main_thread(run: Run) -> None:
     thread.join()
     assert run.end() == []
     assert "not the main thread" in run.notes[0]
+
+
+def test_without_a_thread_that_bounds_it_none_is_opened(run: Run) -> None:
+    run.window.want(range(1, 3))
+    with patch.object(writing.ProfileWriter, "start", side_effect=RuntimeError("no more threads")):
+        run.train(1)
+    assert not torch.autograd._profiler_enabled()
+    assert [str(error) for error in run.failures] == ["no more threads"]
+
+
+def test_none_is_opened_while_the_last_is_written(run: Run) -> None:
+    run.window.want(range(1, 2))
+    written, proceed = writing.write_profile, threading.Event()
+
+    def slowly(*arguments: Any) -> None:
+        proceed.wait()
+        written(*arguments)
+
+    with patch.object(writing, "write_profile", slowly):
+        run.train(2)
+        run.window.want(range(3, 4))
+        run.train(3)
+        proceed.set()
+        assert run.end().count("aten::add_") == 1
+    assert (
+        run.notes[0]
+        == "torch.profiler did not run from step 3 on: the last profile is still being written"
+    )
 
 
 def test_a_fork_ends_it(run: Run) -> None:

@@ -94,7 +94,11 @@ class ProfilerWindow:
         if threading.current_thread() is not threading.main_thread():
             self._decline(steps, "steps end in a thread that is not the main thread")
             return
+        if self._writer is not None and self._writer.is_alive():
+            self._decline(steps, "the last profile is still being written")
+            return
         self._is_switching = True
+        writer = None
         try:
             self._profile = profile = _new_profile(self._header.device)
             # Only now: another one that begins meanwhile waits for ours.
@@ -102,23 +106,28 @@ class ProfilerWindow:
                 self._profile = None
                 self._decline(steps, "another profiler is active")
                 return
-            self._writer = ProfileWriter(
-                self._trace(),
-                steps,
-                self._header,
-                self._disclose,
-                self._end_soon,
-                self._note,
-                self._fail,
-            )
+            writer = self._new_writer(steps)
+            writer.start()  # first: no profile without something that bounds it
             profile.__enter__()
-            self._steps = steps
-            self._writer.start()
+            self._writer, self._steps = writer, steps
         except Exception as error:  # noqa: BLE001 - training goes on
             self._profile = None
+            if writer is not None:
+                writer.end(None)
             self._fail("capture_profiler", error)
         finally:
             self._is_switching = False
+
+    def _new_writer(self, steps: range) -> ProfileWriter:
+        return ProfileWriter(
+            self._trace(),
+            steps,
+            self._header,
+            self._disclose,
+            self._end_soon,
+            self._note,
+            self._fail,
+        )
 
     def _end(self) -> None:
         """End the window; does nothing if none is open, or while it opens or ends."""
@@ -165,7 +174,7 @@ class ProfilerWindow:
             time.sleep(_LOOK_S)
 
     def _decline(self, steps: range, why: str) -> None:
-        self._note(Note(f"no profile of steps {steps.start:,} to {steps.stop - 1:,}: {why}"))
+        self._note(Note(f"torch.profiler did not run from step {steps.start:,} on: {why}"))
 
 
 def _new_profile(device: str) -> Any:
