@@ -38,7 +38,7 @@ NOT_RUN = {
     "all_reduce_perf": "needs nccl-tests",
     "aws": "needs a bucket",
     "cat": "reads files of a node",
-    "dask": "starts servers",
+    "dask": "starts servers; test_examples.py runs it",
     "dmesg": "reads the kernel's log",
     "docker": "needs a daemon",
     "ethtool": "asks a network adapter",
@@ -247,6 +247,8 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 UNRUNNABLE = {
     "torch.cuda": "needs a GPU",
     "import ray": "needs Ray",
+    "dask_jobqueue": "needs Slurm",
+    "dask_kubernetes": "needs a cluster",
     "start_debug_server": "listens on all interfaces",
     "DataLoader(": "a part of the reader's program",
     "model": "a part of the reader's program",
