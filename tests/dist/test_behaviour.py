@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsprof.live.watching import Watched
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, ROOT, launch
 
@@ -109,8 +110,15 @@ def test_a_killed_rank_leaves_all_but_its_last_half_second(tmp_path: Path) -> No
     assert len(trace.steps) >= len(settled)
     said = report(tmp_path / "trace")
     assert 1 in said["quality"]["unclean_ranks"]
+    assert not said["run"]["is_running"]
     assert said["run"]["ranks"] == [0, 1]
     assert len(said["findings"]) > 1
+    watched = Watched([tmp_path / "trace"])
+    watched.look()
+    while watched.now().ranks[1].state == "running":  # for three seconds after its last sign
+        watched.look()
+    watched.judge.close()
+    assert watched.now().ranks[1].state == "gone"
 
 
 @by_variable
