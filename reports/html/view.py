@@ -234,6 +234,11 @@ class View:
         """Ranks by time over the whole of a rolling recording."""
         return heat_map(self._diagnosis.history.map)
 
+    @property
+    def begins_with_history(self) -> bool:
+        """Whether the steps in detail are only the newest ones, and a map shows all."""
+        return bool(self._diagnosis.history.newest_from and self.history_map)
+
     @cached_property
     def role_maps(self) -> list[Drawing]:
         """Places in groups by steps, or by time over the whole of a rolling recording."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import History, HistorySpan, KeptStep
-from dsprof.reports import tables
+from dsprof.reports import render, tables
 from dsprof.reports.html.history_drawing import history_drawing
+from tests.analysis.aggregates.test_history import at_pace
+from tests.factories.trace import step, summary
 
 MS = 10**6
 
@@ -54,3 +59,17 @@ def test_kept_steps_say_why() -> None:
         (7, 1, "slow", "3", 2, None),
         (9, 20, "SIGUSR2", None, 2, None),
     )
+
+
+@pytest.mark.parametrize("newest_from", [0, 3_590])
+def test_the_first_map_is_of_the_whole_run_where_steps_are_left_out(newest_from: int) -> None:
+    traces = [at_pace(rank, range(1200, 1260)) for rank in range(3)]
+    for trace in traces:
+        trace.newest_from = newest_from
+        trace.steps = [step(n, n, n + 1) for n in range(3_590, 3_600)]
+    page = render(diagnosis_of(summary(*traces), {}), "html").decode()
+    first, _ = page.split('<section id="findings">', 1)
+    assert ("over the whole run" in first) == bool(newest_from)
+    assert ("by rank and step" in first) != bool(newest_from)
+    assert "over the whole run" in page
+    assert "by rank and step" in page
