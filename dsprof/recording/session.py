@@ -243,7 +243,8 @@ class Session:
         from dsprof.recording.capture import Capture
 
         recorder = self.recorder
-        writer = RollingWriter(folder_of(header, folder), header, source, budget_bytes)
+        out = folder_of(header, folder)
+        writer = RollingWriter(out, header, source, budget_bytes, before=self.writer)
         profiler = self._profiler_window() if self.config.capture_profiler else None
         if profiler is not None:
             profiler.begin(header, lambda: writer.path, self._disclose)

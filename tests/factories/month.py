@@ -52,7 +52,13 @@ class FastMotion:
     """One rank that trains: each step has a few collectives, some steps are slow."""
 
     def __init__(
-        self, folder: Path, budget_bytes: int, rank: int = 0, world_size: int = 2, start: int = 0
+        self,
+        folder: Path,
+        budget_bytes: int,
+        rank: int = 0,
+        world_size: int = 2,
+        start: int = 0,
+        before: RollingWriter | None = None,
     ) -> None:
         """`start` counts the starts of a job: each begins an hour after the one before."""
         self.clock = FakeClock()
@@ -75,7 +81,7 @@ class FastMotion:
             prepare_late=list,
             disclose=lambda definition: definition,
         )
-        self.writer = RollingWriter(folder, header, source, budget_bytes)
+        self.writer = RollingWriter(folder, header, source, budget_bytes, before)
 
     @contextmanager
     def running(self) -> Iterator[None]:

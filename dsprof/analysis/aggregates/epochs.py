@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from dsprof.analysis.aggregates.endings import last_ns
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import SPANS_S
+
+_BEGIN = attrgetter("begin_s")
+_SECOND_NS = 1_000_000_000
 
 End = Literal[
     "exited", "crashed", "stuck", "killed", "interrupted", "nodes joined", "new process group",
@@ -93,12 +98,13 @@ class Epochs(Aggregate):
         """Read the span of one rank."""
         start_ns, steps = trace.header.started_epoch_ns, trace.steps
         end_ns = start_ns + last_ns(trace)
-        if not steps:
-            return cls(EpochSpan(start_ns, end_ns))
-        moments = start_ns + steps[0].start_ns, start_ns + steps[-1].end_ns
         known = (step.taken_before - step.step for step in steps if step.taken_before >= 0)
-        numbers = steps[0].step, steps[-1].step
-        return cls(EpochSpan(start_ns, end_ns, numbers, moments, next(known, None)))
+        found = EpochSpan(start_ns, end_ns, ahead=next(known, None))
+        if steps:
+            moments = start_ns + steps[0].start_ns, start_ns + steps[-1].end_ns
+            numbers = steps[0].step, steps[-1].step
+            found = replace(found, steps=numbers, steps_ns=moments)
+        return cls(found.merge(_summed_up(trace)))
 
     def merge(self, other: Epochs) -> Epochs:
         """Join the spans; the epochs are put in only after all ranks are merged."""
@@ -131,6 +137,30 @@ class Epochs(Aggregate):
     def lost_share(self) -> float:
         """Share of the whole time without a new step, as far as known."""
         return min((self.gap_ns + self.repeated_ns) / max(self.whole_ns, 1), 1.0)
+
+
+def _summed_up(trace: RankTrace) -> EpochSpan:
+    """Return the steps that are in sums over time: details of earlier starts may have made room.
+
+    The end of the last one is known to 10 s.
+    """
+    start_ns = trace.header.started_epoch_ns
+    spans = [one for one in trace.rollups.values() if one.length_s == SPANS_S[0]]
+    if not spans:
+        return EpochSpan(start_ns, start_ns)
+    known = {one.step for one in trace.steps}
+    ends: list[tuple[int, int]] = []  # number and time
+    first, last = min(spans, key=_BEGIN), max(spans, key=_BEGIN)
+    if first.first_step not in known:
+        ends.append((first.first_step, max(first.begin_s * _SECOND_NS, start_ns)))
+    if (newest := last.first_step + last.steps - 1) not in known:
+        ended_ns = max(last.begin_s * _SECOND_NS, start_ns) + last.total_ns
+        ends.append((newest, min(ended_ns, (last.begin_s + last.length_s) * _SECOND_NS)))
+    if not ends:
+        return EpochSpan(start_ns, start_ns)
+    numbers, times_ns = zip(*ends, strict=True)
+    span_ns = min(times_ns), max(times_ns)
+    return EpochSpan(start_ns, span_ns[1], (min(numbers), max(numbers)), span_ns)
 
 
 def _span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:

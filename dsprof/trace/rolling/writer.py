@@ -161,8 +161,17 @@ class _Batch:
 class RollingWriter(TraceWriter):
     """Its `path` is the book; with all that is beside it, it stays within the budget."""
 
-    def __init__(self, folder: Path, header: Header, source: Source, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        header: Header,
+        source: Source,
+        budget_bytes: int,
+        before: TraceWriter | None = None,
+    ) -> None:
+        """`before` is ending in this process: its files make room, too."""
         super().__init__(folder, header, source, Window(), budget_bytes)
+        self._before = before
         self.interest = Interest()
         self.alarms = Alarms()
         # What ranks agreed to keep, also past steps; after a failure of the disk nothing takes it.
@@ -184,6 +193,9 @@ class RollingWriter(TraceWriter):
     # -- files --------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        if self._before is not None:
+            self._before.wait()
+            self._before = None
         earlier = put_away(self._folder, self._header.rank, self._budget_bytes)
         self._first_number = earlier.number
         room_bytes = max(self._budget_bytes - earlier.nbytes, self._budget_bytes // 8)

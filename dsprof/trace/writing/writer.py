@@ -185,9 +185,13 @@ class TraceWriter:
         """The room for further details."""
         return max(self._budget_bytes - self._written_bytes, 0)
 
+    def wait(self, timeout_s: float = 10.0) -> None:
+        """Wait until nothing more will be written, at most so long."""
+        self._thread.join(timeout_s)
+
     def join(self, timeout_s: float = 10.0) -> None:
         """Wait for the ending thread; give up after `timeout_s`."""
-        self._thread.join(timeout_s)
+        self.wait(timeout_s)
         if self._thread.is_alive():
             self.error = TimeoutError(f"the writer was not done after {timeout_s:.0f} s")
             self._given_up = True

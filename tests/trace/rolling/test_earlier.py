@@ -23,8 +23,9 @@ from dsprof.trace.rolling import earlier
 from dsprof.trace.rolling.earlier import put_away
 from dsprof.trace.rolling.parts import files_of_rank
 from dsprof.trace.run import RunFiles, find_run, read_run
+from dsprof.trace.schema import NEW_GROUP, Trailer
 from dsprof.trace.selection import Selection
-from tests.factories.month import FastMotion, size_of
+from tests.factories.month import STEP_NS, FastMotion, size_of
 from tests.factories.trace import header
 
 BUDGET_BYTES = 2_000_000
@@ -124,6 +125,10 @@ def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
     assert steps_of(run) == [2000] * 3
     details = [len(read_trace(epoch.files[0]).steps) for epoch in run.epochs]
     assert details[0] == 0 < details[2]
+    rows = diagnose(run).epochs.rows
+    assert [row.steps for row in rows] == [2000] * 3
+    spent = [(row.last_step_ns or 0) - (row.first_step_ns or 0) for row in rows]
+    assert all(abs(one - 2000 * STEP_NS) < 20 * 10**9 for one in spent)
 
 
 def test_a_recording_that_is_written_stays(tmp_path: Path) -> None:
@@ -136,6 +141,18 @@ def test_a_recording_that_is_written_stays(tmp_path: Path) -> None:
         assert ARCHIVE not in names(tmp_path.iterdir())
     assert size_of(tmp_path) <= BUDGET_BYTES
     assert steps_of(find_run([tmp_path])) == [3000, 3000]
+
+
+def test_what_ends_in_the_same_process_makes_room_first(tmp_path: Path) -> None:
+    first = FastMotion(tmp_path, BUDGET_BYTES)
+    with first.running():
+        first.train(2000)
+        first.writer.end(lambda: Trailer(NEW_GROUP), list)
+        second = FastMotion(tmp_path, BUDGET_BYTES, start=1, before=first.writer)
+        with second.running():
+            second.train(10)
+    assert len(names(tmp_path.iterdir())) == 7
+    assert find_run([tmp_path], Selection(epoch=1)).files == (tmp_path / ARCHIVE / BOOK,)
 
 
 def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
