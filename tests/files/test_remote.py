@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dsprof.trace import run as runs
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.source import Source
 from tests.dask_cluster import address_of, cluster
+from tests.factories.month import FastMotion
 from tests.factories.trace_files import write_run
 from tests.files.store import SECRET, Store, answering, serving, webhdfs
 
@@ -131,6 +133,24 @@ def test_dask_reads_a_store_as_this_process_does(store, tmp_path):
     assert to_json(there) == to_json(here)
     assert there.quality.unclean_ranks == [1]
     assert there.quality.missing_ranks == [2]
+
+
+def test_each_part_of_a_rolling_recording_is_asked_for_once(store, tmp_path):
+    for rank in range(2):
+        one = FastMotion(tmp_path, 1 << 20, rank)
+        with one.running():
+            one.train(300)
+    address = input_path(store.fill(tmp_path))
+    there, here = load_diagnosis([address]), load_diagnosis([tmp_path])
+    expected = to_json(here).replace(bytes(tmp_path), str(address).encode())
+    assert to_json(there) == expected
+    run = find_run([address])
+    s3fs.S3FileSystem.clear_instance_cache()  # as another process
+    store.requests.clear()
+    assert len(list(read_run(run))) == 2
+    asked = Counter(one.path for one in store.requests if one.method == "HEAD")
+    assert asked["/bucket/run/trace.rank00001.series.gz"] == 1
+    assert max(asked.values()) == 1
 
 
 def test_an_object_that_changes_while_it_is_read_is_named(store, tmp_path):
