@@ -164,19 +164,13 @@ static int follow(Hot *hot, PyObject *thread, PyObject *work, int is_async, PyOb
 /* Note what is complete by now. Python does, where a Work cannot answer. */
 static int poll(Wrapper *self)
 {
-    PyObject *type, *error, *traceback, *done;
     if (poll_works(self->hot) == 0)
         return 0;
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(error, traceback);
-    done = PyObject_CallFunctionObjArgs(self->held[CHECK], error, NULL);
-    Py_XDECREF(type);
+    PyObject *error = take_error();
+    PyObject *done = PyObject_CallFunctionObjArgs(self->held[CHECK], error, NULL);
     Py_XDECREF(error);
-    Py_XDECREF(traceback);
     if (done != NULL) {
         Py_DECREF(done);
         done = PyObject_CallFunctionObjArgs(self->held[POLL], NULL);

@@ -158,17 +158,10 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
                          held(hot->engine)};
     int64_t start_ns = now_ns();
     result = PyObject_Call(self->original, args, kwargs);
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    if ((PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 ||
-         end(self, thread, id, &bucket, scope, start_ns) < 0) &&
-        give_up(self) < 0) { /* what a signal handler of the user raised */
-        Py_CLEAR(result);
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(traceback);
-    } else
-        PyErr_Restore(type, error, traceback);
+    Raised raised = put_aside();
+    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 ||
+                 end(self, thread, id, &bucket, scope, start_ns) < 0;
+    result = finish(self, result, raised, failed);
     for (int at = 0; at < 4; at++)
         Py_XDECREF(scope[at]);
 done:

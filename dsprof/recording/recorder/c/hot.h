@@ -69,6 +69,10 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
     char is_cleared; /* by the garbage collector */
 } Wrapper;
 
+typedef struct { /* what a call has raised, or nothing */
+    PyObject *type, *error, *traceback;
+} Raised;
+
 /* hot.c */
 extern PyTypeObject *hot_type, *switch_type, *context_type;
 extern PyObject *no_text;
@@ -98,6 +102,9 @@ PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned); /* takes them, als
 int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);
 int is_live(const Wrapper *self);
 int give_up(Wrapper *self);
+PyObject *take_error(void);
+Raised put_aside(void);
+PyObject *finish(Wrapper *self, PyObject *result, Raised raised, int failed);
 
 /* One kind of wrapper each. */
 PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);

@@ -59,8 +59,7 @@ PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
     }
     int64_t start_ns = now_ns();
     PyObject *result = PyObject_Call(self->original, args, kwargs);
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
+    Raised raised = put_aside();
     int failed = become(self->hot, thread, outer) < 0;
     if (!failed && result != NULL && !context->wire_ops) {
         PyObject *noted = PyObject_CallFunction(
@@ -69,13 +68,7 @@ PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
         Py_XDECREF(noted);
         failed = noted == NULL;
     }
-    if (failed && give_up(self) < 0) { /* what a signal handler of the user raised */
-        Py_CLEAR(result);
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(traceback);
-    } else
-        PyErr_Restore(type, error, traceback);
+    result = finish(self, result, raised, failed);
     Py_DECREF(thread);
     Py_DECREF(outer);
     Py_DECREF(context);

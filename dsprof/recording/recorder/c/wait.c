@@ -83,16 +83,9 @@ PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs)
             Py_CLEAR(result);
         return result;
     }
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
+    Raised raised = put_aside();
     PyObject *noted = PyObject_CallFunction(self->held[WAITED], "OLLO", work, (long long)start_ns,
                                             (long long)end_ns, Py_False);
     Py_XDECREF(noted);
-    if (noted == NULL && give_up(self) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(traceback);
-    } else
-        PyErr_Restore(type, error, traceback);
-    return NULL;
+    return finish(self, NULL, raised, noted == NULL);
 }

@@ -88,22 +88,51 @@ int is_live(const Wrapper *self)
     return self->hot->recording && !self->on->broken && !self->on->in_python && !self->is_cleared;
 }
 
+/* Return the exception that is raised, which is raised no more. */
+PyObject *take_error(void)
+{
+    Raised raised = put_aside();
+    PyErr_NormalizeException(&raised.type, &raised.error, &raised.traceback);
+    if (raised.traceback != NULL)
+        PyException_SetTraceback(raised.error, raised.traceback);
+    Py_XDECREF(raised.type);
+    Py_XDECREF(raised.traceback);
+    return raised.error;
+}
+
 /* Note an inner failure, as `Hook.fail` does; -1: what a signal handler of the user raised goes on. */
 int give_up(Wrapper *self)
 {
-    PyObject *type, *error, *traceback, *noted;
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(error, traceback);
-    noted = PyObject_CallFunctionObjArgs(self->fail, error, NULL);
-    Py_XDECREF(noted);
-    Py_XDECREF(type);
+    PyObject *error = take_error();
+    PyObject *noted = PyObject_CallFunctionObjArgs(self->fail, error, NULL);
     Py_XDECREF(error);
-    Py_XDECREF(traceback);
+    Py_XDECREF(noted);
     return noted == NULL ? -1 : 0;
+}
+
+/* What a call has raised must be out of the way of what we do after it. */
+Raised put_aside(void)
+{
+    Raised raised;
+    PyErr_Fetch(&raised.type, &raised.error, &raised.traceback);
+    return raised;
+}
+
+/* Return what a call has, or raise what it has, unless a signal handler of the user has raised in
+   what we did after it, which `failed` then. */
+PyObject *finish(Wrapper *self, PyObject *result, Raised raised, int failed)
+{
+    if (!failed || give_up(self) == 0) {
+        PyErr_Restore(raised.type, raised.error, raised.traceback);
+        return result;
+    }
+    Py_XDECREF(result);
+    Py_XDECREF(raised.type);
+    Py_XDECREF(raised.error);
+    Py_XDECREF(raised.traceback);
+    return NULL;
 }
 
 static PyObject *wrapper_repr(Wrapper *self)
