@@ -7,9 +7,12 @@ folder="${DSPROF_OUT:-${SLURM_SUBMIT_DIR:-.}/dsprof-${SLURM_JOB_ID:?}}"
 [ -d "$folder" ] || exit 0
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0
 
-# The log says whether Slurm ended the job, as at its time limit.
-log=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdOut=//p')
-grep -qs ' CANCELLED AT ' "$log" && set -- "$log"
+# One of the logs says whether Slurm ended the job, as at its time limit.
+while read -r log; do
+    if grep -qs ' CANCELLED AT ' "$log"; then
+        set -- "$log"
+    fi
+done < <(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Std\(Out\|Err\)=//p')
 
 dsprof report "$folder" "$@" -o "$folder/report.html" --quiet || true
 dsprof hang "$folder" -o "$folder/hang.txt" --quiet || true

@@ -10,6 +10,7 @@ from typing import Any
 from dsprof._version import __version__
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.timelines import Timelines
@@ -83,7 +84,7 @@ def summarise_all(
 ) -> RunSummary:
     """Collect every aggregate that `diagnosis_of` needs; most arguments are those of `summarise`.
 
-    The end of a run that goes on is not judged, unless no step of it will end.
+    The end of a run that goes on is judged only if no step of it will end, or Slurm has ended it.
 
     Raises:
         TraceError: no file can be read.
@@ -91,7 +92,8 @@ def summarise_all(
     found = with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
     steps = found[Steps]
     step_ns = steps.total.total_ns / max(len(steps.measured), 1)
-    is_moving = is_running and not found[Endings].is_stalled(step_ns)
+    is_over = found[Logs].is_job_over or found[Endings].is_stalled(step_ns)
+    is_moving = is_running and not is_over
     return found.with_part(replace(found[Run], is_running=is_moving))
 
 

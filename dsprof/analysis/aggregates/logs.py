@@ -49,6 +49,11 @@ class Logs(Aggregate):
                 found[value] = found.get(value, 0) | 1 << rank
         return found
 
+    @property
+    def is_job_over(self) -> bool:
+        """Whether Slurm says that it ended the job, and not to start it again."""
+        return not {"time limit", "cancelled"}.isdisjoint(self.values(SLURM))
+
     def kinds(self) -> list[str]:
         """Return the kinds of facts that there are, by name."""
         return sorted({kind for log in self.ranks.values() for kind in log.facts})

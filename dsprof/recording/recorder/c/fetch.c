@@ -45,7 +45,7 @@ static int end_release(const Wrapper *self)
     return done == NULL ? -1 : 0;
 }
 
-static void replace(PyObject **kept, PyObject *object)
+static void keep(PyObject **kept, PyObject *object)
 {
     PyObject *old = *kept;
     *kept = held(object);
@@ -65,7 +65,7 @@ static int begin(const Wrapper *self, int kind)
     Context *context = outer == NULL ? NULL : new_context(outer);
     int failed = id == NULL || context == NULL;
     if (!failed) {
-        replace(&state->outer, (PyObject *)outer);
+        keep(&state->outer, (PyObject *)outer);
         state->fetch = context->fetch = PyLong_AsLongLong(id);
         state->submit_ns = now_ns();
         context->wire_ops = context->coalesced = 0;
@@ -183,7 +183,7 @@ static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
     if (state->scope != self->hot->scope || state->thread != thread) {
         if (end_release(self) < 0)
             return -1;
-        replace(&state->scope, self->hot->scope);
+        keep(&state->scope, self->hot->scope);
         state->start_ns = start_ns;
         state->thread = thread;
         state->elements = 0;
@@ -217,8 +217,8 @@ PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs)
 
 static int fetching_init(Fetching *self, PyObject *args, PyObject *kwargs)
 {
-    replace(&self->outer, (PyObject *)nobody);
-    replace(&self->scope, Py_None);
+    keep(&self->outer, (PyObject *)nobody);
+    keep(&self->scope, Py_None);
     return 0;
 }
 

@@ -19,7 +19,7 @@
 
 /* A collective in the live state: the words of `dsprof.trace.dumps.state_file`. */
 enum word { ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD, CALL_WORDS };
-enum { UNFOLLOWED = 1, PEER_SHIFT = 32, MOST_RECORDS = 200000 };
+enum { UNFOLLOWED = 1, MOST_RECORDS = 200000 };
 
 typedef struct { /* where the live state has what, in words */
     long long ring, calls, passed, groups, old, old_calls, lost;
