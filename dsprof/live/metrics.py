@@ -196,7 +196,7 @@ _OF_RANKS = (
     ),
     (
         "dsprof_rank_silent",
-        "1 if the rank has written nothing for 10 seconds",
+        "1 if the rank has shown no sign of life for 10 seconds, or is gone",
         lambda rank: float(rank.state in ("silent", "gone")),
     ),
     (

@@ -196,7 +196,7 @@ _LAST = b"\n]\n"
 """How a trace ends whose process has ended."""
 
 _FRESH_S = 15.0
-"""A file that was written so long ago may still grow: a living process writes at least every 5 s."""
+"""A file written so long ago may still grow: a living process writes at least every 5 s."""
 
 
 def is_growing(run: RunFiles) -> bool:

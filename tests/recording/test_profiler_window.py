@@ -87,12 +87,31 @@ def test_it_covers_the_steps_that_ranks_agreed_on(run: Run) -> None:
     assert run.notes == ["torch.profiler ran from step 7 on"]
 
 
-def test_steps_that_have_begun_are_not_profiled(run: Run) -> None:
+def test_of_steps_that_are_partly_over_the_rest_is_profiled(run: Run) -> None:
     run.train(5)
-    run.window.want(range(3, 20))
-    run.train(10)
+    run.window.want(range(3, 9))
+    run.train(1)
+    assert run.is_open()
+    run.train(9)
     assert not run.is_open()
+    assert run.end().count("aten::add_") == 3
+    assert run.notes == ["torch.profiler ran from step 6 on"]
+
+
+def test_steps_that_are_over_are_noted(run: Run) -> None:
+    run.train(5)
+    run.window.want(range(1, 4))
+    run.train(5)
     assert run.end() == []
+    assert run.notes == ["torch.profiler did not run from step 1 on: these steps were over"]
+
+
+def test_a_window_that_waits_is_not_lost_to_a_later_one(run: Run) -> None:
+    run.window.want(range(7, 9))
+    run.window.want(range(1, 4))
+    run.train(12)
+    assert run.end().count("aten::add_") == 2
+    assert run.notes == ["torch.profiler ran from step 7 on"]
 
 
 def test_it_is_short(run: Run) -> None:

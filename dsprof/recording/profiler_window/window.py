@@ -25,7 +25,7 @@ _LOOK_S = 0.05
 _PATIENCE_S = 10.0
 """Another thread waits so long until the main thread has ended the window."""
 
-_WRITTEN_WITHIN_S = 60.0
+_WRITTEN_WITHIN_S = 10.0
 
 
 class ProfilerWindow:
@@ -57,8 +57,8 @@ class ProfilerWindow:
         self._header, self._trace, self._disclose = header, trace, disclose
 
     def want(self, steps: range) -> None:
-        """Profile the first of these steps, if all are still to come."""
-        self._wanted = steps[:_MOST_STEPS]
+        """Profile the first of these steps that are to come, unless a window waits for others."""
+        self._wanted = self._wanted or steps
 
     def slows(self, step: int) -> bool:
         """Say whether a step takes longer because of the last window."""
@@ -68,11 +68,13 @@ class ProfilerWindow:
         """Open or end the window; a step has just ended."""
         if self._profile is not None:
             if step + 1 >= self._steps.stop:
-                self._end()
+                self._end_here()
         elif self._wanted and step + 1 >= self._wanted.start:
             wanted, self._wanted = self._wanted, range(0)
-            if step + 1 == wanted.start:
-                self._open(wanted)
+            if step + 1 < wanted.stop:
+                self._open(range(step + 1, wanted.stop)[:_MOST_STEPS])
+            else:
+                self._decline(wanted, "these steps were over")
 
     def close(self) -> None:
         """End the window, write its profile, and follow other profilers no more."""
@@ -110,10 +112,12 @@ class ProfilerWindow:
             writer.start()  # first: no profile without something that bounds it
             profile.__enter__()
             self._writer, self._steps = writer, steps
-        except Exception as error:  # noqa: BLE001 - training goes on
+        except BaseException as error:
             self._profile = None
             if writer is not None:
                 writer.end(None)
+            if not isinstance(error, Exception):  # as Ctrl-C
+                raise
             self._fail("capture_profiler", error)
         finally:
             self._is_switching = False
@@ -128,6 +132,11 @@ class ProfilerWindow:
             self._note,
             self._fail,
         )
+
+    def _end_here(self) -> None:
+        """End the window, at once in the main thread and soon from another."""
+        is_main = threading.current_thread() is threading.main_thread()
+        (self._end if is_main else self._end_soon)()
 
     def _end(self) -> None:
         """End the window; does nothing if none is open, or while it opens or ends."""

@@ -145,7 +145,7 @@ class DataQuality:
             title=problem,
             severity=Severity.MEDIUM,
             cause="The log of the job says so.",
-            action=f"{fix}. The record is analysed; up to its last half second is missing.",
+            action=f"{fix}. The record is analysed; up to half a second at its end is missing.",
             ranks=tuple(ranks),
             evidence=(last_completed(ends),),
             confidence="high",
