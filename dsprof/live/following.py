@@ -184,11 +184,11 @@ def _since(chunk: Chunk, step: int) -> Chunk:
 
 
 def _newest(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Return the last of some chunks, and no empty ones."""
+    """Return the last of some chunks, the newest however large it is, and no empty ones."""
     kept, count = [], 0
     for chunk in reversed(chunks):
         count += len(chunk.rows) + len(chunk.events)
-        if count > _MOST_EVENTS:
+        if kept and count > _MOST_EVENTS:
             break
         if len(chunk.rows) or chunk.events:
             kept.append(chunk)
