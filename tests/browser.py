@@ -178,12 +178,23 @@ class Page:
     def wait(self, expression: str, seconds: float = 60) -> float:
         """Wait until an expression is true; seconds that it took, as seen by the page's frames."""
         start = time.monotonic()
-        while not self.evaluate(
-            f"new Promise(f => requestAnimationFrame(() => f(Boolean({expression}))))"
-        ):
+        while not self._is_true(expression):
             if time.monotonic() - start > seconds:
                 raise BrowserError(f"not true within {seconds} s: {expression}")
         return time.monotonic() - start
+
+    def _is_true(self, expression: str) -> bool:
+        """Ask in the next frame; while a page gives way to another one, nothing is true."""
+        try:
+            return bool(
+                self.evaluate(
+                    f"new Promise(f => requestAnimationFrame(() => f(Boolean({expression}))))"
+                )
+            )
+        except BrowserError as error:
+            if "navigated or closed" not in str(error):
+                raise
+            return False
 
     def complaints(self) -> list[str]:
         """Errors and warnings: console, exceptions, violations of the page's own policy."""

@@ -185,7 +185,8 @@ def _since(chunk: Chunk, step: int) -> Chunk:
 
 def _newest(chunks: Sequence[Chunk]) -> list[Chunk]:
     """Return the last of some chunks, the newest however large it is, and no empty ones."""
-    kept, count = [], 0
+    kept: list[Chunk] = []
+    count = 0
     for chunk in reversed(chunks):
         count += len(chunk.rows) + len(chunk.events)
         if kept and count > _MOST_EVENTS:
