@@ -116,10 +116,7 @@ static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *size
     PyObject *group = PyTuple_GetItem(args, 0);
     if ((PyObject *)Py_TYPE(group) != self->held[PLAIN_GROUP])
         return 0;
-    int found = measure_all(self, args, sizes);
-    if (found > 0 && find_group(self, group) < 0)
-        return -1;
-    return found;
+    return measure_all(self, args, sizes);
 }
 
 /* Whether a kernel in the dispatcher has recorded the call: another thread may have brought kernels
@@ -198,6 +195,7 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     int is_followed = work != Py_None, failed = -1;
     PyObject *thread = thread_key(), *options = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
     PyObject *site = NULL, *seq = NULL, *id = NULL, *record = NULL, *is_async = NULL, *kind = NULL;
+    PyObject *group_id = NULL;
     int noted = thread == NULL ? -1 : was_noted_below(self, thread, issue_ns);
     if (noted) {
         failed = noted;
@@ -210,8 +208,10 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     if (context == NULL || (site = site_of(self, context)) == NULL)
         goto done;
     context = context_of(hot, thread); /* looking for the site runs Python */
-    if (context == NULL || (id = next_of(hot->ids)) == NULL ||
-        (seq = next_of(self->held[COUNT])) == NULL)
+    /* Only now: while the call ran, another thread may have called for another group. */
+    if (context == NULL || find_group(self, PyTuple_GetItem(args, 0)) < 0 ||
+        (group_id = held(self->held[GROUP_ID])) == NULL ||
+        (seq = next_of(self->held[COUNT])) == NULL || (id = next_of(hot->ids)) == NULL)
         goto done;
     context->wire_ops++;
     is_async = PyObject_GetAttr(options, NAME("asyncOp"));
@@ -229,7 +229,7 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
         goto done;
     PyObject *fields[] = {
         held(id),
-        held(self->held[GROUP_ID]),
+        held(group_id),
         held(seq),
         PyLong_FromLongLong(sizes->nbytes),
         PyLong_FromLongLong(sizes->elements),
@@ -264,7 +264,7 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     if (record == NULL)
         goto done;
     int64_t call[CALL_WORDS] = {
-        PyLong_AsLongLong(id), PyLong_AsLongLong(seq), PyLong_AsLongLong(self->held[GROUP_ID]),
+        PyLong_AsLongLong(id), PyLong_AsLongLong(seq), PyLong_AsLongLong(group_id),
         PyLong_AsLongLong(kind), sizes->nbytes, issue_ns, PyLong_AsLongLong(site),
         PyLong_AsLongLong(hot->step), is_followed ? 0 : return_ns, PyLong_AsLongLong(thread),
     };
@@ -286,6 +286,7 @@ done:
     Py_XDECREF(record);
     Py_XDECREF(is_async);
     Py_XDECREF(kind);
+    Py_XDECREF(group_id);
     return failed;
 }
 
