@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -51,6 +53,14 @@ class Run:
             self.window.end_step(self.step)
             self.step += 1
 
+    def train_until_it_ends(self, *, within_a_step: bool) -> None:
+        self.train(1)
+        while self.is_open():  # Python code, between whose instructions it may end
+            if within_a_step:
+                torch.ones(3)
+            else:
+                self.train(1)
+
     def end(self) -> list[str]:
         """Return the names of the operators that were written."""
         self.window.close()
@@ -59,6 +69,11 @@ class Run:
 
     def is_open(self) -> bool:
         return bool(self.window._profile)
+
+    def wait_until_written(self) -> None:
+        """Wait for the thread of a window that has ended."""
+        assert self.window._writer is not None
+        self.window._writer.join()
 
 
 def names_in(path: Path) -> list[str]:
@@ -124,9 +139,7 @@ def test_it_is_short(run: Run) -> None:
 def test_memory_and_time_end_it_within_a_step(run: Run, name: str) -> None:
     run.window.want(range(1, 10))
     with patch.object(writing, name, -1):
-        run.train(1)
-        while run.is_open():  # Python code, between whose instructions it ends
-            torch.ones(3)
+        run.train_until_it_ends(within_a_step=True)
     assert "aten::ones" in run.end()
 
 
@@ -177,7 +190,63 @@ def test_a_profiler_of_another_thread_fails_while_the_main_thread_is_blocked(run
         thread.join()
     run.train(10)
     assert "dsprof profiles the main thread" in said[0]
+    run.wait_until_written()
+    run.window.want(range(12, 13))
+    run.train(2)
     assert "aten::add_" in run.end()
+    assert run.notes == [f"torch.profiler ran from step {step} on" for step in (1, 12)]
+
+
+def test_a_profiler_of_the_user_that_does_not_start_leaves_the_next_window(run: Run) -> None:
+    with pytest.raises(TypeError):
+        torch_functions._enable_profiler("no configuration", set())
+    run.window.want(range(1, 3))
+    run.train(1)
+    assert run.is_open()
+
+
+@contextmanager
+def interrupted(name: str) -> Iterator[None]:
+    """Send Ctrl-C to this process when torch has carried out a function."""
+    function = getattr(torch_functions, name)
+
+    def carry_out(*arguments: Any) -> Any:
+        results = function(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return results
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with patch.object(torch_functions, name, carry_out):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("most_s", [-1, 10])
+def test_ctrl_c_while_it_ends_reaches_the_program(run: Run, most_s: float) -> None:
+    run.window.want(range(1, 3))
+    with (
+        patch.object(writing, "_MOST_S", most_s),
+        interrupted("_disable_profiler"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run.train_until_it_ends(within_a_step=most_s < 0)
+    assert not run.is_open()
+    run.wait_until_written()
+    run.window.want(range(12, 14))
+    run.train(20)
+    assert run.end().count("aten::add_") == 2
+
+
+def test_ctrl_c_while_it_begins_reaches_the_program(run: Run) -> None:
+    run.window.want(range(1, 3))
+    with pytest.raises(KeyboardInterrupt), interrupted("_enable_profiler"):
+        run.train(1)
+    assert not torch.autograd._profiler_enabled()
+    run.window.want(range(3, 5))
+    run.train(9)
+    assert run.end().count("aten::add_") == 2
 
 
 def test_none_is_opened_beside_a_profiler_of_the_user(run: Run) -> None:

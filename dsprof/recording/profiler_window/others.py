@@ -55,10 +55,15 @@ class OtherProfilers:
     def _around_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def begin(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_ours():
-                self._threads.add(get_ident())  # first: then ours does not begin any more
+            if self._is_ours():
+                return original(*args, **kwargs)
+            self._threads.add(get_ident())  # first: then ours does not begin any more
+            try:
                 self._give_way()
-            return original(*args, **kwargs)
+                return original(*args, **kwargs)
+            except BaseException:
+                self._threads.discard(get_ident())
+                raise
 
         return begin
 

@@ -116,6 +116,8 @@ class ProfilerWindow:
             self._profile = None
             if writer is not None:
                 writer.end(None)
+                if sys.modules["torch"].autograd._profiler_enabled():
+                    _disable()
             if not isinstance(error, Exception):  # as Ctrl-C
                 raise
             self._fail("capture_profiler", error)
@@ -143,13 +145,13 @@ class ProfilerWindow:
         profile, writer = self._profile, self._writer
         if self._is_switching or profile is None or writer is None:
             return
-        self._is_switching = True
         results = None
         try:
+            self._is_switching = True
             results = _results(profile)
         except Exception as error:  # noqa: BLE001 - training goes on
             self._fail("capture_profiler", error)
-        finally:
+        finally:  # also after Ctrl-C
             self._profile, self._is_switching = None, False
             writer.end(results)
 
@@ -195,9 +197,17 @@ def _new_profile(device: str) -> Any:
 def _results(profile: Any) -> Any:
     """End a profile as torch does; some releases would also make a table of it, in Python."""
     torch = sys.modules["torch"]
-    if profile.use_device:
-        getattr(torch, profile.use_device).synchronize()
     try:
-        return torch.autograd.profiler._disable_profiler()
+        if profile.use_device:
+            getattr(torch, profile.use_device).synchronize()
+    finally:  # also after Ctrl-C
+        results = _disable()
+    return results
+
+
+def _disable() -> Any:
+    profiler = sys.modules["torch"].autograd.profiler
+    try:
+        return profiler._disable_profiler()
     finally:
-        torch.autograd.profiler._run_on_profiler_stop()
+        profiler._run_on_profiler_stop()
