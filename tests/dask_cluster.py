@@ -12,13 +12,13 @@ _SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.diagnosti
 
 
 @contextmanager
-def cluster(workers: int, **settings: object) -> Iterator[LocalCluster]:
-    """Start workers of one thread each, which inherit the environment."""
+def cluster(workers: int, threads: int = 1, **settings: object) -> Iterator[LocalCluster]:
+    """Start workers of so many threads each, which inherit the environment."""
     with (
         dask_settings(_SETTINGS, **settings),
         LocalCluster(
             n_workers=workers,
-            threads_per_worker=1,
+            threads_per_worker=threads,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
         ) as started,

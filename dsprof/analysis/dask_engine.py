@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsprof._version import __version__
-from dsprof.analysis.engine import Job, Progress, fold, parted, shown
+from dsprof.analysis.engine import Job, Progress, fold, parted
 from dsprof.analysis.freed_memory import kept_freed_memory
 from dsprof.errors import DsprofError
 
@@ -36,7 +36,7 @@ class DaskEngine:
         """
         with self._client() as client, _plain_errors(self._address):
             # Merged when all are read: a merge beside a task that kills its worker dies with it.
-            parts = list(shown(_results(client, job, tasks), len(tasks), progress))
+            parts = _read(client, job, tasks, progress)
             # Neighbours are merged: those of one worker need not be sent.
             places = client.who_has(parts)
             parts.sort(key=lambda part: places[part.key])
@@ -114,23 +114,36 @@ def _check_versions(client: Client) -> None:
             )
 
 
-def _results(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Iterator[tuple[int, Any]]:
-    """Yield how many tasks each part had, and where its result is.
+def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> list[Any]:
+    """Return the futures of what parts of the tasks gave.
 
-    Dask blames all tasks of a worker that dies: those are repeated, each with nothing beside it.
+    Dask blames all tasks of a worker that dies, also those that it repeats because a worker took
+    their results with it: they are tried again, each with nothing new beside it.
     """
     from distributed import as_completed
 
     parts = parted(tasks, sum(client.nthreads().values()))
     # Dask looks for futures in what it is given, but not in a partial.
-    work = partial(_worked, job.of_part)
-    leaves = {client.submit(partial(work, part), pure=False): part for part in parts}
-    for future in as_completed(list(leaves), loop=client.loop):
+    work, alone = partial(_worked, job.of_part), partial(_worked, job.work)
+    held = {
+        client.submit(partial(work, part), pure=False): [(alone, task) for task in part]
+        for part in parts
+    }
+    done = 0
+    for future in as_completed(list(held), loop=client.loop):
         if not _has_killed(future):
-            yield len(leaves.pop(future)), future
-    for task in (task for part in leaves.values() for task in part):
-        future = client.submit(partial(_worked, job.work, task), pure=False)
-        yield 1, client.submit(partial(job.lost, task)) if _has_killed(future) else future
+            done += len(held[future])
+            progress(done, len(tasks))
+    while killed := [future for future in held if _has_killed(future)]:
+        left = [again for future in killed for again in held.pop(future)]
+        for done, (call, task) in enumerate(left, len(tasks) - len(left) + 1):
+            future = client.submit(partial(call, task), pure=False)
+            if _has_killed(future):
+                call = job.lost
+                future = client.submit(partial(call, task), pure=False)
+            held[future] = [(call, task)]
+            progress(done, len(tasks))
+    return list(held)
 
 
 def _worked(work: Callable[[T], R], task: T) -> R:

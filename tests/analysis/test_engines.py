@@ -115,6 +115,67 @@ def test_only_the_task_that_kills_workers_is_lost(cluster: str, tmp_path: Path) 
     assert deadly(DaskEngine(cluster), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
 
 
+_HONEST, _KILLER = b"honest", b"killer"
+
+
+def beside(task: tuple[bytes, int]) -> list[bytes]:
+    """Tell the test that a task has begun; kill the process or go on, as the test then says."""
+    name, port = task
+    with socket.create_connection(("127.0.0.1", port)) as begun:
+        begun.sendall(name)
+        if begun.recv(1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return [name]
+
+
+def lost_beside(task: tuple[bytes, int]) -> list[bytes]:
+    return [b"lost " + task[0]]
+
+
+@pytest.mark.dist
+def test_what_is_read_again_beside_the_task_that_kills_is_not_lost() -> None:
+    """Dask blames a task after two deaths of its worker, whose results are lost with it."""
+    is_read = Event()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        started_cluster(1, threads=2) as found,
+    ):
+
+        def direct() -> None:
+            begun: dict[bytes, socket.socket] = {}
+
+            def kill(process: socket.socket) -> None:
+                with process:
+                    process.sendall(b"!")
+                    process.recv(1)
+
+            def wait_for(name: bytes) -> socket.socket:
+                while name not in begun:
+                    one = listener.accept()[0]
+                    begun[one.recv(16)] = one
+                return begun.pop(name)
+
+            for _ in range(2):
+                wait_for(_HONEST).close()
+                is_read.wait()
+                kill(wait_for(_KILLER))
+                with wait_for(_HONEST):
+                    kill(wait_for(_KILLER))
+            wait_for(_HONEST).close()
+
+        def told(done: int, total: int) -> None:
+            is_read.set()
+
+        directing = Thread(target=direct, daemon=True)
+        directing.start()
+        port = listener.getsockname()[1]
+        result = DaskEngine(address_of(found)).merged(
+            Job(beside, add, lost_beside), [(_HONEST, port), (_KILLER, port)], told
+        )
+        directing.join()
+    assert sorted(result) == [_HONEST, b"lost " + _KILLER]
+
+
 def bottomless(task: int) -> list[int]:
     """Call itself without end."""
     return bottomless(task)
