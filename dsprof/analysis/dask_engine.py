@@ -124,7 +124,8 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
 
     parts = parted(tasks, sum(client.nthreads().values()))
     # Dask looks for futures in what it is given, but not in a partial.
-    work, alone = partial(_worked, job.of_part), partial(_worked, job.work)
+    work: Callable[[Sequence[T]], R] = partial(_worked, job.of_part)
+    alone: Callable[[T], R] = partial(_worked, job.work)
     held = {
         client.submit(partial(work, part), pure=False): [(alone, task) for task in part]
         for part in parts
@@ -139,8 +140,7 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
         for done, (call, task) in enumerate(left, len(tasks) - len(left) + 1):
             future = client.submit(partial(call, task), pure=False)
             if _has_killed(future):
-                call = job.lost
-                future = client.submit(partial(call, task), pure=False)
+                future, call = client.submit(partial(job.lost, task), pure=False), job.lost
             held[future] = [(call, task)]
             progress(done, len(tasks))
     return list(held)
