@@ -8,7 +8,7 @@ shows beyond them, `missing` names: those ranks are read again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -16,10 +16,12 @@ import numpy as np
 
 from dsprof.analysis.rank.bars import Bar, StepDetail, dumped
 from dsprof.analysis.rank.intervals import (
+    Array,
     Intervals,
     completion,
     copies,
     exposed,
+    int_column,
     phases,
     without_size,
 )
@@ -41,6 +43,7 @@ STREAMS = 4  # of a device, the busiest
 _GAPS = 1000  # of a step: kernels that are closer are drawn as one
 WHOLE = -1  # in place of a step: all that a rank without steps recorded
 DUMP = -2  # in place of a step: what a flight recorder held
+_NONE: Array = np.zeros(0, np.int64)
 _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "copies"}
 
 
@@ -199,24 +202,18 @@ class _Artist:
     def draw(self, step: Step) -> StepDetail:
         begun = np.array([step.start_ns], np.int64)
         shift = int(self._clock.on_run(begun)[0]) - step.start_ns
-        bars: list[Bar] = []
-        left_out = 0
-        for lane in (
+        lanes = [
             self._activity(step),
             self._phases(step),
             self._collectives(step),
             self._copies(step),
             *self._streams(step),
-        ):
-            longest = sorted(lane, key=lambda bar: bar.start_ns - bar.end_ns)[:BARS_PER_LANE]
-            left_out += len(lane) - len(longest)
-            bars += sorted(longest, key=lambda bar: bar.start_ns)
-        moved = tuple(
-            replace(bar, start_ns=bar.start_ns + shift, end_ns=bar.end_ns + shift) for bar in bars
-        )
-        return StepDetail(step.start_ns + shift, step.end_ns + shift, moved, left_out)
+        ]
+        bars = tuple(bar for lane in lanes for bar in lane.longest(shift))
+        left_out = sum(map(len, lanes)) - len(bars)
+        return StepDetail(step.start_ns + shift, step.end_ns + shift, bars, left_out)
 
-    def _activity(self, step: Step) -> list[Bar]:
+    def _activity(self, step: Step) -> _Lane:
         """Draw the parts of the step; what is in none of them is idle only where kernels say so."""
         rest = Intervals(np.array([step.start_ns]), np.array([step.end_ns]))
         gap_ns = 0 if self._device is None else (step.end_ns - step.start_ns) // _GAPS
@@ -227,38 +224,37 @@ class _Artist:
             rest = rest - parts[kind]
         if parts:
             parts["idle" if self._shows_idle(step) else "other"] = rest
-        return [
-            Bar("activity", kind, start, end)
-            for kind, part in parts.items()
-            for start, end in zip(part.starts.tolist(), part.ends.tolist(), strict=True)
-        ]
+        return _Lane.of_kinds("activity", parts)
 
     def _shows_idle(self, step: Step) -> bool:
         return self._trace.device is not None or step.step in self._covered
 
-    def _phases(self, step: Step) -> list[Bar]:
+    def _phases(self, step: Step) -> _Lane:
         spans = self._spans.get(step.step, [])
-        return [Bar("phase", span.name, span.start_ns, span.end_ns) for span in spans]
+        return _Lane.of_records(
+            spans, lambda i, begin, end: Bar("phase", spans[i].name, begin, end)
+        )
 
-    def _collectives(self, step: Step) -> list[Bar]:
+    def _collectives(self, step: Step) -> _Lane:
         rows = self._trace.collectives
-        bars = []
-        for i in np.flatnonzero((rows.step == step.step) & rows.on_wire).tolist():
-            end = int(self._done_ns[i]) or int(max(rows.return_ns[i], rows.pending_ns[i]))
-            group = self._trace.groups.get(int(rows.group[i]))
-            bars.append(
-                Bar(
-                    "communication",
-                    rows.words[rows.op[i]],
-                    int(rows.issue_ns[i]),
-                    end,
-                    self._label(i),
-                    "" if group is None else ROLES.get(group.role, group.label),
-                    self._flushes.get(int(rows.flush[i]))
-                    or self._fetches.get(int(rows.fetch[i]), ""),
-                )
-            )
-        return bars
+        mine = np.flatnonzero((rows.step == step.step) & rows.on_wire)
+        known = np.maximum(rows.return_ns[mine], rows.pending_ns[mine])
+        ends = np.where(self._done_ns[mine], self._done_ns[mine], known)
+        starts = rows.issue_ns[mine].astype(np.int64)
+        return _Lane(starts, ends, lambda i, begin, end: self._collective(int(mine[i]), begin, end))
+
+    def _collective(self, i: int, start_ns: int, end_ns: int) -> Bar:
+        rows = self._trace.collectives
+        group = self._trace.groups.get(int(rows.group[i]))
+        return Bar(
+            "communication",
+            rows.words[rows.op[i]],
+            start_ns,
+            end_ns,
+            self._label(i),
+            "" if group is None else ROLES.get(group.role, group.label),
+            self._flushes.get(int(rows.flush[i])) or self._fetches.get(int(rows.fetch[i]), ""),
+        )
 
     def _label(self, i: int) -> str:
         """Say what is known of a collective: size, manner, calling line."""
@@ -272,14 +268,13 @@ class _Artist:
         ]
         return ", ".join(filter(None, words))
 
-    def _copies(self, step: Step) -> list[Bar]:
-        return [
-            Bar("copies", "copies", copy.start_ns, copy.end_ns, _copy_label(copy))
-            for copy in self._trace.copies
-            if copy.step == step.step
-        ]
+    def _copies(self, step: Step) -> _Lane:
+        mine = [copy for copy in self._trace.copies if copy.step == step.step]
+        return _Lane.of_records(
+            mine, lambda i, begin, end: Bar("copies", "copies", begin, end, _copy_label(mine[i]))
+        )
 
-    def _streams(self, step: Step) -> Iterator[list[Bar]]:
+    def _streams(self, step: Step) -> Iterator[_Lane]:
         """Draw the busiest streams of a device; kernels that follow each other at once are one."""
         device = self._device
         if device is None:
@@ -290,15 +285,48 @@ class _Artist:
         busy_ns = np.bincount(place, lengths, len(streams))
         gap_ns = (step.end_ns - step.start_ns) // _GAPS
         for number in np.argsort(-busy_ns, kind="stable")[:STREAMS]:
-            bars = []
+            parts = {}
             for kind, name in _KERNELS.items():
                 mine = inside & (place == number) & (device.kind == kind)
                 busy = Intervals.union(device.start_ns[mine], device.end_ns[mine])
-                runs = _joined(busy, gap_ns)
-                pairs = zip(runs.starts.tolist(), runs.ends.tolist(), strict=True)
-                lane = f"stream {int(streams[number])}"
-                bars += [Bar(lane, name, begin, end) for begin, end in pairs]
-            yield bars
+                parts[name] = _joined(busy, gap_ns)
+            yield _Lane.of_kinds(f"stream {int(streams[number])}", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Bars before they are made: of a crowded lane most never are."""
+
+    starts: Array
+    ends: Array
+    bar: Callable[[int, int, int], Bar]  # of a place, with this start and end
+
+    @classmethod
+    def of_kinds(cls, name: str, parts: Mapping[str, Intervals]) -> _Lane:
+        """Put parts of several kinds into one lane."""
+        kinds = [kind for kind, part in parts.items() for _ in range(len(part.starts))]
+        return cls(
+            np.concatenate([_NONE, *(part.starts for part in parts.values())]),
+            np.concatenate([_NONE, *(part.ends for part in parts.values())]),
+            lambda i, begin, end: Bar(name, kinds[i], begin, end),
+        )
+
+    @classmethod
+    def of_records(
+        cls, records: Sequence[Phase | Copy], bar: Callable[[int, int, int], Bar]
+    ) -> _Lane:
+        """Put records into a lane."""
+        return cls(int_column(records, "start_ns"), int_column(records, "end_ns"), bar)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def longest(self, shift: int) -> Iterator[Bar]:
+        """Make the longest bars, in order of time, and move them by `shift` ns."""
+        chosen = np.argsort(self.starts - self.ends, kind="stable")[:BARS_PER_LANE]
+        chosen = chosen[np.argsort(self.starts[chosen], kind="stable")]
+        times = (self.starts[chosen] + shift, self.ends[chosen] + shift)
+        return map(self.bar, chosen.tolist(), *(column.tolist() for column in times))
 
 
 def _joined(part: Intervals, gap_ns: int) -> Intervals:
