@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 _MOST_NAMED = 12
 
@@ -83,6 +84,7 @@ TIME_UNITS: Units = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
 RATE_UNITS: Units = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s"))
 
 
+@lru_cache(1 << 10)  # thousands of collectives have a few sizes
 def size(nbytes: float) -> str:
     """Show bytes in the binary unit that keeps about three figures: `1.50 MiB`."""
     return scaled(nbytes, BINARY_UNITS)

@@ -203,6 +203,7 @@ class CollectivesBuilder:
             columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
         _complete_batches(columns)
         count = len(columns["op"])
+        columns = {name: _held_once(column) for name, column in columns.items()}
         columns |= {"is_untimed": np.zeros(count, np.bool_), "bound_ns": np.zeros(count, np.int64)}
         return Collectives(words=list(self._vocabulary), **columns)
 
@@ -226,6 +227,13 @@ def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         and values.max() <= _SMALL
     )
     return values.astype(np.int32) if small else values
+
+
+def _held_once(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a column of equal values, as many are, as a view of one: a copy can be changed."""
+    if not len(values) or values[0] != values[-1] or (values != values[0]).any():
+        return values
+    return np.broadcast_to(values[:1].copy(), len(values))
 
 
 def _dtype(name: str) -> type:

@@ -287,3 +287,13 @@ def test_rows_keep_their_order_however_many_parts_they_come_in() -> None:
     assert rows.issue_ns.tolist() == times_ns
     assert rows.id.tolist() == list(range(150))
     assert [rows.words[code] for code in rows.op] == ["op 0", "op 1"] * 75
+
+
+def test_a_column_of_equal_values_holds_one_of_them() -> None:
+    builder = CollectivesBuilder()
+    for n, site in enumerate((5, 5, 6, 5)):
+        builder.add([COMM_LINE(args=Collective(n, 1, n, 64, 16, n, site=site), name="op")])
+    rows = builder.build()
+    assert rows.group.tolist() == [1] * 4
+    assert rows.group.strides == (0,)
+    assert rows.site.tolist() == [5, 5, 6, 5]

@@ -16,7 +16,7 @@ from dsprof.analysis.alignment.matching import (
     match,
 )
 from dsprof.analysis.collectives import SYNCHRONISING, family
-from dsprof.analysis.rank.intervals import Array, blocked, completion
+from dsprof.analysis.rank.intervals import Array, blocked, completed
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
@@ -131,7 +131,7 @@ def _ends(trace: RankTrace) -> IntArray:
     A profiler's times count from its first line, which need not be the earliest event.
     """
     rows = trace.collectives
-    return rows.done_ns if trace.device is not None else completion(rows)[1]
+    return rows.done_ns if trace.device is not None else completed(rows)
 
 
 def _kinds(trace: RankTrace) -> Array:

@@ -18,7 +18,7 @@ from dsprof.analysis.rank.bars import Bar, StepDetail, dumped
 from dsprof.analysis.rank.intervals import (
     Array,
     Intervals,
-    completion,
+    completed,
     copies,
     exposed,
     int_column,
@@ -150,7 +150,7 @@ def _without_steps(trace: RankTrace, clock: RankClock) -> dict[int, StepDetail]:
 def _recording(trace: RankTrace) -> Step | None:
     """Return what a trace without steps covers, as a step; None where it has no times."""
     rows, device = trace.collectives, trace.device
-    starts, ends = [rows.issue_ns], [completion(rows)[1]]
+    starts, ends = [rows.issue_ns], [completed(rows)]
     if device is not None:
         starts, ends = [*starts, device.start_ns], [*ends, device.end_ns]
     first = min((int(column.min()) for column in starts if len(column)), default=0)
@@ -169,7 +169,7 @@ class _Artist:
     def __init__(self, trace: RankTrace, clock: RankClock) -> None:
         self._trace = trace
         self._clock = clock
-        self._done_ns = completion(trace.collectives)[1]
+        self._done_ns = completed(trace.collectives)
         self._unsized = without_size(trace.collectives)
         self._flushes = {flush.id: _bucket(flush) for flush in trace.flushes}
         self._fetches = {fetch.id: fetch.module for fetch in trace.fetches}

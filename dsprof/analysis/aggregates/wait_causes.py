@@ -11,7 +11,7 @@ import numpy as np
 from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_sums
 from dsprof.analysis.rank.group_by import group_rows
-from dsprof.analysis.rank.intervals import Array, completion
+from dsprof.analysis.rank.intervals import Array, completed
 from dsprof.analysis.rank.steps import detailed_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
 from dsprof.trace.columns import BoolArray, IntArray
@@ -102,7 +102,7 @@ def _times(trace: RankTrace) -> tuple[Array, Array, Array, Array]:
     issue = rows.issue_ns.astype(np.int64)
     waited = rows.is_async & (rows.wait_ns > 0)
     lead = np.where(waited, np.maximum(rows.wait_ns - issue, 0), 0)
-    _, done = completion(rows)
+    done = completed(rows)
     in_flight = np.where(done > 0, np.maximum(done - issue, 0), 0)
     return waited.astype(np.int64), lead, (done > 0).astype(np.int64), in_flight
 

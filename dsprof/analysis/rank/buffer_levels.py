@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.rank.intervals import Array, completion
+from dsprof.analysis.rank.intervals import Array, completed
 from dsprof.analysis.rank.steps import in_steps
 from dsprof.trace.rank_trace import RankTrace
 
@@ -40,7 +40,7 @@ def reducing_by_step(trace: RankTrace, steps: Array) -> dict[int, int]:
     """Return the most bytes of gradient buckets that were in flight at once in each of `steps`."""
     rows = trace.collectives
     flushed = np.flatnonzero((rows.flush > 0) & rows.on_wire & in_steps(rows.step, steps))
-    done_ns = completion(rows)[1][flushed]
+    done_ns = completed(rows)[flushed]
     return _highest_by_step(
         np.tile(rows.step[flushed], 2),
         np.concatenate([rows.issue_ns[flushed], done_ns]),

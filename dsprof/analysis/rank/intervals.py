@@ -130,13 +130,19 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
     call returned; and not before it was last seen pending. A wait that blocked shows the moment,
     unless only bounds of the wait are known.
     """
-    returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
-    latest = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_async, 0, returned))
+    latest = completed(rows)
     held = (rows.done_ns == rows.waited_ns) & (rows.blocked_ns > WAIT_OVERHEAD_NS)
     exact = ~rows.is_async | (held & ~rows.is_estimated)
     seen_pending = np.maximum(rows.pending_ns, rows.issue_ns)
     earliest = np.where(exact, latest, np.minimum(seen_pending, latest))
-    return earliest.astype(np.int64), latest.astype(np.int64)
+    return earliest.astype(np.int64, copy=False), latest
+
+
+def completed(rows: Collectives) -> Array:
+    """Return when each collective was complete at the latest, as `completion` does."""
+    returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
+    latest = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_async, 0, returned))
+    return latest.astype(np.int64, copy=False)
 
 
 def unseen(rows: Collectives) -> BoolArray:
