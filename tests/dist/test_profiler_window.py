@@ -25,7 +25,7 @@ def test_all_ranks_profile_the_steps_that_were_asked_for(tmp_path: Path) -> None
     launch(PROGRAMS / "profiled.py", args=[tmp_path], env=variables).check()
     asked = []
     for rank in range(2):
-        file = tmp_path / f"profile.rank{rank:05d}.json.gz"
+        file = tmp_path / f"trace.rank{rank:05d}.profile.gz"
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
         assert [event["name"] for event in events].count("aten::mul_") == 5
         kept = read_trace(tmp_path / f"trace.rank{rank:05d}.json").kept.values()
@@ -35,5 +35,5 @@ def test_all_ranks_profile_the_steps_that_were_asked_for(tmp_path: Path) -> None
         texts = [note.text for note in trace.notes]
         assert f"torch.profiler ran from step {asked[0][0]:,} on" in texts
         assert [path.rsplit("/", 1)[-1] for path in trace.beside] == [
-            f"profile.rank{trace.header.rank:05d}.json.gz"
+            f"trace.rank{trace.header.rank:05d}.profile.gz"
         ]

@@ -23,6 +23,7 @@ from dsprof.recording.profiler_window.window import ProfilerWindow
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.trace.reader import read_header
 from dsprof.trace.readers.kineto import READER
+from dsprof.trace.rolling.parts import PROFILE, part_of
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Header, Note
 from tests.factories import kineto
@@ -38,9 +39,10 @@ class Run:
         self.notes: list[str] = []
         self.failures: list[BaseException] = []
         self.window = ProfilerWindow(self._note, lambda _, error: self.failures.append(error))
-        self.path = folder / "profile.1.rank00003.json.gz"
+        self.path = folder / "trace.1.rank00003.profile.gz"
         header = Header(1, "run", 3, 4, "host", os.getpid(), 0, 0, backend="gloo")
         trace = folder / "trace.1.rank00003.json"
+        trace.touch()
         self.window.begin(header, lambda: trace, Redaction(None))
         self.step = 0
 
@@ -294,6 +296,15 @@ def test_without_a_thread_that_bounds_it_none_is_opened(run: Run) -> None:
     assert [str(error) for error in run.failures] == ["no more threads"]
 
 
+def test_a_trace_that_was_put_away_gets_no_profile(run: Run) -> None:
+    run.window.want(range(1, 2))
+    run.train(1)
+    run.path.with_name("trace.1.rank00003.json").unlink()
+    run.train(2)
+    assert run.end() == []
+    assert run.notes == []
+
+
 def test_none_is_opened_while_the_last_is_written(run: Run) -> None:
     run.window.want(range(1, 2))
     written, proceed = writing.write_profile, threading.Event()
@@ -378,7 +389,7 @@ def test_a_report_reads_its_kernels(tmp_path: Path) -> None:
     for file in traces:
         header = read_header(file)
         text = kineto.document(kineto.steps(3, 20, 5), 5, host_name="elsewhere", traceName="/home")
-        path = profile_file.path_beside(file)
+        path = part_of(file, PROFILE)
         profile_file.write_profile(Results(text), path, header, str)
         assert b"elsewhere" not in gzip.decompress(path.read_bytes())
     for trace in read_run(find_run([tmp_path])):

@@ -24,11 +24,6 @@ _METADATA = ("baseTimeNanoseconds", "cuda_runtime_version", "hip_runtime_version
 _DEVICE = ("id", "name", "totalGlobalMem", "numSms")
 
 
-def path_beside(trace: Path) -> Path:
-    """Return where the profile of a rank is written."""
-    return trace.with_name(trace.name.replace("trace", "profile", 1) + ".gz")
-
-
 def write_profile(results: Any, path: Path, header: Header, disclose: Callable[[str], str]) -> None:
     """Write what torch's profiler returned when it ended, as a whole.
 

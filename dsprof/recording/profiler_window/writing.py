@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsprof.recording.profiler_window.profile_file import path_beside, write_profile
+from dsprof.recording.profiler_window.profile_file import write_profile
+from dsprof.trace.rolling.parts import PROFILE, part_of
 from dsprof.trace.schema import Header, Note
 
 _MOST_S = 10.0
@@ -39,7 +40,7 @@ class ProfileWriter(threading.Thread):
             OSError: the system does not say.
         """
         super().__init__(name="dsprof-profiler", daemon=True)
-        self._path, self._steps = path_beside(trace), steps
+        self._trace, self._steps = trace, steps
         self._header, self._disclose = header, disclose
         self._end_soon, self._note, self._fail = end_soon, note, fail
         self._ended = threading.Event()
@@ -58,8 +59,10 @@ class ProfileWriter(threading.Thread):
             while not self._ended.wait(_LOOK_S):
                 if time.monotonic() > self._latest_s or _resident_bytes() > self._largest_bytes:
                     self._end_soon()
-            if self._results is not None:
-                write_profile(self._results, self._path, self._header, self._disclose)
+            # Without its trace it would be in no budget: another has begun, and put that away.
+            if self._results is not None and self._trace.exists():
+                path = part_of(self._trace, PROFILE)
+                write_profile(self._results, path, self._header, self._disclose)
                 self._note(Note(f"torch.profiler ran from step {self._steps.start:,} on"))
         except Exception as error:  # noqa: BLE001 - it may end; training goes on
             self._fail("capture_profiler", error)

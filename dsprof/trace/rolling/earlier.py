@@ -1,8 +1,8 @@
 """Earlier recordings of a rank in the same folder make room for a new one.
 
 A job in a crash loop would fill the disk. So what is over moves into one archive of the rank,
-`trace.rank00003.earlier.zip`, which a report reads as a folder: sums first, then details, of the
-newest recording first. What finds no room is dropped.
+`trace.rank00003.earlier.zip`, which a report reads as a folder: sums first, then details, then
+profiles, of the newest recording first. What finds no room is dropped.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.lines import LINES
 from dsprof.trace.rolling.parts import (
     KEPT,
+    PROFILE,
     SERIES,
     STATE,
     STEPS,
@@ -150,7 +151,7 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
     if os.path.lexists(archive) and not _is_mine(archive):
         raise FileExistsError(archive)
     part = archive.with_name(f".{archive.name}")
-    files = {one.name: one for book in over for one in files_of_rank(book)}
+    files = {one.name: one for book in over for one in _files_of(book)}
     files |= {part_of(book, STATE).name: _state_of(book) for book in over}
     readers: dict[str, _Read] = {
         name: partial(_packed, path) for name, path in files.items() if _is_mine(path)
@@ -165,8 +166,12 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
         os.replace(part, archive)
     for book in over:
         _remove_state(_state_of(book))
-        for path in filter(_is_mine, reversed(files_of_rank(book))):
+        for path in filter(_is_mine, reversed(_files_of(book))):
             path.unlink()
+
+
+def _files_of(book: Path) -> list[Path]:
+    return [*files_of_rank(book), part_of(book, PROFILE)]
 
 
 def _state_of(book: Path) -> Path:
@@ -198,10 +203,10 @@ def _locked(part: Path) -> BinaryIO:
 
 
 def _write(file: BinaryIO, readers: Mapping[str, _Read], room: int) -> None:
-    """Write what finds room: sums of all recordings, then details, those of the newest first."""
+    """Write what finds room: sums, then details, then profiles, of the newest recording first."""
     books = sorted(filter(_BOOK.fullmatch, readers), key=_number, reverse=True)[:MOST_RECORDINGS]
     with zipfile.ZipFile(file, "w") as archive:
-        for endings in ((".json",), (SERIES,), (STATE, *TAILS, KEPT, STEPS)):
+        for endings in ((".json",), (SERIES,), (STATE, *TAILS, KEPT, STEPS), (PROFILE,)):
             for book in books:
                 for name in (book.removesuffix(".json") + ending for ending in endings):
                     read = readers.get(name)

@@ -5,6 +5,7 @@ with the newest lines, and what was copied out of them: `.kept.gz` (details of s
 (sums of single steps) and `.series.gz` (roll-ups). Packed files are gzip members, each with its
 checksum, one after the other: what a killed process was just writing is the last one. The head of
 each says how long it is and of which steps, so that those of some steps are found without the rest.
+`.profile.gz` is what torch.profiler recorded: a file of its own for those that read.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
 STATE = ".state"
 """In an archive: the state of a process that was killed."""
 PARTS = (*TAILS, KEPT, STEPS, SERIES, STATE)
+PROFILE = ".profile.gz"
 ALWAYS = "always"
 """The mode of a rolling recording."""
 
@@ -58,7 +60,7 @@ def possible_parts(book: Path) -> list[Path]:
 
 
 def files_of_rank(book: Path) -> list[Path]:
-    """Return the files that a recording may have, its book first."""
+    """Return the files of a recording that its budget holds, its book first."""
     return [book, *(part_of(book, ending) for ending in PARTS)]
 
 

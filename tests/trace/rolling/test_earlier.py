@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import signal
@@ -21,10 +22,11 @@ from dsprof.trace.dumps import state_file
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.rolling import earlier
 from dsprof.trace.rolling.earlier import put_away
-from dsprof.trace.rolling.parts import files_of_rank
+from dsprof.trace.rolling.parts import PROFILE, files_of_rank, part_of
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.schema import NEW_GROUP, Trailer
 from dsprof.trace.selection import Selection
+from tests.factories import kineto
 from tests.factories.month import STEP_NS, FastMotion, size_of
 from tests.factories.trace import header
 
@@ -129,6 +131,23 @@ def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
     assert [row.steps for row in rows] == [2000] * 3
     spent = [(row.last_step_ns or 0) - (row.first_step_ns or 0) for row in rows]
     assert all(abs(one - 2000 * STEP_NS) < 20 * 10**9 for one in spent)
+
+
+def test_profiles_of_earlier_starts_are_in_the_archive(tmp_path: Path) -> None:
+    record(tmp_path, 0)
+    profile = part_of(tmp_path / BOOK, PROFILE)
+    profile.write_bytes(gzip.compress(kineto.document(kineto.steps(3, 20, 5), host_name="host")))
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert names(tmp_path.iterdir()) == {ARCHIVE}
+    [trace] = read_run(find_run([tmp_path]))
+    assert trace.profile is not None
+    record(tmp_path, 1)
+    part_of(tmp_path / "trace.1.rank00000.json", PROFILE).write_bytes(bytes(BUDGET_BYTES))
+    assert put_away(tmp_path, 0, BUDGET_BYTES).nbytes < BUDGET_BYTES // 8
+    assert names(tmp_path.iterdir()) == {ARCHIVE}
+    run = find_run([tmp_path])
+    assert steps_of(run) == [2000] * 2
+    assert [one.path.name for one in run.strangers] == [profile.name]
 
 
 def test_a_recording_that_is_written_stays(tmp_path: Path) -> None:
