@@ -182,6 +182,35 @@ def test_in_backward_the_site_is_the_line_that_called_it(install: Install) -> No
     assert lines == [here, here, "reduce"]
 
 
+def test_each_thread_counts_for_its_group_while_their_calls_overlap(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 2])
+    is_inside, may_return = threading.Event(), threading.Event()
+    reduce = dist.ProcessGroup.allreduce
+
+    def slow_in_the_first(group: dist.ProcessGroup, *args: Any) -> Any:
+        if group is first and not is_inside.is_set():
+            is_inside.set()
+            may_return.wait()  # as a call in C++, which releases the interpreter lock
+        return reduce(group, *args)
+
+    monkeypatch.setattr(dist.ProcessGroup, "allreduce", slow_in_the_first)
+    recorder = install(ProcessGroupHook)
+    dist.all_reduce(tensor())  # C knows the dtype from now on
+    options: dict[str, Any] = {"args": (tensor(),), "kwargs": {"group": first}}
+    other = threading.Thread(target=dist.all_reduce, daemon=True, **options)
+    other.start()
+    is_inside.wait()
+    dist.all_reduce(tensor(), group=second)
+    dist.all_reduce(tensor(), group=second)
+    may_return.set()
+    other.join()
+    dist.all_reduce(tensor(), group=first)
+    counted = [(group_of(recorder, one).ranks, one.seq) for one in collectives(recorder)[1:]]
+    assert sorted(counted) == [([0, 1], 1), ([0, 1], 2), ([0, 2], 1), ([0, 2], 2)]
+
+
 @pytest.mark.parametrize("kind", IN_DISPATCHER)
 def test_functional_collectives_are_seen_by_the_dispatcher(install: Install, kind: type) -> None:
     import torch.distributed._functional_collectives as functional
