@@ -157,7 +157,8 @@ DASHBOARDS: Mapping[str, Sequence[Panel]] = {
         IN_FLIGHT,
         Panel(
             "Silent ranks",
-            "Ranks that have written nothing for 10 seconds.",
+            "Ranks that have shown no sign of life for 10 seconds, or are gone; with more than 64 "
+            "ranks, hosts that have such a rank.",
             "none",
             {"silent": f"sum(dsprof_rank_silent{_HERE})"},
         ),

@@ -165,8 +165,10 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
     for cause, count in totals.flushes.most_common(_MOST_CAUSES):
         flushes.add_metric([cause], count)
     yield flushes
-    own = CounterMetricFamily("dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself")
-    own.add_metric([], sum(os.times()[:4]))  # with the judgements, its children
+    own = CounterMetricFamily(
+        "dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself, with its judgements"
+    )
+    own.add_metric([], sum(os.times()[:4]))  # judgements are its children
     yield own
 
 
@@ -201,7 +203,7 @@ _OF_RANKS = (
     ),
     (
         "dsprof_rank_lateness_seconds",
-        "How much longer than the rank the others wait in a step",
+        "By how much longer the others wait in a step than the rank",
         lambda rank: _seconds(rank.late_ns),
     ),
     ("dsprof_host_memory_bytes", "Resident memory of the process", lambda rank: rank.rss_bytes),

@@ -36,10 +36,11 @@ class RankNow(msgspec.Struct):
     host: str
     state: State
     step: int | None  # the last that it completed
-    silent_ns: int | None = None  # since its last sign of life; None: it wrote its last line
+    silent_ns: int | None = None  # since its last sign of life; None: unknown, or it has ended
     step_ns: int | None = None  # median of its recent steps
     exposed_ns: int | None = None  # the same of exposed communication
-    late_ns: int | None = None  # how much longer others wait than it in one of them, mean
+    # How much longer the median of the others waits than it in a step, mean over recent steps.
+    late_ns: int | None = None
     in_flight: InFlight | None = None
     rss_bytes: int | None = None
     allocated_bytes: int | None = None

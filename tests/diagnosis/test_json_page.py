@@ -1,18 +1,21 @@
-"""docs/reference/json.md names what the document holds."""
+"""docs/reference/json.md and hangs.md name what the documents hold."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
+from dsprof.analysis.hang.model import CauseKind, Kind
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.live.alerts import Alert
+from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 
-PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
-NAMED = frozenset(re.findall(r"`(?:steps\.)?([a-z_-]+)`", PAGE.read_text()))
+PAGES = Path(__file__).parents[2] / "docs/reference"
 ROWS = (
     model.AnnotationRow,
     model.CopyRow,
@@ -21,16 +24,35 @@ ROWS = (
 )
 
 
+def named(text: str) -> set[str]:
+    return set(re.findall(r"`(?:steps\.)?([a-z_-]+)`", text))
+
+
+REPORT, RUNNING = map(named, (PAGES / "json.md").read_text().split("## A run while it lasts"))
+
+
 @pytest.mark.parametrize("struct", [model.Diagnosis, Finding, Table, Column, *ROWS])
 def test_the_page_names_every_key(struct: type[msgspec.Struct]) -> None:
-    assert set(struct.__struct_fields__) - NAMED == set()
+    assert set(struct.__struct_fields__) - REPORT == set()
+
+
+@pytest.mark.parametrize("struct", [RunNow, RankNow, InFlight, Strip, Alert])
+def test_the_page_names_every_key_of_a_run_while_it_lasts(struct: type[msgspec.Struct]) -> None:
+    assert set(struct.__struct_fields__) - RUNNING == set()
 
 
 def test_the_page_names_every_word_of_a_finding() -> None:
-    assert {one.value for one in (*Status, *Severity)} - NAMED == set()
+    assert {one.value for one in (*Status, *Severity)} - REPORT == set()
+
+
+def test_the_pages_name_every_state() -> None:
+    assert {*get_args(State)} - RUNNING == set()
+    assert {*get_args(Kind), *get_args(CauseKind)} - named(
+        (PAGES / "hangs.md").read_text()
+    ) == set()
 
 
 @pytest.mark.parametrize("row", [model.StepParts, model.CommunicationRow])
 def test_the_page_names_what_a_row_must_have(row: type[msgspec.Struct]) -> None:
     must = {field.name for field in msgspec.structs.fields(row) if field.required}
-    assert must - NAMED - {"step"} == set()
+    assert must - REPORT - {"step"} == set()
