@@ -272,11 +272,15 @@ def _traffic(trace: RankTrace, number: Array) -> tuple[Array, Array, Array]:
 
 
 def _from_counters(trace: RankTrace, number: Array, of: Callable[[CounterRow], int]) -> Array:
-    """Return the sum of what each row of counters says, step by step."""
+    """Return the sum of what each row of counters says, step by step; `number` is ascending."""
     sums: dict[int, int] = defaultdict(int)
     for counters in trace.counters:
         sums[counters.step] += sum(of(row) for row in counters.rows)
-    return np.array([min(max(sums.get(int(n), 0), 0), _LARGEST) for n in number], np.int64)
+    told = np.array([min(max(spent, 0), _LARGEST) for spent in sums.values()], np.int64)
+    place, found = places(np.array([*sums], np.int64), number)
+    column = np.zeros(len(number), np.int64)
+    column[place[found]] = told[found]
+    return column
 
 
 def _sum_or_none(values: list[int | None]) -> int | None:
