@@ -110,6 +110,9 @@ _WORDS, _FLAGS, _NUMBERS = _getters(WORDS), _getters(FLAGS), _getters(NUMBERS)
 _PARTS_PER_BLOCK = 64
 """So many arrays of a column are joined into one: freed, a large array goes back to the system."""
 
+_LEAST_HELD_ONCE = 1 << 14
+"""Shorter columns are small as they are."""
+
 _SMALL = int(np.iinfo(np.int32).max)
 _UNTOLD = Collective(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
@@ -230,8 +233,8 @@ def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _held_once(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a column of equal values, as many are, as a view of one: a copy can be changed."""
-    if not len(values) or values[0] != values[-1] or (values != values[0]).any():
+    """Return a long column of equal values, as many are, as a view of one, which is read-only."""
+    if len(values) < _LEAST_HELD_ONCE or values[0] != values[-1] or (values != values[0]).any():
         return values
     return np.broadcast_to(values[:1].copy(), len(values))
 

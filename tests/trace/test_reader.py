@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dsprof.errors import TraceError
-from dsprof.trace import reader
+from dsprof.trace import rank_trace, reader
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE
 from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.reader import read_header, read_trace
@@ -289,7 +289,8 @@ def test_rows_keep_their_order_however_many_parts_they_come_in() -> None:
     assert [rows.words[code] for code in rows.op] == ["op 0", "op 1"] * 75
 
 
-def test_a_column_of_equal_values_holds_one_of_them() -> None:
+def test_a_long_column_of_equal_values_holds_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_trace, "_LEAST_HELD_ONCE", 4)
     builder = CollectivesBuilder()
     for n, site in enumerate((5, 5, 6, 5)):
         builder.add([COMM_LINE(args=Collective(n, 1, n, 64, 16, n, site=site), name="op")])
