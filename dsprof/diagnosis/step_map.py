@@ -13,7 +13,6 @@ import numpy.typing as npt
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.lateness import lateness
 from dsprof.analysis.run.series import slow_places
 from dsprof.analysis.step_rows import RankSteps
@@ -130,7 +129,7 @@ def blocks_of(count: int, at_most: int, unit: int = 1) -> list[slice]:
 
 def step_layout(steps: Steps) -> Layout | None:
     """Lay out the steps after warm-up; None without any."""
-    ranks, numbers = sorted(steps.ranks), steps.numbers[warmup_steps(len(steps.numbers)) :]
+    ranks, numbers = sorted(steps.ranks), steps.after_warmup
     if not ranks or not numbers:
         return None
     rows = [steps.ranks[rank] for rank in ranks]
@@ -217,11 +216,13 @@ def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]
     """Find the steps that take far longer than their neighbours, the slowest of each block."""
     numbers = [number for block in blocks for number in block]
     lengths = np.array([steps.parts[number].total_ns for number in numbers], np.float64)
+    usual = steps.fair or numbers
+    usual_ns = float(np.median([steps.parts[number].total_ns for number in usual]))
     is_slow = dict(zip(numbers, slow_places(lengths, _SLOW_SHARE).tolist(), strict=True))
     for block in blocks:
         if slow := [number for number in block if is_slow[number]]:
             worst = max(slow, key=lambda number: steps.parts[number].total_ns)
-            times = steps.parts[worst].total_ns / float(np.median(lengths))
+            times = steps.parts[worst].total_ns / usual_ns
             yield _Found("outlier", worst, f"Step {worst} takes {times:.1f} times the median")
 
 

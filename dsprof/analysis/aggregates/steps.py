@@ -23,7 +23,12 @@ from dsprof.analysis.rank.intervals import (
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
-from dsprof.analysis.rank.sampling import kept_steps, longest_steps, steps_left_out
+from dsprof.analysis.rank.sampling import (
+    evenly_spaced,
+    kept_steps,
+    longest_steps,
+    steps_left_out,
+)
 from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
@@ -35,6 +40,7 @@ from dsprof.analysis.rank.steps import (
     on_host_clock,
     places,
     profiled_steps,
+    warmup_steps,
 )
 from dsprof.analysis.step_rows import Parts, RankSteps, means
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -104,6 +110,38 @@ class Steps(Aggregate):
     def numbers(self) -> list[int]:
         """The steps that any rank recorded whole and kept, ascending."""
         return sorted({int(n) for rank in self.ranks.values() for n in rank.number})
+
+    @property
+    def after_warmup(self) -> list[int]:
+        """The same without the first ones, which allocate and compile."""
+        return self.numbers[warmup_steps(len(self.numbers)) :]
+
+    @cached_property
+    def even(self) -> list[int]:
+        """Steps after warm-up over the whole run, at one distance: none chosen for its length.
+
+        All of them, unless a rolling recording has left some out: it keeps slow ones on purpose.
+        """
+        numbers = self.after_warmup
+        if not numbers or numbers[0] >= self.newest_from:
+            return numbers
+        spaced: list[int] = evenly_spaced(np.array(numbers, np.int64)).tolist()
+        return spaced
+
+    @property
+    def newest(self) -> list[int]:
+        """Steps after warm-up since a rolling recording has left none out."""
+        return [number for number in self.after_warmup if number >= self.newest_from] or self.even
+
+    @property
+    def fair(self) -> list[int]:
+        """All steps after warm-up that were not chosen for their length: dense where newest."""
+        return sorted({*self.even, *self.newest})
+
+    @property
+    def series(self) -> list[list[int]]:
+        """The steps in which a change of pace shows, at one distance: of the run, and newest."""
+        return [self.even] if self.even == self.newest else [self.even, self.newest]
 
     @cached_property
     def counted(self) -> list[int]:

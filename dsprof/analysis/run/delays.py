@@ -10,7 +10,6 @@ import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.series import sigma
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.trace.columns import BoolArray
@@ -49,14 +48,17 @@ class _Times(NamedTuple):
 
 def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     """Find which ranks delay the steps that take `slow_share` longer than the median."""
-    kept, beside = _kept(steps), _beside(steps)
+    fair = np.array(steps.fair, np.int64)
+    kept, beside = _times(steps.ranks, fair), _beside(steps)
     if not len(kept.number):
         return None
     usual_ns = int(np.median(kept.total_ns))
     least_ns = max(5 * sigma(kept.total_ns.astype(np.float64)), slow_share * usual_ns)
     if np.mean(kept.total_ns - usual_ns > least_ns) > _OCCASIONAL:
         return None
-    both = _Times(*(np.concatenate(pair, axis=-1) for pair in zip(kept, beside, strict=True)))
+    chosen = _times(steps.ranks, np.setdiff1d(np.array(steps.after_warmup, np.int64), fair))
+    every = zip(kept, chosen, beside, strict=True)
+    both = _Times(*(np.concatenate(parts, axis=-1) for parts in every))
     excess_ns = both.total_ns - usual_ns
     is_long = excess_ns > least_ns
     is_cause = _causes(both, _usual_own(kept), excess_ns) & is_long
@@ -70,7 +72,7 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
         tuple(sorted(both.number[mine].tolist())),
         int(np.median(excess_ns[mine])),
         usual_ns,
-        not is_long[len(kept.number) :].all() or not steps.is_sampled,
+        not len(chosen.number) and (not is_long[len(kept.number) :].all() or not steps.is_sampled),
     )
 
 
@@ -84,10 +86,6 @@ def _causes(times: _Times, usual_own_ns: Array, excess_ns: Array) -> BoolArray:
 def _usual_own(kept: _Times) -> Array:
     known = (row[row != _UNKNOWN] for row in kept.own_ns)
     return np.array([np.median(row) if len(row) else 0 for row in known], np.int64)
-
-
-def _kept(steps: Steps) -> _Times:
-    return _times(steps.ranks, np.array(steps.numbers[warmup_steps(len(steps.numbers)) :]))
 
 
 def _beside(steps: Steps) -> _Times:

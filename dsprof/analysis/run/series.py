@@ -85,6 +85,8 @@ def period_of(slow: BoolArray) -> Period | None:
 def change_of(times: Floats) -> Change | None:
     """Return where the level changes most, by Pettitt's test; None for fewer than 4 times.
 
+    The test says that it changes; the place is where the two levels leave least.
+
     U_t = 2 sum of the first t ranks - t (n + 1), K = max |U|, p = 2 exp(-6 K^2 / (n^3 + n^2)).
     Source: Pettitt, Applied Statistics 28 (1979), 126-135.
     """
@@ -95,6 +97,8 @@ def change_of(times: Floats) -> Change | None:
     u = 2 * np.cumsum(ranks)[:-1] - np.arange(1, count) * (count + 1)
     at = int(np.argmax(np.abs(u))) + 1
     p = min(1.0, 2 * math.exp(-6 * float(np.abs(u).max()) ** 2 / (count**3 + count**2)))
+    levels = [np.abs(times - np.median(side)) for side in (times[:at], times[at:])]
+    at = int(np.argmin(np.cumsum(levels[0] - levels[1])[:-1])) + 1
     before, after = float(np.median(times[:at])), float(np.median(times[at:]))
     left = np.concatenate([times[:at] - before, times[at:] - after])
     return Change(at, before, after, sigma(left), p)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.run.series import Floats
 from dsprof.trace.columns import BoolArray
 
@@ -19,7 +18,7 @@ _WORK = ("micro_steps", "calls", "nbytes")
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """All steps after warm-up, mean over the ranks; a part not measurable in each step is absent.
+    """Steps in columns, mean over the ranks; a part not measurable in each step is absent.
 
     `own_ns` is the time of each rank without waits, -1 in steps that do not show it.
     """
@@ -54,9 +53,8 @@ class StepColumns:
         return tuple(found) if len(found) < len(self.own_ns) else ()
 
 
-def step_columns(steps: Steps) -> StepColumns:
-    """Return the steps after warm-up as columns."""
-    numbers = steps.numbers[warmup_steps(len(steps.numbers)) :]
+def step_columns(steps: Steps, numbers: Sequence[int]) -> StepColumns:
+    """Return these steps as columns."""
     rows = [steps.parts[number] for number in numbers]
     parts = {}
     for name in PARTS:

@@ -59,7 +59,7 @@ class PeriodicSlowStep:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the period, what it costs, and the part of the step where it falls."""
-        columns = step_columns(run[Steps])
+        columns = step_columns(run[Steps], run[Steps].newest)
         times = columns.total_ns
         busy = busy_spans(run[History])
         if len(times) < thresholds.steps and not busy:
@@ -73,7 +73,7 @@ class PeriodicSlowStep:
         if period is not None:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
-            yield self._delayed(found, run[Steps].recorded)
+            yield self._delayed(found, max(run[Steps].recorded, run[History].steps))
         elif busy:
             yield self._busy(busy, run[History].steps)
         elif costs:

@@ -53,20 +53,22 @@ class StepTimeChange:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the step, and what got longer from there on."""
-        columns = step_columns(run[Steps])
-        times = columns.total_ns
-        if len(times) < thresholds.steps:
-            yield self.meta.too_few(len(times), thresholds.steps)
+        steps = run[Steps]
+        most = max(map(len, steps.series))
+        if most < thresholds.steps:
+            yield self.meta.too_few(most, thresholds.steps)
             return
-        change = change_of(times)
-        if change is None or not _is_level(change, len(times), thresholds):
-            return
-        yield self._finding(run[Run], columns, change, thresholds)
+        for numbers in steps.series:
+            columns = step_columns(steps, numbers)
+            change = change_of(columns.total_ns)
+            if change is not None and _is_level(change, len(numbers), thresholds):
+                at = _first(steps, columns, change)
+                yield self._finding(run[Run], columns, change, at, thresholds)
+                return
 
     def _finding(
-        self, run: Run, columns: StepColumns, change: Change, thresholds: Thresholds
+        self, run: Run, columns: StepColumns, change: Change, at: int, thresholds: Thresholds
     ) -> Finding:
-        at = int(columns.number[change.at])
         after = np.arange(len(columns.number)) >= change.at
         more_ns = change.after - change.before
         share = more_ns / change.before
@@ -121,10 +123,22 @@ class StepTimeChange:
         )
 
 
+def _first(steps: Steps, columns: StepColumns, change: Change) -> int:
+    """Return the first step of the new level, also if it is between two of the columns."""
+    last, first = columns.number[change.at - 1 : change.at + 1].tolist()
+    for number in [number for number in steps.numbers if last < number < first][::-1]:
+        time = steps.parts[number].total_ns
+        if abs(time - change.after) > abs(time - change.before):
+            break
+        first = number
+    return int(first)
+
+
 def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
     more = abs(change.after - change.before)
     return (
-        change.p <= thresholds.chance
+        count >= thresholds.steps
+        and change.p <= thresholds.chance
         and thresholds.least_side <= change.at <= count - thresholds.least_side
         and more >= thresholds.share * change.before
         and more >= thresholds.sigmas * change.scatter

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.series import change_of, drift_of, fits_better_as_line, is_steady_rise
+from dsprof.analysis.run.series import (
+    Drift,
+    Floats,
+    change_of,
+    drift_of,
+    fits_better_as_line,
+    is_steady_rise,
+)
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -50,18 +57,17 @@ class StepTimeDrift:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Say by how much steps grow, and which part of them."""
-        columns = step_columns(run[Steps])
-        times = columns.total_ns
-        drift, change = drift_of(times), change_of(times)
-        if len(times) < thresholds.steps or drift is None or change is None:
-            yield self.meta.too_few(len(times), thresholds.steps)
+        steps = run[Steps]
+        most = max(map(len, steps.series))
+        if most < thresholds.steps:
+            yield self.meta.too_few(most, thresholds.steps)
             return
-        more_ns = drift.end - drift.start
-        grows = more_ns >= max(thresholds.share * drift.start, thresholds.sigmas * drift.scatter)
-        if not grows or drift.z < thresholds.z or not is_steady_rise(times):
-            return
-        if fits_better_as_line(times, change, drift):
-            yield self._finding(columns, drift.start, more_ns, thresholds)
+        for numbers in steps.series:
+            columns = step_columns(steps, numbers)
+            drift = drift_of(columns.total_ns)
+            if drift is not None and _grows(columns.total_ns, drift, thresholds):
+                yield self._finding(columns, drift.start, drift.end - drift.start, thresholds)
+                return
 
     def _finding(
         self, columns: StepColumns, start_ns: float, more_ns: float, thresholds: Thresholds
@@ -69,9 +75,10 @@ class StepTimeDrift:
         count = len(columns.number)
         first, last = np.arange(count) < count // 4, np.arange(count) >= count - count // 4
         share = more_ns / max(start_ns, 1.0)
+        of = int(columns.number[-1] - columns.number[0]) + 1
         text = (
             f"Step time grows from {duration(start_ns)} to {duration(start_ns + more_ns)} "
-            f"({percent(share, sign='+')} in {count:,} steps)."
+            f"({percent(share, sign='+')} in {of:,} steps)."
         )
         if columns.work_changed(first, last, thresholds.work_share):
             return self.meta.finding(
@@ -98,12 +105,25 @@ class StepTimeDrift:
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "on a device, its temperature and clock.",
-            problem=f"Step time grows by {percent(share)} in {count:,} steps",
+            problem=f"Step time grows by {percent(share)} in {of:,} steps",
             fix="Look for what is kept from step to step: graphs of losses, caches, logs",
             ranks=ranks,
             evidence=(_table(columns),),
             confidence="medium",
         )
+
+
+def _grows(times: Floats, drift: Drift, thresholds: Thresholds) -> bool:
+    change = change_of(times)
+    least = max(thresholds.share * drift.start, thresholds.sigmas * drift.scatter)
+    return (
+        len(times) >= thresholds.steps
+        and change is not None
+        and drift.end - drift.start >= least
+        and drift.z >= thresholds.z
+        and is_steady_rise(times)
+        and fits_better_as_line(times, change, drift)
+    )
 
 
 def _table(columns: StepColumns) -> Table:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
@@ -7,7 +10,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.clocks import shared_clock
 from dsprof.analysis.rank import sampling
-from dsprof.analysis.rank.sampling import kept_steps
+from dsprof.analysis.rank.sampling import evenly_spaced, kept_steps
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.trace.rank_trace import RankTrace
@@ -69,3 +72,19 @@ def test_the_few_steps_in_full_detail_are_all_kept():
 
 def test_a_run_of_some_thousand_steps_is_kept_whole():
     assert kept_steps(long_run()).tolist() == list(range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "spaced"),
+    [
+        (range(5, 12), [*range(5, 12)]),
+        ([3, 4, 5, 8, 12, 13, 16], [4, 8, 12, 16]),
+        ([4, 8, 9, 16, 17], [8, 16]),  # 12 is missing
+        ([0, 7, 9], [0]),
+        ([1001, 1003], []),
+    ],
+)
+def test_steps_at_one_distance_are_those_that_were_kept_by_their_number(
+    numbers: Sequence[int], spaced: list[int]
+) -> None:
+    assert evenly_spaced(np.array(numbers)).tolist() == spaced

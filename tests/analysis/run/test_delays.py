@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,8 @@ from dsprof.analysis.run.delays import Delays, delays
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Status
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import RollUps
+from dsprof.trace.schema import StepTotals
 from tests.factories.trace import rank_trace, step, summary, sync
 
 RANKS, STEPS = 3, 600
@@ -72,6 +75,26 @@ def test_long_steps_are_in_no_mean() -> None:
     missed = [late.parts[number] for number in late.measured if number not in LATE]
     assert {part.total_ns for part in missed} == {100_000_000}
     assert len(missed) >= len(late.measured) - 3
+
+
+def rolling(number: int) -> RankTrace:
+    """A rank that kept the newest steps, every eighth before, and the late ones."""
+    trace = rank(number)
+    trace.newest_from = 540
+    kept = {*LATE, *range(0, 540, 8), *range(540, STEPS)}
+    trace.steps = [one for one in trace.steps if one.step in kept]
+    totals = (StepTotals(n, 0, (n + 1) * 10**8) for n in range(STEPS))
+    rollups = RollUps()
+    spans = [span for one in totals for span in rollups.add(one, one.end_ns // 10**9)]
+    trace.rollups = {span.span: span for span in (*spans, *rollups.end())}
+    return trace
+
+
+def test_steps_that_were_kept_for_being_slow_are_no_share_of_the_run() -> None:
+    run = summary(*map(rolling, range(RANKS)))
+    assert delays(run[Steps]) == replace(EXPECTED, are_all=False)
+    [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    assert one.problem == "Rank 1 delays at least 10 of 600 steps by 40.0 ms: 0.7 % of the run"
 
 
 @pytest.mark.parametrize(

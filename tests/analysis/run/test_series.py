@@ -30,6 +30,13 @@ def test_a_change_is_found_where_it_is_with_its_levels():
     assert change.scatter == pytest.approx(1.4826)  # what is left is 0 1 1 0 2 on either side
 
 
+def test_scatter_before_a_change_does_not_move_it():
+    times = np.array([100.0] * 57 + [101.0] * 5 + [150.0] * 31)  # the largest |U_t| is at 57
+    change = change_of(times)
+    assert change is not None
+    assert (change.at, change.before, change.after) == (62, 100, 150)
+
+
 def test_wild_steps_make_no_change():
     times = 100 + NOISE[:100].copy()
     times[[10, 60, 61, 90]] = 900

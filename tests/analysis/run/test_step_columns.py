@@ -12,7 +12,8 @@ def columns(*first: int) -> StepColumns:
     traces = [zero_rank(rank, steps=20) for rank in range(len(first))]
     for trace, number in zip(traces, first, strict=True):
         trace.steps = [step for step in trace.steps if step.step >= number]
-    return step_columns(summary(*traces)[Steps])
+    steps = summary(*traces)[Steps]
+    return step_columns(steps, steps.even)
 
 
 def test_own_time_is_that_without_waits_and_absent_in_steps_not_recorded():

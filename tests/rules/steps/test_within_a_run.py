@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import change_of, drift_of
-from dsprof.analysis.run.step_columns import step_columns
+from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.rule import Rule
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
@@ -28,7 +28,7 @@ from tests.factories.trace import (
 )
 
 RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
-NOISE = np.random.default_rng(3).normal(0, 1, 200)
+NOISE = np.random.default_rng(3).normal(0, 1, 1000)
 Extra = Callable[[int], float]
 
 
@@ -60,8 +60,24 @@ def rank(
     return rank_trace(number, engine=engine(), **made, **fields)
 
 
-def ranks(**extra: Extra) -> list[RankTrace]:
-    return [rank(n, **extra) for n in range(2)]
+def ranks(steps: int = 60, **extra: Extra) -> list[RankTrace]:
+    return [rank(n, steps, **extra) for n in range(2)]
+
+
+def columns_of(*traces: RankTrace) -> StepColumns:
+    steps = summary(*traces)[Steps]
+    return step_columns(steps, steps.even)
+
+
+def rolling(trace: RankTrace, kept: Callable[[int], bool]) -> RankTrace:
+    """Keep the newest 100 steps, every eighth, and others, as a rolling recording does."""
+    trace.newest_from = len(trace.steps) - 100
+    trace.steps = [
+        one
+        for one in trace.steps
+        if one.step >= trace.newest_from or one.step % 8 == 0 or kept(one.step)
+    ]
+    return trace
 
 
 def from_step(first: int, ms: float) -> Extra:
@@ -172,7 +188,7 @@ def test_what_holds_up_the_phases_is_a_fault() -> None:
 
 def test_thresholds_of_a_change_are_reached_at_their_value() -> None:
     changed = ranks(computing=from_step(30, 40))
-    change = change_of(step_columns(summary(*changed)[Steps]).total_ns)
+    change = change_of(columns_of(*changed).total_ns)
     assert change is not None
     more_ns = change.after - change.before
     share = more_ns / change.before
@@ -188,7 +204,7 @@ def test_thresholds_of_a_change_are_reached_at_their_value() -> None:
 
 def test_thresholds_of_a_drift_are_reached_at_their_value() -> None:
     growing = ranks(between=lambda n: n)
-    drift = drift_of(step_columns(summary(*growing)[Steps]).total_ns)
+    drift = drift_of(columns_of(*growing).total_ns)
     assert drift is not None
     more_ns = drift.end - drift.start
     at = {"severe_share": more_ns / drift.start, "z": drift.z, "steps": 58}
@@ -279,7 +295,7 @@ def test_steps_in_counters_alone_show_no_forwards_and_do_no_other_work(rule: Rul
     for trace in traces:
         trace.spans = [one for one in trace.spans if one.step % 10 == 9]
         trace.counters = [counters(n, blocked=20) for n in range(60) if n % 10 < 9]
-    columns = step_columns(summary(*traces)[Steps])
+    columns = columns_of(*traces)
     assert columns.forwards is None
     assert "an evaluation." not in said(rule, *traces).cause
 
@@ -288,6 +304,43 @@ def test_what_one_rank_does_alone_is_its_fault() -> None:
     alone = rank(0, between=every(10, 90)), rank(1, waiting=every(10, 90))
     finding = said(periodic_slow_step.RULE, *alone)
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.meta.id)
+def test_steps_that_were_kept_because_they_are_slow_are_no_change(rule: Rule) -> None:
+    slow = every(5, 60)
+    traces = [rolling(rank(n, 1000, computing=slow), lambda n: slow(n) > 0) for n in range(2)]
+    kept = [one.step for one in traces[0].steps if one.step < 900]
+    assert sum(slow(n) > 0 for n in kept) > len(kept) / 2
+    assert said(rule, *traces).status is Status.PASS
+
+
+def test_a_period_is_looked_for_where_no_step_is_left_out() -> None:
+    slow = every(5, 60)
+    traces = [rolling(rank(n, 1000, computing=slow), lambda n: slow(n) > 0) for n in range(2)]
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert "Every 5 steps, first in step 904, " in finding.summary
+
+
+@pytest.mark.parametrize(("kept", "named"), [(range(0), 504), (range(496, 504), 500)])
+def test_a_change_is_found_in_steps_kept_by_their_number(kept: range, named: int) -> None:
+    changed = ranks(steps=1000, computing=from_step(500, 40))
+    finding = said(step_time_change.RULE, *(rolling(one, kept.__contains__) for one in changed))
+    assert (finding.status, finding.steps) == (Status.FAIL, (named,))
+    assert f"From step {named} on a step takes 140" in finding.summary
+
+
+def test_a_change_in_the_newest_steps_is_found() -> None:
+    changed = ranks(steps=1000, computing=from_step(950, 40))
+    finding = said(step_time_change.RULE, *(rolling(one, lambda _: False) for one in changed))
+    assert (finding.status, finding.steps) == (Status.FAIL, (950,))
+
+
+def test_a_drift_is_found_over_the_whole_run() -> None:
+    growing = [rolling(one, lambda _: False) for one in ranks(steps=1000, between=lambda n: n / 20)]
+    finding = said(step_time_drift.RULE, *growing)
+    assert "in 977 steps" in finding.summary
+    assert said(step_time_change.RULE, *growing).status is Status.PASS
 
 
 def test_slow_steps_without_a_period_are_a_remark() -> None:

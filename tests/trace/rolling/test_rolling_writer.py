@@ -81,6 +81,12 @@ def test_telling_steps_keep_their_details(trace: RankTrace) -> None:
     assert len({one.step for one in trace.steps}) == len(trace.steps)
 
 
+def test_the_first_step_of_a_new_pace_is_named(folder: Path) -> None:
+    findings = diagnose(find_run([folder])).findings
+    [change] = [one for one in findings if one.rule == "step-time-change"]
+    assert change.steps == (CHANGE,)
+
+
 def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) -> None:
     for path in folder.iterdir():
         data = path.read_bytes()
