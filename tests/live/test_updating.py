@@ -42,7 +42,7 @@ def test_a_run_goes_on_while_a_rank_writes(tmp_path: Path) -> None:
     for path in run.files:
         os.utime(path, (long_ago, long_ago))
     assert not is_growing(run)
-    run.headers[1].config["mode"] = "always"
+    run.headers[1].config = {"mode": "always"}
     (tmp_path / "trace.rank00001.tail0").touch()  # of a rolling recording only parts grow
     assert is_growing(run)
     write(tmp_path, 9, is_over=True)
