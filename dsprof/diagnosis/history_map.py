@@ -66,7 +66,7 @@ def _laid_out(ranks: Sequence[RankSpans], begins: Cells) -> Times:
     for i, spans in enumerate(ranks):
         place, count = np.searchsorted(begins, spans.begin_s), np.maximum(spans.steps, 1)
         cells.total[i, place] = spans.total_ns // count
-        cells.exposed[i, place] = np.minimum(spans.blocked_ns, spans.total_ns) // count
+        cells.exposed[i, place] = np.minimum(spans.waited_ns, spans.total_ns) // count
     return cells
 
 
@@ -87,7 +87,7 @@ def _marks(
     begins = _begins(summary[RankTimes].aligned())
     for one in busy_spans(summary[History]):
         place = int(np.searchsorted(begins, one.begin_s, side="right")) - 1
-        if place >= 0 and one.rank in ranks:
+        if place >= 0 and one.rank is not None and one.rank in ranks:
             yield StepMark(
                 kind="straggler",
                 step=one.step,

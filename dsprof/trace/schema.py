@@ -463,6 +463,11 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
         """Length and begin."""
         return self.length_s, self.begin_s
 
+    @property
+    def waited_ns(self) -> int:
+        """Time without progress: of the host or, where streams wait in its place, of these."""
+        return max(self.blocked_ns, self.stalled_ns)
+
 
 class Kept(msgspec.Struct, gc=False, omit_defaults=True):
     """A step whose details a rolling recording keeps."""

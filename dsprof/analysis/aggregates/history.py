@@ -42,6 +42,7 @@ class Span:
     fastest_ns: int
     slowest: tuple[int, int, int]  # time in ns, negative rank, step
     busiest: tuple[tuple[int, int], ...]  # time of a step without waits in ns, and negative rank
+    waited_ns: int
     blocked_ns: int
     stalled_ns: int
     nbytes: int
@@ -52,9 +53,11 @@ class Span:
     def of(cls, one: RollUp, rank: int) -> Span:
         """Return the span of one rank."""
         slowest = (one.slowest_ns, -rank, one.slowest_step)
-        busiest = (((one.total_ns - one.blocked_ns) // max(one.steps, 1), -rank),)
-        times = (one.total_ns, one.fastest_ns, slowest, busiest, one.blocked_ns, one.stalled_ns)
-        return cls(1, one.steps, one.steps, *times, one.nbytes, one.rss_bytes, one.device_bytes)
+        busiest = (((one.total_ns - one.waited_ns) // max(one.steps, 1), -rank),)
+        times = (one.total_ns, one.fastest_ns, slowest, busiest)
+        waits = (one.waited_ns, one.blocked_ns, one.stalled_ns)
+        memory = (one.rss_bytes, one.device_bytes)
+        return cls(1, one.steps, one.steps, *times, *waits, one.nbytes, *memory)
 
     def merge(self, other: Span) -> Span:
         """Join two sets of ranks."""
@@ -66,6 +69,7 @@ class Span:
             min(self.fastest_ns, other.fastest_ns),
             max(self.slowest, other.slowest),
             tuple(sorted(self.busiest + other.busiest, reverse=True)[:2]),
+            self.waited_ns + other.waited_ns,
             self.blocked_ns + other.blocked_ns,
             self.stalled_ns + other.stalled_ns,
             self.nbytes + other.nbytes,

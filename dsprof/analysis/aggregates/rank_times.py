@@ -28,7 +28,7 @@ class RankSpans:
     first_step: IntArray
     steps: IntArray
     total_ns: IntArray
-    blocked_ns: IntArray
+    waited_ns: IntArray
 
     def coarser(self, length_s: int) -> RankSpans:
         """Return spans of this length, which is a multiple of theirs."""
@@ -36,7 +36,7 @@ class RankSpans:
             return self
         begin_s = self.begin_s // length_s * length_s
         starts = np.flatnonzero(np.diff(begin_s, prepend=begin_s[:1] - 1))
-        columns = (self.steps, self.total_ns, self.blocked_ns)
+        columns = (self.steps, self.total_ns, self.waited_ns)
         sums = (np.add.reduceat(column, starts) for column in columns)
         return RankSpans(length_s, begin_s[starts], self.first_step[starts], *sums)
 
@@ -71,7 +71,7 @@ def _bounded(spans: RankSpans) -> RankSpans:
 
 def _columns(length_s: int, found: Iterable[RollUp]) -> RankSpans:
     rows = sorted(
-        (one.begin_s, one.first_step, one.steps, one.total_ns, one.blocked_ns) for one in found
+        (one.begin_s, one.first_step, one.steps, one.total_ns, one.waited_ns) for one in found
     )
     begin_s, first_step, steps, *times = np.array(rows, np.int64).T.copy()
     return RankSpans(length_s, shared(begin_s), shared(first_step), shared(steps), *times)

@@ -1,9 +1,13 @@
-"""Spans of a rolling recording in which one rank works longer, and all others wait for it."""
+"""Spans of a rolling recording in which one rank works longer, and all others wait for it.
+
+Where no waits were measured, nothing tells the rank: spans with longer steps are returned without.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -16,6 +20,8 @@ _NEXT_SHARE = 0.5
 """The next rank works longer by at most this share of that."""
 _LONGER_SHARE = 0.05
 """By this share of the usual step those of the span are longer: else no rank waits for it."""
+_WARM_UP = 10
+"""Earlier steps may be long on all ranks: they compile and allocate."""
 _OCCASIONAL = 0.2
 """Of the recorded time: a rank that stands out for longer is judged by its newest steps."""
 
@@ -25,8 +31,8 @@ class BusySpan(NamedTuple):
 
     begin_s: int
     length_s: int
-    rank: int
-    more_ns: int  # that it works longer than the others
+    rank: int | None  # None: no waits were measured
+    more_ns: int  # that it works longer than the others; 0 where that is not known
     step_ns: int
     usual_ns: int  # a step of the run
     steps: int
@@ -43,39 +49,48 @@ def busy_spans(history: History) -> list[BusySpan]:
     """Return the spans of the rank that stands out most often, in order of time."""
     length_s, spans = history.finest
     usual_ns = int(median(_step_ns(span) for span in spans.values())) if spans else 0
-    found = _found(spans, length_s, usual_ns)
+    is_measured = any(span.waited_ns for span in spans.values())
+    find = partial(_found, usual_ns=usual_ns, is_measured=is_measured)
+    found = find(spans, length_s)
     if len(found) > _OCCASIONAL * len(spans):
         return []
     if length_s != SPANS_S[0]:
         begins = {one.begin_s for one in found}
-        short = _found(history.longest, SPANS_S[0], usual_ns)
+        short = find(history.longest, SPANS_S[0])
         found += [one for one in short if one.begin_s // length_s * length_s not in begins]
-    (rank, _), *_ = Counter(one.rank for one in found).most_common(1) or [(-1, 0)]
+    (rank, _), *_ = Counter(one.rank for one in found).most_common(1) or [(None, 0)]
     return sorted(one for one in found if one.rank == rank)
 
 
-def _found(spans: Mapping[int, Span], length_s: int, usual_ns: int) -> list[BusySpan]:
-    busy = (_busy(begin_s, length_s, span, usual_ns) for begin_s, span in spans.items())
-    return [one for one in busy if one is not None]
+def _found(
+    spans: Mapping[int, Span], length_s: int, *, usual_ns: int, is_measured: bool
+) -> list[BusySpan]:
+    found = []
+    for begin_s, span in spans.items():
+        rank, more_ns = _busiest(span) if is_measured else (None, 0)
+        slowest_ns, _, step = span.slowest
+        step_ns = _step_ns(span)
+        longer_ns = step_ns - usual_ns
+        is_long = span.ranks > 1 and longer_ns > _LONGER_SHARE * usual_ns
+        if is_long and (rank is not None or (not is_measured and step >= _WARM_UP)):
+            late_steps = max(round(longer_ns * span.steps / (slowest_ns - usual_ns)), 1)
+            times = more_ns, step_ns, usual_ns
+            found.append(BusySpan(begin_s, length_s, rank, *times, span.steps, step, late_steps))
+    return found
 
 
 def _step_ns(span: Span) -> int:
     return span.total_ns // max(span.rank_steps, 1)
 
 
-def _busy(begin_s: int, length_s: int, span: Span, usual_ns: int) -> BusySpan | None:
+def _busiest(span: Span) -> tuple[int | None, int]:
+    """Return the only rank that works longer, and by how much than the others; None without one."""
     if span.ranks < 2:
-        return None
+        return None, 0
     (first_ns, negative_rank), (second_ns, _) = span.busiest
-    own_ns = (span.total_ns - span.blocked_ns) // max(span.rank_steps, 1)
+    own_ns = (span.total_ns - span.waited_ns) // max(span.rank_steps, 1)
     others_ns = (own_ns * span.ranks - first_ns) // (span.ranks - 1)
-    step_ns, more_ns = _step_ns(span), first_ns - others_ns
-    if more_ns < _LEAST_SHARE * step_ns or second_ns - others_ns > _NEXT_SHARE * more_ns:
-        return None
-    slowest_ns, _, step = span.slowest
-    longer_ns = step_ns - usual_ns
-    if longer_ns <= _LONGER_SHARE * usual_ns:
-        return None
-    late_steps = round(longer_ns * span.steps / (slowest_ns - usual_ns))
-    times = more_ns, step_ns, usual_ns
-    return BusySpan(begin_s, length_s, -negative_rank, *times, span.steps, step, max(late_steps, 1))
+    more_ns = first_ns - others_ns
+    stands_out = more_ns >= _LEAST_SHARE * _step_ns(span)
+    is_one = stands_out and second_ns - others_ns <= _NEXT_SHARE * more_ns
+    return (-negative_rank, more_ns) if is_one else (None, 0)

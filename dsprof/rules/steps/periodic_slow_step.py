@@ -74,8 +74,10 @@ class PeriodicSlowStep:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
             yield self._delayed(found, max(run[Steps].recorded, run[History].steps))
-        elif busy:
+        elif busy and busy[0].rank is not None:
             yield self._busy(busy, run[History].steps)
+        elif busy and sum(span.late_steps for span in busy) >= thresholds.slow_steps:
+            yield self._unmeasured(busy, run[History])
         elif costs:
             yield self._scattered(columns, slow, share)
 
@@ -130,6 +132,26 @@ class PeriodicSlowStep:
                 ),
             ),
             confidence="medium",
+        )
+
+    def _unmeasured(self, spans: Sequence[BusySpan], history: History) -> Finding:
+        worst = max(spans, key=lambda span: span.lost_ns)
+        count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
+        longer = (
+            f"About {count:,} of {history.steps:,} steps take {duration(lost_ns / count)} longer"
+        )
+        return self.meta.finding(
+            Status.INFO,
+            f"{longer} ({percent(lost_ns / count / worst.usual_ns)}), most around step "
+            f"{worst.step:,}. Unknown: whether one rank delays them.",
+            title="Occasional steps take far longer",
+            cause="Unknown: no time blocked in communication was measured, and only "
+            f"{history.detailed_steps:,} steps have details.",
+            action="If details of these steps were kept, inspect them with --steps "
+            f"{worst.step}:{worst.step + 1}.",
+            problem=longer,
+            steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
+            confidence="low",
         )
 
     def _scattered(self, columns: StepColumns, slow: np.ndarray, share: float) -> Finding:

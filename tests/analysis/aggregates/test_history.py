@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,19 +92,24 @@ def test_ranks_that_did_not_keep_a_captured_step_are_named() -> None:
     assert (kept.ranks, kept.late_ranks) == (1, [1])
 
 
-def at_pace(rank: int, late: range, culprit: int | None = 1, hours: int = 1) -> RankTrace:
+def at_pace(
+    rank: int, late: range, culprit: int | None = 1, hours: int = 1, waits_on: str = "host"
+) -> RankTrace:
     """A rank with a step each second, of which it waits a half; in late steps nobody waits for 1.5.
 
-    All steps are as long on each rank, as in synchronous training.
+    All steps are as long on each rank, as in synchronous training. Waits are the host's or those of
+    a device's streams, or not measured.
     """
     spans: list[RollUp] = []
     rollups = RollUps()
     for n in range(hours * 3600):
         seconds = 1.5 if n in late else 1.0
         own = seconds if culprit in (rank, None) and n in late else 0.5
-        waited = {"all_reduce": OpTotals(1, 100, round((seconds - own) * SECOND_NS))}
+        waited_ns = round((seconds - own) * SECOND_NS)
+        ops = {"all_reduce": OpTotals(1, 100, waited_ns if waits_on == "host" else 0)}
+        stalled_ns = waited_ns if waits_on == "device" else 0
         end_ns = n * SECOND_NS
-        one = StepTotals(n, end_ns - round(seconds * SECOND_NS), end_ns, {}, 0, waited)
+        one = StepTotals(n, end_ns - round(seconds * SECOND_NS), end_ns, {}, stalled_ns, ops)
         spans += rollups.add(one, n)
     trace = rank_trace(rank, steps=[step(n, n, n + 1) for n in range(3)])
     trace.header.started_epoch_ns = 0
@@ -111,7 +117,7 @@ def at_pace(rank: int, late: range, culprit: int | None = 1, hours: int = 1) -> 
     return trace
 
 
-def busy(late: range, **fields: int | None) -> list[BusySpan]:
+def busy(late: range, **fields: Any) -> list[BusySpan]:
     parts = (collected(at_pace(rank, late, **fields)) for rank in range(3))
     return busy_spans(reduce(History.merge, parts))
 
@@ -123,6 +129,26 @@ def test_a_rank_that_works_longer_for_a_while_is_found() -> None:
     assert (found.step_ns, found.usual_ns) == (SECOND_NS * 5 // 4, SECOND_NS)
     assert (found.late_steps, found.lost_ns) == (5, SECOND_NS * 5 // 2)
     assert 1005 <= found.step < 1010
+
+
+def test_it_is_found_by_the_stalls_of_devices() -> None:
+    assert busy(range(1005, 1010), waits_on="device") == busy(range(1005, 1010))
+
+
+def test_without_measured_waits_the_rank_is_unknown() -> None:
+    (found,) = busy(range(1005, 1010), waits_on="")
+    assert (found.begin_s, found.rank, found.more_ns, found.late_steps) == (1000, None, 0, 5)
+    assert busy(range(5), waits_on="") == []  # of the warm-up
+
+
+def test_the_report_says_that_a_late_rank_would_not_be_seen() -> None:
+    run = summary(*(at_pace(rank, range(1005, 1010), waits_on="") for rank in range(3)))
+    diagnosis = diagnosis_of(run, {})
+    [finding] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert finding.problem == "About 5 of 3,600 steps take 500 ms longer"
+    assert finding.summary.endswith("Unknown: whether one rank delays them.")
+    assert diagnosis.history.map.marks == []
 
 
 def test_it_is_found_in_a_recording_too_long_for_short_spans(
@@ -179,7 +205,7 @@ def test_longer_spans_have_the_sums_of_shorter_ones() -> None:
     whole = short.coarser(3600)
     assert (whole.begin_s.tolist(), whole.first_step.tolist()) == ([0], [0])
     assert whole.total_ns.tolist() == [short.total_ns.sum()]
-    assert whole.blocked_ns.tolist() == [short.blocked_ns.sum()]
+    assert whole.waited_ns.tolist() == [short.waited_ns.sum()]
 
 
 def test_a_month_of_hours_is_bounded() -> None:
