@@ -92,7 +92,7 @@ class DeepSpeedFetchHook(Hook):
         }
         method = wrap[target.name](original)
         state = self._state
-        held = (state, _KINDS, Fetch, self._shares, self._in_flight, _graph_task, self._end_release)
+        held = (state, _KINDS, self._shares, self._in_flight, _graph_task, self._end_release)
         return self.in_c(_IN_C[target.name], original, method, held)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ class DeepSpeedZeroHook(Hook):
             return method
         sample = self._sample_device if torch.backends.cuda.is_built() else None
         dtype_name, stage = usual
-        held = (Flush, DTYPES, dtype_name, self, sample)
+        held = (DTYPES, dtype_name, self, sample)
         return self.in_c("FlushCall", original, method, held, (stage,))
 
     def _sample_device(self, step: int) -> None:

@@ -366,7 +366,7 @@ class ProcessGroupHook(_WireHook):
             return method
         recorder = self.recorder
         held = (
-            *(Collective, op.name, self.groups.state, DTYPES),
+            *(op.name, self.groups.state, DTYPES),
             *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
             *(recorder.in_flight.poll, raise_if_of_signal_handler),
             *(_WITH_OP if "reduce" in op.name else None, self.layers.noted_below),

@@ -14,6 +14,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Stall
 from tests.factories import fake_cuda
 from tests.factories.fake_cuda import Event, FakeCuda, Host, Nccl, Stream
+from tests.hooks.handed_over import handed_over
 
 
 class Machine:
@@ -61,10 +62,10 @@ class Machine:
         return self.stalls()
 
     def stalls(self) -> list[Stall]:
-        return [record for record in self.recorder.outbox.records if isinstance(record, Stall)]
+        return [record for record in handed_over(self.recorder) if isinstance(record, Stall)]
 
     def collectives(self) -> list[Collective]:
-        return [record for record in self.recorder.outbox.records if isinstance(record, Collective)]
+        return [record for record in handed_over(self.recorder) if isinstance(record, Collective)]
 
 
 class _Module:

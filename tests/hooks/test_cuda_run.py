@@ -17,6 +17,7 @@ from dsprof.trace.schema import Step
 from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, START_MS, Work
 from tests.factories.trace import header, summary
+from tests.hooks.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 STEPS = 8
@@ -112,9 +113,7 @@ def write(machine: Machine, file: Path) -> Path:
     start_ns = round(START_MS * MS) - 1
     head = header(0, 1, device="cuda", backend="nccl", started_monotonic_ns=start_ns)
     encoder = Encoder(0, start_ns, str)
-    lines = [
-        event for record in machine.recorder.outbox.records for event in encoder.record(record)
-    ]
+    lines = [event for record in handed_over(machine.recorder) for event in encoder.record(record)]
     encoded = map(msgspec.json.encode, [LINES["header"](args=head, ph="M"), *lines])
     file.write_bytes(b"[\n" + b",\n".join(encoded) + b",\n")
     return file

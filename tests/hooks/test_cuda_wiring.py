@@ -18,6 +18,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.fake_cuda import FakeCuda, Host
 from tests.hooks.conftest import COMPLETE, WITH_WAITS
+from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 KINDS = [*COMPLETE, ProcessGroupHook]
@@ -61,7 +62,7 @@ def test_a_device_group_goes_to_the_device_with_its_work(install, kind, monkeypa
     assert work is watch.works[0]
     work.wait()
     assert watch.calls == ["begin", "barrier", "wait"]
-    assert not recorder.outbox.records
+    assert not handed_over(recorder)
     assert recorder.in_flight.unmatched_waits == 0
 
 
@@ -71,7 +72,7 @@ def test_tensors_on_the_host_stay_on_the_host_clock(install: Install, kind: type
     recorder.in_flight.device, recorder.in_flight.on_device = watch, watch.issued
     dist.all_reduce(torch.zeros(4))
     assert watch.calls == ["begin"]
-    (record,) = recorder.outbox.records
+    (record,) = handed_over(recorder)
     assert isinstance(record, Collective)
     assert record.waits == 1
 
@@ -92,7 +93,7 @@ def test_without_a_hook_collectives_on_a_device_are_recorded_all_the_same(
     monkeypatch.setattr(groups, "_HOST_BACKENDS", ())
     recorder = install(kind)
     dist.barrier()
-    assert [record.op for record in recorder.outbox.records] == ["barrier"]
+    assert [record.op for record in handed_over(recorder)] == ["barrier"]
 
 
 def test_a_torch_without_cuda_is_left_as_it_is() -> None:

@@ -15,6 +15,7 @@ from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.hooks.described import group_of
+from tests.hooks.handed_over import handed_over
 
 Backend = pytest.importorskip("deepspeed.comm.backend").Backend
 Install = Callable[..., Recorder]
@@ -42,7 +43,7 @@ class Site(Backend):  # type: ignore[misc, valid-type]
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.outbox.records if isinstance(r, Collective)
+        r for r in handed_over(recorder) if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 

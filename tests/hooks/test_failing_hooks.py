@@ -28,6 +28,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN
 from tests.cli.command import dsprof as command
+from tests.hooks.handed_over import handed_over
 
 WAYS = [
     *((way, hooks_for(way, in_cpp=False)) for way in ("auto", "dispatcher", "process_group")),
@@ -187,7 +188,7 @@ def test_no_hook_asks_the_time_or_takes_a_number_while_nothing_is_recorded(
                 wrapped(*args)
     assert asked == []
     assert next(recorder.ids) == 1
-    assert (recorder.contexts.by_thread, list(recorder.outbox.records), recorder.failures) == (
+    assert (recorder.contexts.by_thread, handed_over(recorder), recorder.failures) == (
         {},
         [],
         {},

@@ -6,11 +6,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.recording.recorder.hot_state import HotState
+from dsprof.recording.recorder.hot_state import HotState, compiled
 from dsprof.trace.schema import Record
 
 MOST = 200_000
 """Records that may wait; more are dropped and counted."""
+
+
+class _Records(deque[Record]):
+    """What hooks in C have noted becomes a record of the schema in the thread that takes it out."""
+
+    def popleft(self) -> Record:
+        """Take out the oldest record."""
+        record: Record = compiled.made(super().popleft())  # type: ignore[union-attr]
+        return record
 
 
 class Outbox:
@@ -28,7 +37,7 @@ class Outbox:
 
     def begin_again(self) -> None:
         """Use other queues for a new trace: the writer of the one before empties its own."""
-        self.records: deque[Record] = deque()
+        self.records: deque[Record] = deque() if compiled is None else _Records()
         self._hot.records, self._hot.append = self.records, self.records.append
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.schema, written first
         self.dropped = 0

@@ -15,6 +15,7 @@ from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Group, Site
 from tests.hooks.described import group_of
+from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
@@ -29,7 +30,7 @@ def requests(recorder: Recorder, **methods: Callable[..., Any]) -> dict[str, Cal
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
+    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
 
 
 def test_a_collective_carries_what_was_requested(install: Install) -> None:

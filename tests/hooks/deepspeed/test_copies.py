@@ -14,6 +14,7 @@ from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
+from tests.hooks.handed_over import handed_over
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def recorder() -> Recorder:
 
 def copies(recorder: Recorder) -> list[tuple[str, str, int]]:
     assert recorder.failures == {}
-    return [(r.what, r.direction, r.nbytes) for r in recorder.outbox.records if isinstance(r, Copy)]
+    return [(r.what, r.direction, r.nbytes) for r in handed_over(recorder) if isinstance(r, Copy)]
 
 
 class Engine:

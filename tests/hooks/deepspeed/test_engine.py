@@ -10,6 +10,7 @@ import pytest
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
+from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
@@ -70,12 +71,12 @@ def engine(recorder: Recorder) -> Engine:
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
-    spans = [record for record in recorder.outbox.records if isinstance(record, Phase)]
+    spans = [record for record in handed_over(recorder) if isinstance(record, Phase)]
     return [(span.name, span.step, span.micro_step) for span in spans]
 
 
 def steps(recorder: Recorder) -> list[tuple[int, int, str]]:
-    found = [record for record in recorder.outbox.records if isinstance(record, Step)]
+    found = [record for record in handed_over(recorder) if isinstance(record, Step)]
     return [(step.step, step.micro_steps, step.source) for step in found]
 
 
@@ -166,9 +167,9 @@ def test_engines_that_take_turns_count_for_themselves(recorder: Recorder) -> Non
         train(first, 1)
         train(second, 1)
     assert recorder.failures == {}
-    found = [record for record in recorder.outbox.records if isinstance(record, Step)]
+    found = [record for record in handed_over(recorder) if isinstance(record, Step)]
     assert [(step.engine, step.micro_steps) for step in found] == [(1, 1), (0, 2)]
-    spans = [record for record in recorder.outbox.records if isinstance(record, Phase)]
+    spans = [record for record in handed_over(recorder) if isinstance(record, Phase)]
     assert [(s.engine, s.micro_step) for s in spans if s.name == "forward"] == [
         (0, 0),
         (1, 0),

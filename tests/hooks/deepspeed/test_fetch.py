@@ -18,6 +18,7 @@ from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from tests.hooks.conftest import WORLD_SIZE
+from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
@@ -60,7 +61,7 @@ class Registry(list[Any]):
 
 
 def fetches(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(r.kind, r.elements) for r in recorder.outbox.records if isinstance(r, Fetch)]
+    return [(r.kind, r.elements) for r in handed_over(recorder) if isinstance(r, Fetch)]
 
 
 @pytest.mark.usefixtures("group")
@@ -68,7 +69,7 @@ def test_a_fetch_spans_its_gather_and_its_wait(recorder: Recorder) -> None:
     stage3 = Stage3(recorder)
     inside = stage3.gather("forward_fetch_submit", 10)
     stage3.wait("forward_fetch_wait", 10)
-    (fetch,) = recorder.outbox.records
+    (fetch,) = handed_over(recorder)
     assert isinstance(fetch, Fetch)
     assert fetch.id == inside
     assert (fetch.kind, fetch.elements) == ("fetch", 10 * WORLD_SIZE)
@@ -183,7 +184,7 @@ def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> Non
     fetch_again(loss)
     loss.backward()
     seen = [
-        record.is_recomputation for record in recorder.outbox.records if isinstance(record, Fetch)
+        record.is_recomputation for record in handed_over(recorder) if isinstance(record, Fetch)
     ]
     assert seen == [False, False, True, False]
 
@@ -201,7 +202,7 @@ def test_a_prefetch_has_an_id_of_its_own(recorder: Recorder, event: str) -> None
     stage3 = Stage3(recorder)
     inside = stage3.gather(event, 30)
     assert fetches(recorder) == [("prefetch", 30)]
-    assert recorder.outbox.records[0].id == inside  # type: ignore[union-attr]
+    assert handed_over(recorder)[0].id == inside
 
 
 def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
@@ -224,7 +225,7 @@ def test_what_a_later_release_may_add_is_passed_on(recorder: Recorder) -> None:
         ((None, wait), {}),
         ((None, "forward_prefetch_submit"), {"of": "x"}),
     ]
-    assert not recorder.outbox.records
+    assert not handed_over(recorder)
 
 
 def test_a_module_with_nothing_to_wait_for_is_no_fetch(recorder: Recorder) -> None:
@@ -266,7 +267,7 @@ def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
     recorder.progress.end_step("deepspeed")
     assert fetches(recorder)[4:] == [("release", 3), ("release", 2)]
-    phases = [r.phase for r in recorder.outbox.records if isinstance(r, Fetch)]
+    phases = [r.phase for r in handed_over(recorder) if isinstance(r, Fetch)]
     assert phases[4:] == ["", "backward"]
 
 

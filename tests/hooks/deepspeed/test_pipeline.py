@@ -11,6 +11,7 @@ from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed.pipeline import phase_name
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
+from tests.hooks.handed_over import handed_over
 
 
 class ForwardPass: ...
@@ -84,7 +85,7 @@ def test_instructions_are_phases_of_their_micro_batches(recorder: Recorder) -> N
     for _ in range(2):
         pipeline.train_batch()
     assert recorder.failures == {}
-    phases = [r for r in recorder.outbox.records if isinstance(r, Phase)]
+    phases = [r for r in handed_over(recorder) if isinstance(r, Phase)]
     assert [(p.name, p.micro_step) for p in phases if p.step == 1] == [
         ("forward", 0),
         ("send activation", 0),
@@ -101,7 +102,7 @@ def test_a_batch_is_a_step(recorder: Recorder) -> None:
     pipeline.train_batch()
     pipeline._exec_schedule([ForwardPass])  # an evaluation
     pipeline.train_batch()
-    steps = [r for r in recorder.outbox.records if isinstance(r, Step)]
+    steps = [r for r in handed_over(recorder) if isinstance(r, Step)]
     assert [(s.step, s.micro_steps, s.engine) for s in steps] == [(0, 2, 0), (1, 2, 0)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from dsprof.hooks.device import clock, stalls
 from dsprof.trace.schema import DeviceStep, Note, Stall
 from tests.factories.fake_cuda import MS, Stream
+from tests.hooks.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 machine = pytest.fixture(machines)
@@ -185,7 +186,7 @@ def test_steps_are_those_of_the_device(machine: Machine) -> None:
     machine.nccl.step(2)
     machine.drain()
     machine.nccl.step(3)
-    steps = [r for r in machine.recorder.outbox.records if isinstance(r, DeviceStep)]
+    steps = [r for r in handed_over(machine.recorder) if isinstance(r, DeviceStep)]
     assert [s.step for s in steps] == [1, 2, 3]
     assert [s.end_ns / MS - now for s in steps] == pytest.approx([20, 50, 50], abs=0.01)
     assert steps[1].start_ns == steps[0].end_ns

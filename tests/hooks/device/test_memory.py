@@ -14,6 +14,7 @@ from dsprof.hooks.device.memory import (
 )
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import MemorySample
+from tests.hooks.handed_over import handed_over
 
 
 @pytest.fixture
@@ -46,10 +47,10 @@ def test_nothing_is_read_before_cuda_is_in_use(cuda: SimpleNamespace) -> None:
     hook = DeviceMemoryHook(recorder)
     cuda.is_initialized = lambda: False
     hook.sample_step(1)
-    assert not recorder.outbox.records
+    assert not handed_over(recorder)
     cuda.is_initialized = lambda: True
     hook.sample_step(2)
-    (sample,) = recorder.outbox.records
+    (sample,) = handed_over(recorder)
     assert isinstance(sample, MemorySample)
     assert (sample.step, sample.device) == (2, device_counters())
     assert not recorder.failures

@@ -13,6 +13,7 @@ from dsprof.hooks.torch.pipelining import PipeliningHook
 from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
+from tests.hooks.handed_over import handed_over
 
 
 def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> None:
@@ -24,8 +25,8 @@ def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> N
     for _ in range(2):
         schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
         optimizer.step()
-    phases = [record for record in recorder.outbox.records if isinstance(record, Phase)]
+    phases = [record for record in handed_over(recorder) if isinstance(record, Phase)]
     once = [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1), ("step", 1)]
     assert [(phase.name, phase.micro_step) for phase in phases] == once * 2
     assert [phase.stage for phase in phases if phase.name != "step"] == [0] * 8
-    assert [r.micro_steps for r in recorder.outbox.records if isinstance(r, Step)] == [2, 2]
+    assert [r.micro_steps for r in handed_over(recorder) if isinstance(r, Step)] == [2, 2]

@@ -15,6 +15,7 @@ from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
+from tests.hooks.handed_over import handed_over
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def loss(model: nn.Module) -> torch.Tensor:
 
 def steps(recorder: Recorder) -> list[int]:
     """Micro-steps of each step."""
-    return [record.micro_steps for record in recorder.outbox.records if isinstance(record, Step)]
+    return [record.micro_steps for record in handed_over(recorder) if isinstance(record, Step)]
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
     """Name, step and micro-step of each phase."""
-    found = [record for record in recorder.outbox.records if isinstance(record, Phase)]
+    found = [record for record in handed_over(recorder) if isinstance(record, Phase)]
     return [(phase.name, phase.step, phase.micro_step) for phase in found]
 
 
@@ -209,7 +210,7 @@ def test_an_engine_marks_its_own_phases(recorder: Recorder) -> None:
     model = nn.Linear(4, 4)
     loss(model).backward()
     sgd(model).step()
-    assert not recorder.outbox.records
+    assert not handed_over(recorder)
 
 
 def graphs(train: Callable[[], None]) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.hooks.conftest import COMPLETE
 from tests.hooks.described import group_of
+from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 both_ways = pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
@@ -67,7 +68,7 @@ def library(group: None) -> Any:
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.outbox.records if isinstance(r, Collective)
+        r for r in handed_over(recorder) if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 

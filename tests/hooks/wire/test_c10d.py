@@ -23,6 +23,7 @@ from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
 from tests.hooks.described import group_of
+from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
@@ -74,7 +75,7 @@ OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
 
 def collectives(recorder: Recorder) -> list[Collective]:
     return [
-        r for r in recorder.outbox.records if isinstance(r, Collective)
+        r for r in handed_over(recorder) if isinstance(r, Collective)
     ] + recorder.in_flight.unfinished()
 
 
@@ -338,7 +339,7 @@ def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: t
     del tensor
     gc.collect()
     assert reference() is None
-    assert len(recorder.outbox.records) == 1
+    assert len(handed_over(recorder)) == 1
 
 
 @pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])

@@ -22,6 +22,7 @@ from dsprof.trace.schema import Collective
 from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, Work
 from tests.hooks.conftest import IN_DISPATCHER
+from tests.hooks.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ both_ways = pytest.mark.parametrize("kind", [*IN_DISPATCHER, ProcessGroupHook])
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
+    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
 
 
 def exchange() -> list[Any]:

@@ -15,6 +15,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.hooks.conftest import WITH_WAITS
+from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 Kinds = tuple[type[Hook], ...]
@@ -23,7 +24,7 @@ both = pytest.mark.parametrize("kinds", WITH_WAITS)
 
 
 def records(recorder: Recorder) -> list[Collective]:
-    return [record for record in recorder.outbox.records if isinstance(record, Collective)]
+    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
 
 
 @both

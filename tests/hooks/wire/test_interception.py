@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.recording import session
 from dsprof.hooks.wire.layers import Layers
+from tests.hooks.handed_over import handed_over
 
 def start(tmp):
     dsprof.enable(out=tmp)
@@ -27,7 +28,7 @@ def in_dispatcher():
 
 def seen():
     recorder = session.current().recorder
-    records = [*recorder.outbox.records, *recorder.in_flight.unfinished()]
+    records = [*handed_over(recorder), *recorder.in_flight.unfinished()]
     collectives = [record for record in records if hasattr(record, "seq")]
     return sorted((record.op, record.seq) for record in collectives)
 

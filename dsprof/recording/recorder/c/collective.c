@@ -3,7 +3,6 @@
 #include "hot.h"
 
 enum held {
-    RECORD,     /* Collective */
     OP,         /* its name */
     STATE_OF,   /* Groups.state */
     DTYPES,     /* dtype -> (name, bytes of an element) */
@@ -17,7 +16,6 @@ enum held {
     PLAIN_GROUP,
     STATE, /* the GroupState of the last call */
     GROUP, /* its weakref to the group */
-    GROUP_ID,
     COUNT, /* its counter of collectives */
 };
 enum number {
@@ -28,15 +26,34 @@ enum number {
 };
 
 typedef struct {
-    PyObject *dtype;          /* borrowed from `DTYPES` */
+    PyObject *dtype; /* borrowed, and only compared */
     int64_t nbytes, elements;
     Py_ssize_t tensors;
 } Sizes;
 
+/* Know a dtype: the one of the last call, or another. 1: known, 0: it has no name, -1: error. */
+static int see_dtype(Wrapper *self, PyObject *dtype)
+{
+    if (self->seen.collective.dtype == dtype)
+        return 1;
+    PyObject *known = PyDict_GetItemWithError(self->held[DTYPES], dtype);
+    if (known == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *name = PyTuple_GetItem(known, 0), *kind = PyObject_GetItem(self->held[KINDS], name);
+    if (kind == NULL)
+        return -1;
+    self->seen.collective.kind = PyLong_AsLongLong(kind);
+    self->seen.collective.item_bytes = PyLong_AsLongLong(PyTuple_GetItem(known, 1));
+    self->seen.collective.dtype_name = name;
+    self->seen.collective.dtype = dtype; /* `DTYPES` keeps it */
+    Py_DECREF(kind);
+    return 1;
+}
+
 /* Add a tensor; 1: it is a plain one, dense and on the host; 0: it is not; -1: error. */
 static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
 {
-    int64_t nbytes, item_bytes;
+    int64_t nbytes;
     if ((PyObject *)Py_TYPE(tensor) != self->held[PLAIN_TENSOR])
         return 0;
     int is_cpu = is_true(tensor, NAME("is_cpu"));
@@ -46,18 +63,15 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
     if (is_sparse)
         return is_sparse < 0 ? -1 : 0;
     PyObject *dtype = PyObject_GetAttr(tensor, NAME("dtype"));
-    if (dtype == NULL)
-        return -1;
-    PyObject *known = PyDict_GetItemWithError(self->held[DTYPES], dtype);
-    Py_DECREF(dtype);
-    if (known == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    item_bytes = PyLong_AsLongLong(PyTuple_GetItem(known, 1));
+    int is_known = dtype == NULL ? -1 : see_dtype(self, dtype);
+    Py_XDECREF(dtype);
+    if (is_known <= 0)
+        return is_known;
     if (get_number(tensor, NAME("nbytes"), &nbytes) < 0)
         return -1;
-    sizes->dtype = PyTuple_GetItem(known, 0);
+    sizes->dtype = dtype;
     sizes->nbytes += nbytes;
-    sizes->elements += nbytes / item_bytes;
+    sizes->elements += nbytes / self->seen.collective.item_bytes;
     sizes->tensors++;
     return 1;
 }
@@ -99,11 +113,29 @@ static int find_group(Wrapper *self, PyObject *group)
     PyObject *facts = PyObject_GetAttr(state, NAME("group"));
     if (facts == NULL)
         return -1;
-    int failed = replace(&held[GROUP_ID], PyObject_GetAttr(facts, NAME("id"))) < 0 ||
+    int64_t id;
+    int failed = get_number(facts, NAME("id"), &id) < 0 ||
                  replace(&held[COUNT], PyObject_GetAttr(state, NAME("collectives"))) < 0 ||
                  replace(&held[GROUP], PyObject_GetAttr(state, NAME("ref"))) < 0;
     Py_DECREF(facts);
+    self->seen.collective.group = id;
     return failed ? -1 : 0;
+}
+
+/* Whether the options of a call name a reduce op. */
+static int names_op(Wrapper *self, PyObject *options)
+{
+    PyTypeObject *type = Py_TYPE(options);
+    if (self->seen.collective.options != type) {
+        int names = self->held[WITH_OP] == Py_None
+                        ? 0
+                        : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
+        if (names < 0)
+            return -1;
+        self->seen.collective.names_op = names;
+        self->seen.collective.options = type; /* only compared: it is torch's, for good */
+    }
+    return self->seen.collective.names_op;
 }
 
 static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *sizes)
@@ -139,63 +171,105 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Keep a call that is in flight where its wait will find it. */
-static int follow(Hot *hot, PyObject *thread, PyObject *work, int is_async, PyObject *record)
+/* Keep a call that is in flight where its wait will find it. That of a call that is waited for at
+   once is no other: whether it is one, only its options know, far from all caches. */
+static int follow(Hot *hot, PyObject *work, Call *call)
 {
-    PyObject *table = is_async ? hot->works : hot->blocking, *known;
-    PyObject *key = is_async ? PyLong_FromVoidPtr(work) : thread;
-    PyObject *entry = is_async ? PyTuple_Pack(2, work, record) : record;
+    PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, (PyObject *)call);
     int failed = key == NULL || entry == NULL;
-    if (!failed && (known = popped(table, key)) != NULL) {
-        failed = displace(hot, is_async ? PyTuple_GetItem(known, 1) : known) < 0;
+    PyObject *known = failed ? NULL : popped(hot->works, key);
+    if (known != NULL) {
+        failed = displace(hot, PyTuple_GetItem(known, 1)) < 0;
         Py_DECREF(known);
     }
-    failed = failed || PyErr_Occurred() || PyDict_SetItem(table, key, entry) < 0;
-    if (is_async) {
-        Py_XDECREF(key);
-        Py_XDECREF(entry);
-    }
+    failed = failed || PyErr_Occurred() || PyDict_SetItem(hot->works, key, entry) < 0;
+    Py_XDECREF(key);
+    Py_XDECREF(entry);
     return failed ? -1 : 0;
 }
 
 /* Note what is complete by now. Python does, where a Work cannot answer. */
 static int poll(Wrapper *self)
 {
-    if (poll_works(self->hot) == 0)
+    int polled = poll_works(self->hot);
+    if (polled == 0)
         return 0;
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyObject *error = take_error();
-    PyObject *done = PyObject_CallFunctionObjArgs(self->held[CHECK], error, NULL);
-    Py_XDECREF(error);
-    if (done != NULL) {
-        Py_DECREF(done);
-        done = PyObject_CallFunctionObjArgs(self->held[POLL], NULL);
+    if (polled < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyObject *error = take_error();
+        PyObject *checked = PyObject_CallFunctionObjArgs(self->held[CHECK], error, NULL);
+        Py_XDECREF(error);
+        Py_XDECREF(checked);
+        if (checked == NULL)
+            return -1;
     }
+    PyObject *done = PyObject_CallFunctionObjArgs(self->held[POLL], NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
-/* Return the call site, as an object; the function that issues is the caller of this one. */
-static PyObject *site_of(Wrapper *self, const Context *context)
+/* Find the call site; the function that issues is the caller of this one. */
+static int find_site(Wrapper *self, const Context *context, long long *site)
 {
-    if (context->site)
-        return PyLong_FromLongLong(context->site);
-    PyObject *site = PyObject_CallFunction(self->held[SITE_ABOVE], "i", 0);
-    if (site == NULL || PyObject_IsTrue(site))
-        return site;
-    Py_DECREF(site);
-    return PyLong_FromLongLong(self->hot->site);
+    if ((*site = context->site) != 0)
+        return 0;
+    PyObject *above = PyObject_CallFunction(self->held[SITE_ABOVE], "i", 0);
+    if (above == NULL)
+        return -1;
+    *site = PyLong_AsLongLong(above);
+    Py_DECREF(above);
+    if (*site == 0)
+        *site = self->hot->site;
+    return *site == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Number a call, and fill in what is known of it; NULL in an error. */
+static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *context,
+                  PyObject *dtype_name, long long site)
+{
+    const Hot *hot = self->hot;
+    PyObject *options = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
+    int with_op = names_op(self, options);
+    Call *call = with_op < 0 ? NULL : new_call();
+    if (call == NULL)
+        return NULL;
+    call->op = held(self->held[OP]);
+    call->dtype = held(dtype_name);
+    call->requested = held(context->requested);
+    call->options = held(options);
+    call->phase = held(hot->phase);
+    call->outputs = PyTuple_New(0); /* the one that there is */
+    call->group = self->seen.collective.group;
+    if (next_of(self->held[COUNT], &call->seq) < 0 || next_of(hot->ids, &call->id) < 0) {
+        Py_DECREF(call);
+        return NULL;
+    }
+    context->wire_ops++;
+    call->nbytes = sizes->nbytes;
+    call->elements = sizes->elements;
+    call->tensors = sizes->tensors;
+    call->names_op = with_op;
+    call->request = context->request;
+    call->flush = context->flush;
+    call->fetch = context->fetch;
+    call->coalesced = context->coalesced;
+    call->site = site;
+    call->step = hot->step;
+    call->micro_step = hot->micro_step;
+    call->engine = hot->engine;
+    call->thread = PyThread_get_thread_ident();
+    return call;
 }
 
 static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *work, int64_t issue_ns,
                 int64_t return_ns)
 {
     Hot *hot = self->hot;
-    int is_followed = work != Py_None, failed = -1;
-    PyObject *thread = thread_key(), *options = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
-    PyObject *site = NULL, *seq = NULL, *id = NULL, *record = NULL, *is_async = NULL, *kind = NULL;
-    PyObject *group_id = NULL;
+    int failed = -1;
+    long long site;
+    Call *call = NULL;
+    PyObject *thread = thread_key();
     int noted = thread == NULL ? -1 : was_noted_below(self, thread, issue_ns);
     if (noted) {
         failed = noted;
@@ -205,88 +279,36 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     if (in_flight < 0 || (in_flight > 0 && poll(self) < 0))
         goto done;
     Context *context = context_of(hot, thread);
-    if (context == NULL || (site = site_of(self, context)) == NULL)
+    if (context == NULL || find_site(self, context, &site) < 0)
         goto done;
     context = context_of(hot, thread); /* looking for the site runs Python */
-    /* Only now: while the call ran, another thread may have called for another group. */
+    /* Only now: while the call ran, another thread may have called for another group or dtype. */
     if (context == NULL || find_group(self, PyTuple_GetItem(args, 0)) < 0 ||
-        (group_id = held(self->held[GROUP_ID])) == NULL ||
-        (seq = next_of(self->held[COUNT])) == NULL || (id = next_of(hot->ids)) == NULL)
+        see_dtype(self, sizes->dtype) <= 0)
         goto done;
-    context->wire_ops++;
-    is_async = PyObject_GetAttr(options, NAME("asyncOp"));
-    if (is_async == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
-            goto done;
-        PyErr_Clear();
-        is_async = PyBool_FromLong(is_followed);
+    const long long kind = self->seen.collective.kind;
+    call = made(self, args, sizes, context, self->seen.collective.dtype_name, site);
+    if (call == NULL)
+        goto done;
+    call->issue_ns = issue_ns;
+    call->return_ns = return_ns;
+    call->is_followed = work != Py_None;
+    const int64_t told[CALL_WORDS] = {
+        call->id, call->seq, call->group, kind, call->nbytes, issue_ns, site, call->step,
+        call->is_followed ? 0 : return_ns, (int64_t)call->thread,
+    };
+    tell_issue(hot, told);
+    if (call->is_followed) {
+        call->pending_ns = return_ns;
+        failed = follow(hot, work, call);
+    } else {
+        call->done_ns = return_ns;
+        call->blocked_ns = return_ns - issue_ns;
+        failed = add_record(hot, (PyObject *)call);
     }
-    int names_op = self->held[WITH_OP] == Py_None
-                       ? 0
-                       : PySet_Contains(self->held[WITH_OP], (PyObject *)Py_TYPE(options));
-    kind = PyObject_GetItem(self->held[KINDS], sizes->dtype);
-    if (names_op < 0 || kind == NULL)
-        goto done;
-    PyObject *fields[] = {
-        held(id),
-        held(group_id),
-        held(seq),
-        PyLong_FromLongLong(sizes->nbytes),
-        PyLong_FromLongLong(sizes->elements),
-        PyLong_FromLongLong(issue_ns),
-        held(self->held[OP]),
-        PyLong_FromSsize_t(sizes->tensors),
-        held(sizes->dtype),
-        held(context->requested),
-        PyLong_FromLongLong(context->request),
-        held(is_async),
-        held(names_op ? options : Py_None),
-        PyLong_FromLong(-1), /* peer */
-        held(site),
-        held(hot->step),
-        held(hot->micro_step),
-        held(hot->phase),
-        held(hot->engine),
-        PyLong_FromLongLong(context->flush),
-        PyLong_FromLongLong(context->fetch),
-        PyLong_FromLongLong(context->coalesced),
-        held(thread),
-        PyLong_FromLongLong(return_ns),
-        PyLong_FromLong(0),                               /* stream */
-        PyLong_FromLongLong(is_followed ? return_ns : 0), /* pending_ns */
-        PyLong_FromLongLong(is_followed ? 0 : return_ns), /* done_ns */
-    };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    if (values == NULL)
-        goto done;
-    record = PyObject_Call(self->held[RECORD], values, NULL);
-    Py_DECREF(values);
-    if (record == NULL)
-        goto done;
-    int64_t call[CALL_WORDS] = {
-        PyLong_AsLongLong(id), PyLong_AsLongLong(seq), PyLong_AsLongLong(group_id),
-        PyLong_AsLongLong(kind), sizes->nbytes, issue_ns, PyLong_AsLongLong(site),
-        PyLong_AsLongLong(hot->step), is_followed ? 0 : return_ns, PyLong_AsLongLong(thread),
-    };
-    if (PyErr_Occurred())
-        goto done;
-    tell_issue(hot, call);
-    if (is_followed)
-        failed = follow(hot, thread, work, PyObject_IsTrue(is_async), record);
-    else
-        failed = set_number(record, NAME("blocked_ns"), return_ns - issue_ns) < 0 ||
-                         add_record(hot, record) < 0
-                     ? -1
-                     : 0;
 done:
     Py_XDECREF(thread);
-    Py_XDECREF(site);
-    Py_XDECREF(seq);
-    Py_XDECREF(id);
-    Py_XDECREF(record);
-    Py_XDECREF(is_async);
-    Py_XDECREF(kind);
-    Py_XDECREF(group_id);
+    Py_XDECREF((PyObject *)call);
     return failed;
 }
 

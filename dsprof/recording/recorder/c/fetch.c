@@ -13,12 +13,12 @@ typedef struct { /* the fetch and the release that go on, for all wrappers of th
 enum held {
     STATE,      /* Fetching */
     KINDS,      /* name of an event -> a kind, with flags */
-    RECORD,     /* Fetch */
     SHARES,     /* engine -> ranks that a parameter is shared out over */
     IN_FLIGHT,  /* empty, unless Python has to look at parameters */
     GRAPH_TASK, /* returns -1 unless autograd is at work */
     HAND_OVER,  /* hands over the release that goes on */
 };
+enum own { IS_WAIT, WAIT_NS, IS_AGAIN }; /* of the span */
 enum kind { FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8 };
 
 static Fetching *state_of(const Wrapper *self) { return (Fetching *)self->held[STATE]; }
@@ -58,22 +58,23 @@ static int begin(const Wrapper *self, int kind)
     Fetching *state = state_of(self);
     if (end_release(self) < 0)
         return -1;
-    PyObject *thread = thread_key(), *id = next_of(hot->ids);
+    long long id = 0;
+    int failed = next_of(hot->ids, &id) < 0;
+    PyObject *thread = thread_key();
     Context *outer = thread == NULL ? NULL : context_of(hot, thread);
     if (outer != NULL && outer->fetch) /* of a fetch that raised */
         outer = nobody;
     Context *context = outer == NULL ? NULL : new_context(outer);
-    int failed = id == NULL || context == NULL;
+    failed = failed || context == NULL;
     if (!failed) {
         keep(&state->outer, (PyObject *)outer);
-        state->fetch = context->fetch = PyLong_AsLongLong(id);
+        state->fetch = context->fetch = id;
         state->submit_ns = now_ns();
         context->wire_ops = context->coalesced = 0;
         context->site = kind & OF_BACKWARD ? hot->site : 0;
         failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)context) < 0;
     }
     Py_XDECREF(thread);
-    Py_XDECREF(id);
     Py_XDECREF((PyObject *)context);
     return failed ? -1 : 0;
 }
@@ -85,6 +86,30 @@ static int end(const Wrapper *self)
                  PyDict_SetItem(self->hot->contexts, thread, state_of(self)->outer) < 0;
     Py_XDECREF(thread);
     return failed ? -1 : 0;
+}
+
+static PyObject *made(const Span *span)
+{
+    PyObject *fields[] = {
+        PyLong_FromLongLong(span->id),
+        held(span->own[IS_WAIT] ? NAME("fetch") : NAME("prefetch")),
+        PyLong_FromLongLong(span->elements),
+        PyLong_FromLongLong(span->start_ns),
+        PyLong_FromLongLong(span->end_ns),
+        PyLong_FromLongLong(span->own[WAIT_NS]),
+        PyBool_FromLong(span->own[IS_AGAIN]),
+        PyLong_FromLongLong(span->step),
+        PyLong_FromLongLong(span->micro_step),
+        held(span->phase),
+        held(no_text), /* library */
+        held(no_text), /* module */
+        PyLong_FromLongLong(span->engine),
+        PyLong_FromUnsignedLong(span->thread),
+    };
+    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
+    PyObject *record = values == NULL ? NULL : PyObject_Call(fetch_record, values, NULL);
+    Py_XDECREF(values);
+    return record;
 }
 
 /* Record a prefetch that was submitted, or a fetch that was waited for. */
@@ -109,28 +134,20 @@ static int record(const Wrapper *self, int kind, int64_t elements, int64_t share
         again = PyLong_AsLongLong(task) != -1;
         Py_DECREF(task);
     }
-    PyObject *fields[] = {
-        state->fetch ? PyLong_FromLongLong(state->fetch) : next_of(hot->ids),
-        held(is_wait ? NAME("fetch") : NAME("prefetch")),
-        PyLong_FromLongLong(elements),
-        PyLong_FromLongLong(start_ns),
-        PyLong_FromLongLong(now),
-        PyLong_FromLongLong(wait_ns),
-        PyBool_FromLong(again),
-        held(hot->step),
-        held(hot->micro_step),
-        held(hot->phase),
-        held(no_text), /* library */
-        held(no_text), /* module */
-        held(hot->engine),
-        thread_key(),
-    };
+    Span *span = new_span(hot, made);
+    int failed = span == NULL || (state->fetch == 0 && next_of(hot->ids, &state->fetch) < 0);
+    if (!failed) {
+        span->id = state->fetch;
+        span->elements = elements;
+        span->start_ns = start_ns;
+        span->end_ns = now;
+        span->own[IS_WAIT] = is_wait;
+        span->own[WAIT_NS] = wait_ns;
+        span->own[IS_AGAIN] = again;
+        failed = add_record(hot, (PyObject *)span) < 0;
+    }
     state->fetch = state->submit_ns = 0;
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *made = values == NULL ? NULL : PyObject_Call(self->held[RECORD], values, NULL);
-    int failed = made == NULL || add_record(hot, made) < 0;
-    Py_XDECREF(values);
-    Py_XDECREF(made);
+    Py_XDECREF((PyObject *)span);
     return failed ? -1 : 0;
 }
 
@@ -157,8 +174,11 @@ PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs)
     if (kind > 0 && (elements = PyLong_AsLongLong(PyTuple_GetItem(args, 2))) == -1)
         failed = PyErr_Occurred() != NULL;
     if (!failed && elements && (kind & KIND_MASK) == WAIT) {
-        PyObject *known = PyDict_GetItemWithError(self->held[SHARES], self->hot->engine);
+        PyObject *engine = PyLong_FromLongLong(self->hot->engine);
+        PyObject *known =
+            engine == NULL ? NULL : PyDict_GetItemWithError(self->held[SHARES], engine);
         share = known == NULL ? 0 : PyLong_AsLongLong(known); /* 0: Python finds it out */
+        Py_XDECREF(engine);
         failed = PyErr_Occurred() != NULL;
     }
     if (failed && give_up(self) < 0)

@@ -3,41 +3,48 @@
 #include "hot.h"
 
 enum held {
-    RECORD,       /* Flush */
     DTYPES,       /* dtype -> (name, bytes of an element) */
     DTYPE_NAME,   /* the argument that names the bucket */
     HOOK,         /* knows whether backward is at its end */
     AFTER,        /* is called with the step after a flush; None: nothing is */
 };
 enum number { STAGE /* 0: the optimizer knows whether it is 1 or 2 */ };
+enum own { OF_STAGE, CAPACITY, ALL_BYTES, PARAMETERS, SLOT, IS_LAST }; /* of the span */
 
 typedef struct {
-    PyObject *dtype;    /* name; borrowed from `DTYPES` */
-    PyObject *capacity; /* owned */
-    int64_t elements, item_bytes;
+    PyObject *dtype; /* name; borrowed from `DTYPES` */
+    int64_t elements, item_bytes, slot;
     Py_ssize_t parameters;
-    int stage, slot;
 } Bucket;
 
-/* Read what of a bucket only its stage has. */
-static int read_optimizer(Wrapper *self, PyObject *optimizer, PyObject *bucket, Bucket *found)
+/* Know what all buckets of an optimizer share. It is read once in a step: each attribute of it is far
+   from all caches. */
+static int see_optimizer(Wrapper *self, PyObject *optimizer)
 {
-    found->stage = (int)self->numbers[STAGE];
-    found->slot = -1;
-    if (found->stage == 0) {
+    int stage = (int)self->numbers[STAGE], has_slots = 0;
+    if (self->seen.flush.optimizer == optimizer &&
+        self->seen.flush.step_start_ns == self->hot->step_start_ns)
+        return 0;
+    if (stage == 0) {
         int is_partitioned = is_true(optimizer, NAME("partition_gradients"));
-        int has_slots = is_true(optimizer, NAME("overlap_comm"));
-        int64_t slot = -1;
-        if (is_partitioned < 0 || has_slots < 0 ||
-            (has_slots && get_number(bucket, NAME("index"), &slot) < 0))
+        has_slots = is_true(optimizer, NAME("overlap_comm"));
+        if (is_partitioned < 0 || has_slots < 0)
             return -1;
-        found->stage = is_partitioned ? 2 : 1;
-        found->slot = (int)slot;
+        stage = is_partitioned ? 2 : 1;
     }
     PyObject *size = PyObject_GetAttr(optimizer, NAME("reduce_bucket_size"));
-    found->capacity = size == NULL ? NULL : PyNumber_Long(size);
+    PyObject *whole = size == NULL ? NULL : PyNumber_Long(size); /* it may be 5e8 */
+    long long capacity = whole == NULL ? -1 : PyLong_AsLongLong(whole);
     Py_XDECREF(size);
-    return found->capacity == NULL ? -1 : 0;
+    Py_XDECREF(whole);
+    if (PyErr_Occurred())
+        return -1;
+    self->seen.flush.optimizer = optimizer;
+    self->seen.flush.step_start_ns = self->hot->step_start_ns;
+    self->seen.flush.capacity = capacity;
+    self->seen.flush.stage = stage;
+    self->seen.flush.has_slots = has_slots;
+    return 0;
 }
 
 /* Read the bucket of a dtype; 0: there is none, or it is empty. */
@@ -61,7 +68,10 @@ static int read_bucket(Wrapper *self, PyObject *optimizer, PyObject *dtype, Buck
     Py_XDECREF(params);
     int is_read = found->parameters >= 0 &&
                   get_number(bucket, NAME("elements"), &found->elements) == 0 &&
-                  (found->elements == 0 || read_optimizer(self, optimizer, bucket, found) == 0);
+                  (found->elements == 0 || see_optimizer(self, optimizer) == 0);
+    found->slot = -1;
+    if (is_read && found->elements != 0 && self->seen.flush.has_slots)
+        is_read = get_number(bucket, NAME("index"), &found->slot) == 0;
     Py_DECREF(bucket);
     return is_read ? found->elements != 0 : -1;
 }
@@ -80,7 +90,7 @@ static int find_bucket(Wrapper *self, PyObject *args, PyObject *kwargs, Bucket *
 }
 
 /* Communicate for a flush from now on; returns the context that was, NULL in an error. */
-static Context *begin(Hot *hot, PyObject *thread, PyObject *id)
+static Context *begin(Hot *hot, PyObject *thread, long long id)
 {
     Context *outer = context_of(hot, thread);
     if (outer == NULL)
@@ -88,7 +98,7 @@ static Context *begin(Hot *hot, PyObject *thread, PyObject *id)
     Context *context = new_context(outer);
     if (context == NULL)
         return NULL;
-    context->flush = PyLong_AsLongLong(id);
+    context->flush = id;
     context->wire_ops = context->coalesced = 0;
     context->site = hot->site;
     Py_INCREF(outer);
@@ -98,42 +108,45 @@ static Context *begin(Hot *hot, PyObject *thread, PyObject *id)
     return outer;
 }
 
-static int end(Wrapper *self, PyObject *thread, PyObject *id, const Bucket *bucket,
-               PyObject *const *scope, int64_t start_ns)
+static PyObject *made(const Span *span)
+{
+    PyObject *fields[] = {
+        PyLong_FromLongLong(span->id),
+        PyLong_FromLongLong(span->own[OF_STAGE]),
+        PyLong_FromLongLong(span->elements),
+        PyLong_FromLongLong(span->start_ns),
+        PyLong_FromLongLong(span->end_ns),
+        PyLong_FromLongLong(span->own[CAPACITY]),
+        PyLong_FromLongLong(span->own[ALL_BYTES]),
+        held(span->dtype),
+        PyLong_FromLongLong(span->own[PARAMETERS]),
+        held(span->own[IS_LAST] ? NAME("end of backward") : NAME("full")),
+        PyLong_FromLongLong(span->own[SLOT]),
+        PyLong_FromLongLong(span->step),
+        PyLong_FromLongLong(span->micro_step),
+        held(span->phase),
+        held(no_text),       /* library */
+        held(no_text),       /* module */
+        PyLong_FromLong(-1), /* bucket */
+        PyLong_FromLongLong(span->engine),
+        PyLong_FromUnsignedLong(span->thread),
+    };
+    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
+    PyObject *record = values == NULL ? NULL : PyObject_Call(flush_record, values, NULL);
+    Py_XDECREF(values);
+    return record;
+}
+
+static int end(Wrapper *self, Span *span)
 {
     int is_last = is_true(self->held[HOOK], NAME("in_epilogue"));
     if (is_last < 0)
         return -1;
-    PyObject *fields[] = {
-        held(id),
-        PyLong_FromLong(bucket->stage),
-        PyLong_FromLongLong(bucket->elements),
-        PyLong_FromLongLong(start_ns),
-        PyLong_FromLongLong(now_ns()),
-        held(bucket->capacity),
-        PyLong_FromLongLong(bucket->elements * bucket->item_bytes),
-        held(bucket->dtype),
-        PyLong_FromSsize_t(bucket->parameters),
-        held(is_last ? NAME("end of backward") : NAME("full")),
-        PyLong_FromLong(bucket->slot),
-        held(scope[0]),
-        held(scope[1]),
-        held(scope[2]),
-        held(no_text),       /* library */
-        held(no_text),       /* module */
-        PyLong_FromLong(-1), /* bucket */
-        held(scope[3]),
-        held(thread),
-    };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    if (values == NULL)
-        return -1;
-    PyObject *record = PyObject_Call(self->held[RECORD], values, NULL);
-    Py_DECREF(values);
-    int failed = record == NULL || add_record(self->hot, record) < 0;
-    Py_XDECREF(record);
+    span->own[IS_LAST] = is_last;
+    span->end_ns = now_ns();
+    int failed = add_record(self->hot, (PyObject *)span) < 0;
     if (!failed && self->held[AFTER] != Py_None) {
-        PyObject *done = PyObject_CallFunctionObjArgs(self->held[AFTER], scope[0], NULL);
+        PyObject *done = PyObject_CallFunction(self->held[AFTER], "L", span->step);
         failed = done == NULL;
         Py_XDECREF(done);
     }
@@ -144,30 +157,33 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
 {
     Hot *hot = self->hot;
     Bucket bucket = {0};
-    PyObject *id = NULL, *thread = NULL, *result = NULL;
+    PyObject *thread = NULL, *result = NULL;
     Context *outer = NULL;
+    Span *span = NULL;
     int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
-    if (found > 0 && (thread = thread_key()) != NULL && (id = next_of(hot->ids)) != NULL)
-        outer = begin(hot, thread, id);
+    if (found > 0 && (thread = thread_key()) != NULL && (span = new_span(hot, made)) != NULL &&
+        next_of(hot->ids, &span->id) == 0)
+        outer = begin(hot, thread, span->id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)
             result = PyObject_Call(self->python, args, kwargs);
         goto done;
     }
-    PyObject *scope[] = {held(hot->step), held(hot->micro_step), held(hot->phase),
-                         held(hot->engine)};
-    int64_t start_ns = now_ns();
+    span->elements = bucket.elements;
+    span->dtype = held(bucket.dtype);
+    span->own[OF_STAGE] = self->seen.flush.stage;
+    span->own[CAPACITY] = self->seen.flush.capacity;
+    span->own[ALL_BYTES] = bucket.elements * bucket.item_bytes;
+    span->own[PARAMETERS] = bucket.parameters;
+    span->own[SLOT] = bucket.slot;
+    span->start_ns = now_ns();
     result = PyObject_Call(self->original, args, kwargs);
     Raised raised = put_aside();
-    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 ||
-                 end(self, thread, id, &bucket, scope, start_ns) < 0;
+    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 || end(self, span) < 0;
     result = finish(self, result, raised, failed);
-    for (int at = 0; at < 4; at++)
-        Py_XDECREF(scope[at]);
 done:
-    Py_XDECREF(bucket.capacity);
+    Py_XDECREF((PyObject *)span);
     Py_XDECREF((PyObject *)outer);
-    Py_XDECREF(id);
     Py_XDECREF(thread);
     return result;
 }

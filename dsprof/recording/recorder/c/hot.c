@@ -37,13 +37,18 @@ int is_true(PyObject *owner, PyObject *name)
 
 PyObject *thread_key(void) { return PyLong_FromUnsignedLong(PyThread_get_thread_ident()); }
 
-/* Return the next of an endless iterator. */
-PyObject *next_of(PyObject *iterator)
+/* Take the next of an endless iterator. */
+int next_of(PyObject *iterator, long long *number)
 {
-    if (PyIter_Check(iterator))
-        return PyIter_Next(iterator);
-    PyErr_SetString(PyExc_TypeError, "numbers must come from an iterator");
-    return NULL;
+    PyObject *next = PyIter_Check(iterator) ? PyIter_Next(iterator) : NULL;
+    if (next == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "numbers must come from an endless iterator");
+        return -1;
+    }
+    *number = PyLong_AsLongLong(next);
+    Py_DECREF(next);
+    return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
 /* Take an entry out of a dict; NULL without an error: it has none. */
@@ -148,16 +153,6 @@ void tell_done(const Hot *hot, int64_t id, int64_t time_ns)
     store(at + DONE_NS, time_ns);
 }
 
-int set_number(PyObject *record, PyObject *name, int64_t value)
-{
-    PyObject *number = PyLong_FromLongLong(value);
-    if (number == NULL)
-        return -1;
-    int failed = PyObject_SetAttr(record, name, number);
-    Py_DECREF(number);
-    return failed;
-}
-
 int get_number(PyObject *record, PyObject *name, int64_t *value)
 {
     PyObject *number = PyObject_GetAttr(record, name);
@@ -233,40 +228,39 @@ static PyObject *get_scope(Hot *self, void *unused)
 }
 
 /* Keep a scope with its parts, which are read far more often than they change: step, micro-step,
-   phase and engine. It takes a reference of its own to each. */
-int become_scope(Hot *self, PyObject *scope, PyObject *const *parts, long long site)
+   engine, site. It takes references of its own. */
+void become_scope(Hot *self, PyObject *scope, PyObject *phase, const long long numbers[4])
 {
-    PyObject **const kept[] = {&self->step, &self->micro_step, &self->phase, &self->engine,
-                               &self->scope};
-    PyObject *const made[] = {parts[0], parts[1], parts[2], parts[3], scope};
-    PyObject *old[5];
-    for (int at = 0; at < 5; at++) {
-        old[at] = *kept[at];
-        *kept[at] = held(made[at]);
-    }
-    self->site = site;
-    for (int at = 0; at < 5; at++) /* last: what is freed may run Python */
-        Py_XDECREF(old[at]);
-    return 0;
+    PyObject *old_scope = self->scope, *old_phase = self->phase;
+    self->scope = held(scope);
+    self->phase = held(phase);
+    self->step = numbers[0];
+    self->micro_step = numbers[1];
+    self->engine = numbers[2];
+    self->site = numbers[3];
+    Py_XDECREF(old_scope); /* last: what is freed may run Python */
+    Py_XDECREF(old_phase);
 }
 
 static int set_scope(Hot *self, PyObject *scope, void *unused)
 {
-    static const char *const names[] = {"step", "micro_step", "phase", "engine"};
-    PyObject *parts[4] = {NULL};
-    int64_t site;
+    int64_t read[4];
     if (scope == NULL) {
         PyErr_SetString(PyExc_AttributeError, "a scope cannot be deleted");
         return -1;
     }
-    int failed = get_number(scope, NAME("site"), &site);
-    for (int at = 0; at < 4 && !failed; at++)
-        failed = (parts[at] = PyObject_GetAttrString(scope, names[at])) == NULL;
-    if (!failed)
-        become_scope(self, scope, parts, site);
-    for (int at = 0; at < 4; at++)
-        Py_XDECREF(parts[at]);
-    return failed ? -1 : 0;
+    PyObject *phase = PyObject_GetAttr(scope, NAME("phase"));
+    if (phase == NULL || get_number(scope, NAME("step"), &read[0]) < 0 ||
+        get_number(scope, NAME("micro_step"), &read[1]) < 0 ||
+        get_number(scope, NAME("engine"), &read[2]) < 0 ||
+        get_number(scope, NAME("site"), &read[3]) < 0) {
+        Py_XDECREF(phase);
+        return -1;
+    }
+    const long long numbers[] = {read[0], read[1], read[2], read[3]};
+    become_scope(self, scope, phase, numbers);
+    Py_DECREF(phase);
+    return 0;
 }
 
 static PyObject *open_state(Hot *self, PyObject *args)

@@ -29,7 +29,7 @@ typedef struct {
     PyObject_HEAD
     char recording;
     int64_t *words;                       /* the live state; NULL: none is kept */
-    long long site;                       /* of the scope */
+    long long step, micro_step, engine, site; /* of the scope */
     long long step_start_ns;
     long long calls, samples, sampled_ns; /* of Cost */
     Layout layout;
@@ -41,8 +41,8 @@ typedef struct {
     PyObject *overflow;           /* takes a record when there are too many */
     PyObject *phases;             /* begun and not ended: a list of Phase */
     PyObject *scope_type, *phase_type, *outside; /* Scope, Phase, the scope before any phase */
-    PyObject *scope, *step, *micro_step, *phase, *engine; /* the scope, and its parts */
-    PyObject *state;                                      /* owns the memory of `words` */
+    PyObject *scope, *phase; /* the scope, and its phase */
+    PyObject *state;         /* owns the memory of `words` */
 } Hot;
 
 typedef struct {
@@ -56,6 +56,24 @@ typedef struct { /* of a hook */
     char broken, in_python; /* it is inert; it leaves nothing to C */
 } Switch;
 
+typedef struct { /* a collective; of `Collective`, what a hook in C or a wait may change */
+    PyObject_HEAD
+    long long id, issue_ns, pending_ns, done_ns, wait_ns, waited_ns, blocked_ns, waits;
+    unsigned long thread;
+    char is_followed, names_op, captured, is_estimated;
+    long long group, seq, nbytes, elements, tensors, request, site, step, micro_step, engine, flush;
+    long long fetch, coalesced, return_ns, stream;
+    PyObject *op, *dtype, *requested, *options, *phase, *outputs;
+} Call;
+
+typedef struct Span { /* a flush or a fetch */
+    PyObject_HEAD
+    PyObject *(*made)(const struct Span *); /* the record */
+    long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
+    unsigned long thread;
+    PyObject *phase, *dtype;
+} Span;
+
 enum { MOST_HELD = 16, MOST_NUMBERS = 4 };
 
 typedef struct { /* what stands for a function on its class, in an `instancemethod` */
@@ -66,6 +84,19 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
     PyObject *fail;              /* Hook.fail */
     PyObject *held[MOST_HELD];   /* what else a kind of wrapper needs */
     long long numbers[MOST_NUMBERS];
+    union { /* what a kind of wrapper has seen last */
+        struct {
+            PyObject *dtype, *dtype_name; /* borrowed from `DTYPES` */
+            PyTypeObject *options;
+            long long item_bytes, kind, group;
+            int names_op;
+        } collective;
+        struct {
+            PyObject *optimizer; /* borrowed, and only compared */
+            long long step_start_ns, capacity;
+            int stage, has_slots;
+        } flush;
+    } seen;
     char is_cleared; /* by the garbage collector */
 } Wrapper;
 
@@ -74,29 +105,34 @@ typedef struct { /* what a call has raised, or nothing */
 } Raised;
 
 /* hot.c */
-extern PyTypeObject *hot_type, *switch_type, *context_type;
+extern PyTypeObject *hot_type, *switch_type, *context_type, *call_type;
+extern PyObject *collective_record, *flush_record, *fetch_record; /* of the schema */
 extern PyObject *no_text;
 extern Context *nobody;
 int add_hot(PyObject *module);
 PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec);
 void free_of_heap_type(PyObject *self);
-int become_scope(Hot *hot, PyObject *scope, PyObject *const *parts, long long site);
+void become_scope(Hot *hot, PyObject *scope, PyObject *phase, const long long numbers[4]);
 extern PyMethodDef progress_methods[]; /* progress.c */
 int64_t now_ns(void);
 int64_t thread_cpu_ns(void);
 PyObject *held(PyObject *object);
 int is_true(PyObject *owner, PyObject *name);
 PyObject *thread_key(void);
-PyObject *next_of(PyObject *iterator);
+int next_of(PyObject *iterator, long long *number);
 PyObject *popped(PyObject *dict, PyObject *key);
 Context *new_context(const Context *like);
 Context *context_of(Hot *hot, PyObject *thread); /* borrowed */
 int add_record(Hot *hot, PyObject *record);
 void tell_issue(const Hot *hot, const int64_t call[CALL_WORDS]);
 void tell_done(const Hot *hot, int64_t id, int64_t time_ns);
-int set_number(PyObject *record, PyObject *name, int64_t value);
 int get_number(PyObject *record, PyObject *name, int64_t *value);
 PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned); /* takes them, also in an error */
+
+/* records.c */
+int add_records(PyObject *module);
+Call *new_call(void);
+Span *new_span(const Hot *hot, PyObject *(*made)(const Span *)); /* in the scope of now */
 
 /* wrapper.c */
 int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);

@@ -38,10 +38,9 @@ static PyObject *let_go(Hot *hot, PyObject *key, PyObject *work, PyObject *recor
 }
 
 /* Move a collective that is complete from the table of those in flight to that of the others. */
-static int complete(Hot *hot, PyObject *key, PyObject *work, PyObject *record, int64_t now)
+static int complete(Hot *hot, PyObject *key, PyObject *work, Call *call, int64_t now)
 {
-    int64_t id, done_ns;
-    PyObject *entry = let_go(hot, key, work, record);
+    PyObject *entry = let_go(hot, key, work, (PyObject *)call);
     if (entry == NULL)
         return -1;
     PyObject *taken = popped(hot->works, key);
@@ -49,12 +48,10 @@ static int complete(Hot *hot, PyObject *key, PyObject *work, PyObject *record, i
     if (taken != NULL) { /* else it has just been waited for in another thread */
         PyObject *known = popped(hot->completed, key); /* a library's one Work for all */
         failed = PyDict_SetItem(hot->completed, key, entry) < 0 ||
-                 (known != NULL && add_record(hot, PyTuple_GetItem(known, 1)) < 0) ||
-                 get_number(record, NAME("id"), &id) < 0 ||
-                 get_number(record, NAME("done_ns"), &done_ns) < 0 ||
-                 (done_ns == 0 && set_number(record, NAME("done_ns"), done_ns = now) < 0);
-        if (!failed)
-            tell_done(hot, id, done_ns);
+                 (known != NULL && add_record(hot, PyTuple_GetItem(known, 1)) < 0);
+        if (call->done_ns == 0)
+            call->done_ns = now;
+        tell_done(hot, call->id, call->done_ns);
         Py_XDECREF(known);
         Py_DECREF(taken);
     }
@@ -65,12 +62,9 @@ static int complete(Hot *hot, PyObject *key, PyObject *work, PyObject *record, i
 /* Look at one: 1: it is complete, 0: it is pending, -1: error. */
 static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
 {
-    PyObject *work = PyTuple_GetItem(entry, 0), *record = PyTuple_GetItem(entry, 1);
-    int64_t thread, issue_ns;
-    if (get_number(record, NAME("thread"), &thread) < 0 ||
-        get_number(record, NAME("issue_ns"), &issue_ns) < 0)
-        return -1;
-    if (thread != (int64_t)PyThread_get_thread_ident() && now - issue_ns <= FOREIGN_AFTER_NS)
+    PyObject *work = PyTuple_GetItem(entry, 0);
+    Call *call = (Call *)PyTuple_GetItem(entry, 1);
+    if (call->thread != PyThread_get_thread_ident() && now - call->issue_ns <= FOREIGN_AFTER_NS)
         return 0;
     PyObject *done = PyObject_CallMethod(work, "is_completed", NULL);
     if (done == NULL)
@@ -78,26 +72,29 @@ static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
     int is_done = PyObject_IsTrue(done);
     Py_DECREF(done);
     if (is_done > 0)
-        return complete(hot, key, work, record, now) < 0 ? -1 : 1;
-    return is_done < 0 ? -1 : set_number(record, NAME("pending_ns"), now);
+        return complete(hot, key, work, call, now) < 0 ? -1 : 1;
+    call->pending_ns = now;
+    return is_done;
 }
 
-/* Note which collectives in flight are complete by now; -1: also where a Work cannot answer. */
+/* Note which collectives in flight are complete by now. 1: Python has to, for it has recorded some;
+   -1: error, also where a Work cannot answer. */
 int poll_works(Hot *hot)
 {
     PyObject *keys[LOOKED_AT], *entries[LOOKED_AT], *key, *entry;
     Py_ssize_t position = 0;
-    int count = 0, pending = POLLED, looked = 1;
+    int count = 0, pending = POLLED, looked = 1, is_ours = 1;
     while (count < LOOKED_AT && PyDict_Next(hot->works, &position, &key, &entry)) {
+        is_ours = is_ours && Py_TYPE(PyTuple_GetItem(entry, 1)) == call_type;
         keys[count] = held(key);
         entries[count++] = held(entry);
     }
     int64_t now = now_ns();
     for (int at = 0; at < count; at++) {
-        if (looked >= 0 && pending > 0 && (looked = look(hot, keys[at], entries[at], now)) == 0)
+        if (is_ours && looked >= 0 && pending > 0 && (looked = look(hot, keys[at], entries[at], now)) == 0)
             pending--;
         Py_DECREF(keys[at]);
         Py_DECREF(entries[at]);
     }
-    return looked < 0 ? -1 : 0;
+    return looked < 0 ? -1 : !is_ours;
 }

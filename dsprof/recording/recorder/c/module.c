@@ -12,7 +12,8 @@ PyMODINIT_FUNC PyInit__hot(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
-        (add_hot(module) < 0 || KIND(CollectiveCall, (ternaryfunc)call_collective) < 0 ||
+        (add_hot(module) < 0 || add_records(module) < 0 ||
+         KIND(CollectiveCall, (ternaryfunc)call_collective) < 0 ||
          KIND(WaitCall, (ternaryfunc)call_wait) < 0 ||
          KIND(RequestCall, (ternaryfunc)call_request) < 0 ||
          KIND(FlushCall, (ternaryfunc)call_flush) < 0 || add_fetching(module) < 0 ||

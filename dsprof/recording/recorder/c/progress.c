@@ -3,15 +3,17 @@
 
 #include "hot.h"
 
-/* Be in another scope from now on; 0, or -1 in an error. It takes the parts, also in an error. */
-static int move(Hot *hot, PyObject *step, PyObject *micro_step, PyObject *phase, PyObject *engine,
-                long long site)
+/* Be in another scope from now on: step, micro-step, engine, site. 0, or -1 in an error. */
+static int move(Hot *hot, PyObject *phase, const long long numbers[4])
 {
-    PyObject *parts[] = {step, micro_step, phase, engine, PyLong_FromLongLong(site)};
+    PyObject *parts[] = {
+        PyLong_FromLongLong(numbers[0]), PyLong_FromLongLong(numbers[1]), held(phase),
+        PyLong_FromLongLong(numbers[2]), PyLong_FromLongLong(numbers[3]),
+    };
     PyObject *values = tuple_of(5, parts);
     PyObject *scope = values == NULL ? NULL : PyObject_Call(hot->scope_type, values, NULL);
     if (scope != NULL)
-        become_scope(hot, scope, parts, site);
+        become_scope(hot, scope, phase, numbers);
     Py_XDECREF(scope);
     Py_XDECREF(values);
     return scope == NULL ? -1 : 0;
@@ -26,22 +28,18 @@ static PyObject *enter(Hot *hot, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|LLL", names, &phase, &engine, &micro_step,
                                      &site))
         return NULL;
-    long long step = PyLong_AsLongLong(hot->step);
-    if (step < 0) {
-        if (PyErr_Occurred())
-            return NULL;
+    if (hot->step < 0)
         hot->step_start_ns = now;
-    }
-    PyObject *number = micro_step < 0 ? held(hot->micro_step) : PyLong_FromLongLong(micro_step);
-    if (move(hot, PyLong_FromLongLong(step > 0 ? step : 0), number, held(phase),
-             PyLong_FromLongLong(engine), site) < 0)
+    const long long numbers[] = {hot->step > 0 ? hot->step : 0,
+                                 micro_step < 0 ? hot->micro_step : micro_step, engine, site};
+    if (move(hot, phase, numbers) < 0)
         return NULL;
     PyObject *fields[] = {
         PyLong_FromLongLong(now),
         PyLong_FromLong(0), /* end_ns */
-        held(hot->step),
-        held(hot->micro_step),
-        held(hot->engine),
+        PyLong_FromLongLong(hot->step),
+        PyLong_FromLongLong(hot->micro_step),
+        PyLong_FromLongLong(hot->engine),
         PyLong_FromLong(-1), /* stage */
         held(phase),
         thread_key(),
@@ -70,7 +68,10 @@ static PyObject *leave(Hot *hot, PyObject *entered)
 {
     if (!hot->recording)
         Py_RETURN_NONE;
-    if (set_number(entered, NAME("end_ns"), now_ns()) < 0)
+    PyObject *end_ns = PyLong_FromLongLong(now_ns());
+    int failed = end_ns == NULL || PyObject_SetAttr(entered, NAME("end_ns"), end_ns) < 0;
+    Py_XDECREF(end_ns);
+    if (failed)
         return NULL;
     int closed = close_phase(hot, entered);
     if (closed == 0)
@@ -82,27 +83,25 @@ static PyObject *leave(Hot *hot, PyObject *entered)
                                : held(hot->outside);
     if (outer == NULL)
         return NULL;
-    int64_t site;
+    int64_t engine, site;
     PyObject *phase = PyObject_GetAttr(outer, NAME("phase"));
-    PyObject *engine = PyObject_GetAttr(outer, NAME("engine"));
-    int failed = get_number(outer, NAME("site"), &site) < 0;
+    failed = phase == NULL || get_number(outer, NAME("engine"), &engine) < 0 ||
+             get_number(outer, NAME("site"), &site) < 0;
     Py_DECREF(outer);
-    if (failed || phase == NULL || engine == NULL) {
-        Py_XDECREF(phase);
-        Py_XDECREF(engine);
-        return NULL;
+    if (!failed) {
+        const long long numbers[] = {hot->step, hot->micro_step, engine, site};
+        failed = move(hot, phase, numbers) < 0;
     }
-    if (move(hot, held(hot->step), held(hot->micro_step), phase, engine, site) < 0)
+    Py_XDECREF(phase);
+    if (failed)
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *end_micro_step(Hot *hot, PyObject *unused)
 {
-    long long next = PyLong_AsLongLong(hot->micro_step) + 1;
-    if (PyErr_Occurred() ||
-        (hot->recording && move(hot, held(hot->step), PyLong_FromLongLong(next), held(hot->phase),
-                                held(hot->engine), hot->site) < 0))
+    const long long numbers[] = {hot->step, hot->micro_step + 1, hot->engine, hot->site};
+    if (hot->recording && move(hot, hot->phase, numbers) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -110,13 +109,9 @@ static PyObject *end_micro_step(Hot *hot, PyObject *unused)
 /* () -> the step that ends, and its last micro-step */
 static PyObject *next_step(Hot *hot, PyObject *unused)
 {
-    long long step = PyLong_AsLongLong(hot->step);
-    long long micro_step = PyLong_AsLongLong(hot->micro_step);
-    if (step < 0)
-        step = 0;
-    if (PyErr_Occurred() ||
-        move(hot, PyLong_FromLongLong(step + 1), PyLong_FromLong(0), held(hot->phase),
-             held(hot->engine), hot->site) < 0)
+    long long step = hot->step > 0 ? hot->step : 0, micro_step = hot->micro_step;
+    const long long numbers[] = {step + 1, 0, hot->engine, hot->site};
+    if (move(hot, hot->phase, numbers) < 0)
         return NULL;
     return Py_BuildValue("LL", step, micro_step);
 }

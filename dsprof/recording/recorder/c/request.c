@@ -19,18 +19,17 @@ static int begin(Wrapper *self, PyObject *thread, Context **outer, Context **con
         return -1;
     if (found->request)
         return 0;
-    PyObject *id = next_of(hot->ids);
-    if (id == NULL)
+    long long id;
+    if (next_of(hot->ids, &id) < 0)
         return -1;
     Context *made = new_context(found);
     if (made != NULL) {
         Py_INCREF(self->held[REQUESTED]);
         Py_DECREF(made->requested);
         made->requested = self->held[REQUESTED];
-        made->request = PyLong_AsLongLong(id);
+        made->request = id;
         made->wire_ops = 0;
     }
-    Py_DECREF(id);
     if (made == NULL)
         return -1;
     Py_INCREF(found);

@@ -4,47 +4,42 @@
 
 enum held { WAITED /* InFlight.waited */ };
 
-/* Take the entry of a Work that was seen to be complete. */
+/* Return the entry of a Work that was seen to be complete, borrowed. */
 static PyObject *completed(Hot *hot, PyObject *key, PyObject *work)
 {
     PyObject *entry = PyDict_GetItemWithError(hot->completed, key);
-    if (entry == NULL || PyWeakref_GetObject(PyTuple_GetItem(entry, 0)) != work)
-        return NULL;
-    return popped(hot->completed, key);
+    int is_known = entry != NULL && PyWeakref_GetObject(PyTuple_GetItem(entry, 0)) == work;
+    return is_known ? entry : NULL;
 }
 
-/* Take the record of what was waited for out of the tables; NULL without an error: not found. */
-static PyObject *awaited(Hot *hot, PyObject *work)
+/* Take what was waited for out of the tables; NULL without an error: Python has to look for it. */
+static Call *awaited(Hot *hot, PyObject *work)
 {
-    PyObject *record = NULL, *key;
-    Py_ssize_t blocking = PyDict_Size(hot->blocking);
-    if (blocking < 0)
+    Call *call = NULL;
+    if (PyDict_Size(hot->blocking) != 0)
         return NULL;
-    if (blocking > 0) {
-        if ((key = thread_key()) == NULL)
-            return NULL;
-        record = popped(hot->blocking, key);
-        Py_DECREF(key);
-    }
-    if (record != NULL || PyErr_Occurred() || (key = PyLong_FromVoidPtr(work)) == NULL)
-        return record;
-    PyObject *entry = popped(hot->works, key);
-    if (entry == NULL && !PyErr_Occurred())
+    PyObject *key = PyLong_FromVoidPtr(work);
+    if (key == NULL)
+        return NULL;
+    PyObject *table = hot->works, *entry = PyDict_GetItemWithError(table, key);
+    if (entry == NULL && !PyErr_Occurred()) {
+        table = hot->completed;
         entry = completed(hot, key, work);
+    }
+    if (entry != NULL && Py_TYPE(PyTuple_GetItem(entry, 1)) == call_type) {
+        call = (Call *)held(PyTuple_GetItem(entry, 1));
+        if (PyDict_DelItem(table, key) < 0)
+            Py_CLEAR(call);
+    }
     Py_DECREF(key);
-    if (entry == NULL)
-        return NULL;
-    record = PyTuple_GetItem(entry, 1);
-    Py_XINCREF(record);
-    Py_DECREF(entry);
-    return record;
+    return call;
 }
 
 static int note(Wrapper *self, PyObject *work, int64_t start_ns, int64_t end_ns)
 {
     Hot *hot = self->hot;
-    PyObject *record = awaited(hot, work);
-    if (record == NULL) {
+    Call *call = awaited(hot, work);
+    if (call == NULL) {
         if (PyErr_Occurred())
             return -1;
         PyObject *noted = PyObject_CallFunction(self->held[WAITED], "OLLO", work,
@@ -52,22 +47,17 @@ static int note(Wrapper *self, PyObject *work, int64_t start_ns, int64_t end_ns)
         Py_XDECREF(noted);
         return noted == NULL ? -1 : 0;
     }
-    int64_t id, done_ns, pending_ns;
-    int failed = get_number(record, NAME("done_ns"), &done_ns) < 0 ||
-                 get_number(record, NAME("pending_ns"), &pending_ns) < 0 ||
-                 get_number(record, NAME("id"), &id) < 0;
-    if (!failed && done_ns == 0) {
-        done_ns = end_ns;
-        failed = set_number(record, NAME("done_ns"), done_ns) < 0;
-    }
-    if (!failed && pending_ns)
-        tell_done(hot, id, done_ns);
-    failed = failed || set_number(record, NAME("wait_ns"), start_ns) < 0 ||
-             set_number(record, NAME("waited_ns"), end_ns) < 0 ||
-             set_number(record, NAME("blocked_ns"), end_ns - start_ns) < 0 ||
-             set_number(record, NAME("waits"), 1) < 0 || add_record(hot, record) < 0;
-    Py_DECREF(record);
-    return failed ? -1 : 0;
+    if (call->done_ns == 0)
+        call->done_ns = end_ns;
+    if (call->pending_ns)
+        tell_done(hot, call->id, call->done_ns);
+    call->wait_ns = start_ns;
+    call->waited_ns = end_ns;
+    call->blocked_ns = end_ns - start_ns;
+    call->waits = 1;
+    int failed = add_record(hot, (PyObject *)call);
+    Py_DECREF(call);
+    return failed;
 }
 
 PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs)

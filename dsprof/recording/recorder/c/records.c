@@ -1,0 +1,177 @@
+/* What hooks in C record: numbers beside each other, while each number of a record of the schema is an
+   object of its own, made in one thread and freed in another. The writer's thread makes the record of
+   it; until then hooks in Python see in a `Call` what they see in a `Collective`. */
+
+#include "hot.h"
+
+PyTypeObject *call_type;
+static PyTypeObject *span_type;
+PyObject *collective_record, *flush_record, *fetch_record;
+
+static void *allocated(PyTypeObject *type)
+{
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+Call *new_call(void) { return allocated(call_type); }
+
+Span *new_span(const Hot *hot, PyObject *(*made)(const Span *))
+{
+    Span *span = allocated(span_type);
+    if (span != NULL) {
+        span->made = made;
+        span->step = hot->step;
+        span->micro_step = hot->micro_step;
+        span->engine = hot->engine;
+        span->thread = PyThread_get_thread_ident();
+        span->phase = held(hot->phase);
+    }
+    return span;
+}
+
+/* Whether the call was asked to return a Work; not asked in training: an attribute of what pybind11
+   made is far from all caches. */
+static PyObject *is_async(Call *self, void *unused)
+{
+    PyObject *is = PyObject_GetAttr(self->options, NAME("asyncOp"));
+    if (is != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return is;
+    PyErr_Clear();
+    return PyBool_FromLong(self->is_followed);
+}
+
+static PyObject *reduce_op(Call *self, void *unused)
+{
+    return held(self->names_op ? self->options : Py_None);
+}
+
+/* Return the `Collective`. */
+static PyObject *made_collective(Call *self, PyObject *unused)
+{
+    PyObject *fields[] = {
+        PyLong_FromLongLong(self->id),
+        PyLong_FromLongLong(self->group),
+        PyLong_FromLongLong(self->seq),
+        PyLong_FromLongLong(self->nbytes),
+        PyLong_FromLongLong(self->elements),
+        PyLong_FromLongLong(self->issue_ns),
+        held(self->op),
+        PyLong_FromLongLong(self->tensors),
+        held(self->dtype),
+        held(self->requested),
+        PyLong_FromLongLong(self->request),
+        is_async(self, NULL),
+        reduce_op(self, NULL),
+        PyLong_FromLong(-1), /* peer */
+        PyLong_FromLongLong(self->site),
+        PyLong_FromLongLong(self->step),
+        PyLong_FromLongLong(self->micro_step),
+        held(self->phase),
+        PyLong_FromLongLong(self->engine),
+        PyLong_FromLongLong(self->flush),
+        PyLong_FromLongLong(self->fetch),
+        PyLong_FromLongLong(self->coalesced),
+        PyLong_FromUnsignedLong(self->thread),
+        PyLong_FromLongLong(self->return_ns),
+        PyLong_FromLongLong(self->stream),
+        PyLong_FromLongLong(self->pending_ns),
+        PyLong_FromLongLong(self->done_ns),
+        PyLong_FromLongLong(self->wait_ns),
+        PyLong_FromLongLong(self->waited_ns),
+        PyLong_FromLongLong(self->blocked_ns),
+        PyLong_FromLongLong(self->waits),
+        held(Py_True), /* on_wire */
+        PyBool_FromLong(self->captured),
+        PyBool_FromLong(self->is_estimated),
+        held(self->outputs),
+    };
+    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
+    PyObject *record = values == NULL ? NULL : PyObject_Call(collective_record, values, NULL);
+    Py_XDECREF(values);
+    return record;
+}
+
+/* (what a hook recorded) -> the record of the schema; what is one comes back. */
+static PyObject *made(PyObject *module, PyObject *recorded)
+{
+    if (Py_TYPE(recorded) == call_type)
+        return made_collective((Call *)recorded, NULL);
+    if (Py_TYPE(recorded) == span_type)
+        return ((Span *)recorded)->made((Span *)recorded);
+    return held(recorded);
+}
+
+static void call_dealloc(Call *self)
+{
+    for (PyObject **at = &self->op; at <= &self->outputs; at++)
+        Py_CLEAR(*at);
+    free_of_heap_type((PyObject *)self);
+}
+
+static void span_dealloc(Span *self)
+{
+    Py_CLEAR(self->phase);
+    Py_CLEAR(self->dtype);
+    free_of_heap_type((PyObject *)self);
+}
+
+#define NUMBER(name) {#name, T_LONGLONG, offsetof(Call, name), 0, NULL}
+#define FLAG(name) {#name, T_BOOL, offsetof(Call, name), 0, NULL}
+#define OBJECT(name) {#name, T_OBJECT_EX, offsetof(Call, name), 0, NULL}
+static PyMemberDef call_members[] = {
+    NUMBER(id),         NUMBER(issue_ns),   NUMBER(pending_ns),
+    NUMBER(done_ns),    NUMBER(wait_ns),    NUMBER(waited_ns),
+    NUMBER(blocked_ns), NUMBER(waits),      {"thread", T_ULONG, offsetof(Call, thread), 0, NULL},
+    FLAG(captured),     FLAG(is_estimated), NUMBER(group),
+    NUMBER(seq),        NUMBER(nbytes),     NUMBER(elements),
+    NUMBER(tensors),    NUMBER(request),    NUMBER(site),
+    NUMBER(step),       NUMBER(micro_step), NUMBER(engine),
+    NUMBER(flush),      NUMBER(fetch),      NUMBER(coalesced),
+    NUMBER(return_ns),  NUMBER(stream),     OBJECT(op),
+    OBJECT(dtype),      OBJECT(requested),  OBJECT(phase),
+    OBJECT(outputs),    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef call_getset[] = {
+    {"is_async", (getter)is_async, NULL, NULL, NULL},
+    {"reduce_op", (getter)reduce_op, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyMethodDef call_methods[] = {
+    {"__copy__", (PyCFunction)made_collective, METH_NOARGS, "Return the `Collective`."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot call_slots[] = {
+    {Py_tp_dealloc, call_dealloc}, {Py_tp_members, call_members}, {Py_tp_getset, call_getset},
+    {Py_tp_methods, call_methods}, {Py_tp_doc, "A collective."},  {0, NULL},
+};
+static PyType_Spec call_spec = {"dsprof.recording.recorder._hot.Call", sizeof(Call), 0,
+                                Py_TPFLAGS_DEFAULT, call_slots};
+
+static PyType_Slot span_slots[] = {
+    {Py_tp_dealloc, span_dealloc},
+    {Py_tp_doc, "A flush or a fetch."},
+    {0, NULL},
+};
+static PyType_Spec span_spec = {"dsprof.recording.recorder._hot.Span", sizeof(Span), 0,
+                                Py_TPFLAGS_DEFAULT, span_slots};
+
+static PyMethodDef functions[] = {
+    {"made", made, METH_O, "Return the record of the schema of what a hook has recorded."},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_records(PyObject *module)
+{
+    PyObject *schema = PyImport_ImportModule("dsprof.trace.schema");
+    if (schema == NULL)
+        return -1;
+    collective_record = PyObject_GetAttrString(schema, "Collective");
+    flush_record = PyObject_GetAttrString(schema, "Flush");
+    fetch_record = PyObject_GetAttrString(schema, "Fetch");
+    Py_DECREF(schema);
+    if (collective_record == NULL || flush_record == NULL || fetch_record == NULL)
+        return -1;
+    call_type = add_type(module, "Call", &call_spec);
+    span_type = add_type(module, "Span", &span_spec);
+    return call_type == NULL || span_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
+}
