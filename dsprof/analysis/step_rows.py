@@ -48,6 +48,8 @@ class RankSteps:
 
     def of(self, numbers: IntArray) -> RankSteps:
         """Return some of the steps."""
+        if np.array_equal(self.number, numbers):
+            return self
         chosen = np.isin(self.number, numbers)
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         columns: dict[str, Any] = {

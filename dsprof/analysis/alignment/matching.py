@@ -80,8 +80,11 @@ class RankArrivals:
     def in_group(self, number: int) -> RankArrivals:
         """Return one group, ascending by number; numbers that come twice tell nothing."""
         mine = np.flatnonzero(self.rows.group == number)
-        _, first, counts = np.unique(self.rows.seq[mine], return_index=True, return_counts=True)
-        rows = self.rows.take(mine[first[counts == 1]])
+        seq = self.rows.seq[mine]
+        if not (np.diff(seq) > 0).all():  # rarely
+            _, first, counts = np.unique(seq, return_index=True, return_counts=True)
+            mine = mine[first[counts == 1]]
+        rows = self.rows.take(mine)
         return replace(self, rows=rows, strides={number: self.strides.get(number, 1)})
 
 
@@ -151,11 +154,24 @@ def _match_group(facts: GroupFacts, members: Mapping[int, RankArrivals]) -> Matc
     if len(placed) < 2:
         return None
     numbers = {rank: members[rank].rows.seq + (shifts[rank] or 0) for rank in placed}
-    common = reduce(np.intersect1d, numbers.values())
+    common = reduce(lambda one, other: one[_shared(one, other)[0]], numbers.values())
     if not len(common):
         return None
-    rows = [members[rank].rows.take(np.isin(numbers[rank], common)) for rank in placed]
+    rows = [members[rank].rows for rank in placed]
+    rows = [
+        one if len(one) == len(common) else one.take(np.isin(numbers[rank], common))
+        for rank, one in zip(placed, rows, strict=True)
+    ]
     return _aligned(facts, placed, rows, common, members)
+
+
+def _shared(one: Array, other: Array) -> tuple[Array, Array]:
+    """Return where in each the numbers are that both have (ascending); mostly they are the same."""
+    if np.array_equal(one, other):
+        every = np.arange(len(one))
+        return every, every
+    _, mine, theirs = np.intersect1d(one, other, assume_unique=True, return_indices=True)
+    return mine, theirs
 
 
 def _aligned(
@@ -265,9 +281,7 @@ def _likely_shift(one: Rows, other: Rows) -> int:
 
 def _fits(one: Rows, other: Rows, shift: int, doubt_ns: int) -> bool:
     """Say whether, so shifted, neither leaves before the other has entered."""
-    _, mine, theirs = np.intersect1d(
-        one.seq, other.seq + shift, assume_unique=True, return_indices=True
-    )
+    mine, theirs = _shared(one.seq, other.seq + shift)
     if not len(mine):
         return False
     fits = (one.arrive[mine] <= other.done[theirs] + doubt_ns) & (

@@ -27,6 +27,8 @@ def kept_steps(trace: RankTrace) -> Array:
     """
     most = share_of(trace, STEPS, _LEAST_STEPS, _MOST_STEPS)
     numbers = recorded_steps(trace)
+    if len(numbers) <= most:
+        return numbers
     is_counted = np.isin(numbers, counted_steps(trace))
     pools = (np.flatnonzero(~is_counted), np.flatnonzero(is_counted))
     chosen = np.concatenate([sample(numbers, pool, most)[0] for pool in pools])
@@ -36,7 +38,10 @@ def kept_steps(trace: RankTrace) -> Array:
 
 def steps_left_out(trace: RankTrace) -> Array:
     """Return the numbers of the recorded steps that a summary does not keep, ascending."""
-    return np.setdiff1d(recorded_steps(trace), kept_steps(trace), assume_unique=True)
+    numbers, kept = recorded_steps(trace), kept_steps(trace)
+    if len(kept) == len(numbers):
+        return numbers[:0]
+    return np.setdiff1d(numbers, kept, assume_unique=True)
 
 
 def longest_steps(trace: RankTrace) -> Array:
@@ -46,9 +51,9 @@ def longest_steps(trace: RankTrace) -> Array:
     step of all: they choose the same.
     """
     left = steps_left_out(trace)
-    left = (
-        left[left >= recorded_steps(trace)[warmup_steps(len(trace.steps))]] if len(left) else left
-    )
+    if not len(left):
+        return left
+    left = left[left >= recorded_steps(trace)[warmup_steps(len(trace.steps))]]
     spent = {step.step: step.end_ns - step.start_ns for step in trace.steps}
     times = np.array([spent[number] for number in left.tolist()], np.int64)
     most = share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)

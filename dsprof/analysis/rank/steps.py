@@ -74,8 +74,11 @@ def _counted(trace: RankTrace, numbers: Array) -> Array:
     window = _window(trace.header)
     outside = [] if window == Window() else [n for n in numbers.tolist() if not window.holds(n)]
     inside = [counters.step for counters in trace.counters]
+    profiled = profiled_steps(trace)
+    if not (outside or inside or profiled):
+        return numbers[:0]
     counted = _ascending(np.array(outside + inside, np.int64))
-    seen = np.array(sorted(profiled_steps(trace)), np.int64)
+    seen = np.array(sorted(profiled), np.int64)
     if len(_without(seen, counted)):
         counted = np.union1d(counted, _without(numbers, seen))
     return counted

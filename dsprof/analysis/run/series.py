@@ -97,8 +97,8 @@ def change_of(times: Floats) -> Change | None:
     u = 2 * np.cumsum(ranks)[:-1] - np.arange(1, count) * (count + 1)
     at = int(np.argmax(np.abs(u))) + 1
     p = min(1.0, 2 * math.exp(-6 * float(np.abs(u).max()) ** 2 / (count**3 + count**2)))
-    levels = [np.abs(times - np.median(side)) for side in (times[:at], times[at:])]
-    at = int(np.argmin(np.cumsum(levels[0] - levels[1])[:-1])) + 1
+    apart = [np.abs(times - np.median(side)) for side in (times[:at], times[at:])]
+    at = int(np.argmin(np.cumsum(apart[0] - apart[1])[:-1])) + 1
     before, after = float(np.median(times[:at])), float(np.median(times[at:]))
     left = np.concatenate([times[:at] - before, times[at:] - after])
     return Change(at, before, after, sigma(left), p)
