@@ -19,7 +19,8 @@ from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 _TAIL_BYTES = 1 << 14
 _INDEX_BYTES = 1 << 16
 """The index and the trailer are shorter."""
-_LOOK_BACK_BYTES = 2 * WRITTEN_EVERY_BYTES
+_LOOKS_BACK_BYTES = (_INDEX_BYTES, WRITTEN_EVERY_BYTES + (1 << 20), 2 * WRITTEN_EVERY_BYTES)
+"""A killed process may have written so much since its last index, or since the one before."""
 _NEAR_BYTES = 1 << 16  # reading so much more costs less than another request
 
 _TIMED = tuple(
@@ -43,7 +44,7 @@ def read_index(source: Source) -> StepIndex | None:
     """
     if not source.is_plain:
         return None
-    for size in (_INDEX_BYTES, _LOOK_BACK_BYTES):
+    for size in _LOOKS_BACK_BYTES:
         end = source.end(size)
         begin = len(end)
         for _ in range(2):  # the last one may be cut
