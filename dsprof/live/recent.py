@@ -51,6 +51,7 @@ class RecentSteps:
 
     steps: dict[int, dict[int, StepOfRank]] = field(default_factory=dict)
     first: int | None = None  # of the run
+    lengths_ns: list[int] = field(default_factory=list)  # of those measured, mean over ranks
     _doubts_ns: dict[tuple[int, ...], int] = field(default_factory=dict)  # of ranks that are alike
 
     def add(self, windows: Sequence[RankTrace]) -> list[tuple[int, int, StepOfRank]]:
@@ -70,6 +71,10 @@ class RecentSteps:
         for groups in alike(summary[Arrivals]):
             self._take_waits(lateness(groups))
         self._forget()
+        self.lengths_ns = [
+            round(fmean(one.total_ns for one in self.steps[number].values()))
+            for number in self.measured
+        ]
         return settled
 
     def _take_waits(self, late: Lateness) -> None:
@@ -101,13 +106,9 @@ class RecentSteps:
         """Return the recent steps of a rank, the oldest first."""
         return [self.steps[n][rank] for n in self.measured if rank in self.steps[n]]
 
-    def lengths_ns(self) -> list[int]:
-        """Return the length of each step, mean over ranks, the oldest first."""
-        return [round(fmean(one.total_ns for one in self.steps[n].values())) for n in self.measured]
-
     def trend(self) -> float | None:
         """Return how much longer the newer half of the steps is than the older half, as a share."""
-        lengths = self.lengths_ns()
+        lengths = self.lengths_ns
         half = len(lengths) // 2
         if half < _LEAST_STEPS // 2:
             return None
@@ -133,7 +134,7 @@ class RecentSteps:
         return votes.ranks[votes.leader]
 
     def _mean_ns(self) -> float:
-        return fmean(self.lengths_ns() or [0])
+        return fmean(self.lengths_ns or [0])
 
     def _waited_ns(self, step: int, rank: int) -> int:
         one = self.steps[step].get(rank)

@@ -113,14 +113,14 @@ class Watched:
     @property
     def is_stalled(self) -> bool:
         """Whether no step has ended for much longer than steps take."""
-        lengths = self.recent.lengths_ns()
+        lengths = self.recent.lengths_ns
         waited_ns = (monotonic() - self._moved_at) * 1e9
         return not self.is_over and waited_ns > patience_ns(median(lengths) if lengths else 0)
 
     def now(self) -> RunNow:
         """Say what the run does now."""
         first = self.ranks[min(self.ranks)].header
-        steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns()
+        steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns
         step_ns = round(median(lengths)) if lengths else None
         votes = self.recent.votes()
         straggler = self.recent.straggler(votes) if votes else None

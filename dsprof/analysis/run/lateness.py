@@ -187,23 +187,20 @@ class Votes:
 
 def vote(late: Waits, least_gap_ns: float) -> Votes:
     """Let the steps vote in which all ranks have matched collectives."""
-    columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
-    count = len(late.ranks)
-    votes, least = (np.zeros(count, np.int64) for _ in range(2))
-    median = np.zeros((count, len(columns)), np.int64)
+    waited = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
+    count, steps = waited.shape
+    votes = np.zeros(count, np.int64)
+    if not steps:
+        return Votes(late.ranks, votes, 0, 0, votes, votes, votes)
+    median, least = (np.maximum(others - waited, 0) for others in _of_others(waited))
     cast = 0
-    for place, column in enumerate(columns):
-        waited = late.waited_ns[:, column]
-        found = low_outliers(waited, least_gap_ns, late.doubt_ns)
+    # Elsewhere the lowest is not far below the median of the others, which is rounded here.
+    for column in np.flatnonzero(median.max(axis=0) + 1 >= least_gap_ns):
+        found = low_outliers(waited[:, column], least_gap_ns, late.doubt_ns)
         votes += found
         cast += bool(found.any())
-        others = _of_others(waited)
-        median[:, place] = np.maximum(others[0] - waited, 0)
-        least += np.maximum(others[1] - waited, 0)
-    shared = max(len(columns), 1)
-    means = median.sum(axis=1) // shared, least // shared
-    usual = np.median(median, axis=1) if len(columns) else np.zeros(count)
-    return Votes(late.ranks, votes, cast, len(columns), *means, usual.astype(np.int64))
+    means = median.sum(axis=1) // steps, least.sum(axis=1) // steps
+    return Votes(late.ranks, votes, cast, steps, *means, np.median(median, axis=1).astype(np.int64))
 
 
 class Together(NamedTuple):
@@ -242,10 +239,11 @@ def together(late: Lateness, least_gap_ns: float) -> Together | None:
 
 
 def _of_others(values: Array) -> tuple[Array, Array]:
-    """Return, for each of at least two values, the median and the least of all others."""
-    order = np.argsort(values, kind="stable")
-    ordered, place = values[order], np.empty(len(values), np.int64)
-    place[order] = np.arange(len(values))
-    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2  # middles of one less
-    median = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) // 2
-    return median, np.where(place == 0, ordered[1], ordered[0])
+    """Return, for each of at least two values in a column, median and least of all others in it."""
+    order = np.argsort(values, axis=0, kind="stable")
+    ordered, place = np.take_along_axis(values, order, axis=0), np.argsort(order, axis=0)
+    low, high = (
+        np.take_along_axis(ordered, middle + (place <= middle), axis=0)
+        for middle in ((len(values) - 2) // 2, (len(values) - 1) // 2)  # of one less
+    )
+    return (low + high) // 2, np.where(place == 0, ordered[1], ordered[0])
