@@ -9,7 +9,15 @@ from typing import get_args
 import msgspec
 import pytest
 
-from dsprof.analysis.hang.model import CauseKind, Kind
+from dsprof.analysis.hang.model import (
+    Cause,
+    CauseKind,
+    GroupWaits,
+    HangReport,
+    HangVerdict,
+    Kind,
+    Operation,
+)
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.live.alerts import Alert
@@ -29,6 +37,7 @@ def named(text: str) -> set[str]:
 
 
 REPORT, RUNNING = map(named, (PAGES / "json.md").read_text().split("## A run while it lasts"))
+HANG = named((PAGES / "hangs.md").read_text())
 
 
 @pytest.mark.parametrize("struct", [model.Diagnosis, Finding, Table, Column, *ROWS])
@@ -41,15 +50,18 @@ def test_the_page_names_every_key_of_a_run_while_it_lasts(struct: type[msgspec.S
     assert set(struct.__struct_fields__) - RUNNING == set()
 
 
+@pytest.mark.parametrize("struct", [HangReport, HangVerdict, Cause, Operation, GroupWaits])
+def test_the_page_names_every_key_of_a_hang(struct: type[msgspec.Struct]) -> None:
+    assert set(struct.__struct_fields__) - HANG == set()
+
+
 def test_the_page_names_every_word_of_a_finding() -> None:
     assert {one.value for one in (*Status, *Severity)} - REPORT == set()
 
 
 def test_the_pages_name_every_state() -> None:
     assert {*get_args(State)} - RUNNING == set()
-    assert {*get_args(Kind), *get_args(CauseKind)} - named(
-        (PAGES / "hangs.md").read_text()
-    ) == set()
+    assert {*get_args(Kind), *get_args(CauseKind)} - HANG == set()
 
 
 @pytest.mark.parametrize("row", [model.StepParts, model.CommunicationRow])
