@@ -128,7 +128,7 @@ class Steps(Aggregate):
         spaced: list[int] = evenly_spaced(np.array(numbers, np.int64)).tolist()
         return spaced
 
-    @property
+    @cached_property
     def newest(self) -> list[int]:
         """Steps after warm-up since a rolling recording has left none out."""
         return [number for number in self.after_warmup if number >= self.newest_from] or self.even
@@ -154,7 +154,7 @@ class Steps(Aggregate):
         numbers, counted = np.array(self.numbers, np.int64), np.array(self.counted, np.int64)
         return [int(number) for number in choose_measured(numbers, counted, self.newest_from)]
 
-    @property
+    @cached_property
     def newest_from(self) -> int:
         """From here on no rank of a rolling recording has left a step out."""
         return max((row.newest_from for row in self.ranks.values()), default=0)
