@@ -62,6 +62,7 @@ for step in range(3):
     dist.broadcast(torch.ones(4), 2)
     dist.barrier()
     Optimizer().reduce_ipg_grads(comm_dtype=torch.float32)
+    Optimizer().reduce_ipg_grads()
     with dsprof.annotate("mine"):
         dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)))
     dsprof.step()

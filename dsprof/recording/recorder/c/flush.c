@@ -47,46 +47,53 @@ static int see_optimizer(Wrapper *self, PyObject *optimizer)
     return 0;
 }
 
-/* Read the bucket of a dtype; 0: there is none, or it is empty. */
-static int read_bucket(Wrapper *self, PyObject *optimizer, PyObject *dtype, Bucket *found)
+/* Read a bucket that is not empty. */
+static int read_bucket(Wrapper *self, PyObject *optimizer, PyObject *bucket, Bucket *found)
 {
-    PyObject *known = PyDict_GetItemWithError(self->held[DTYPES], dtype), *buckets, *bucket, *params;
-    if (known == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    found->dtype = PyTuple_GetItem(known, 0);
-    found->item_bytes = PyLong_AsLongLong(PyTuple_GetItem(known, 1));
-    if ((buckets = PyObject_GetAttr(optimizer, NAME("ipg_buckets"))) == NULL) {
-        PyErr_Clear(); /* before DeepSpeed 0.17 */
-        return 0;
-    }
-    bucket = PyObject_GetItem(buckets, dtype);
-    Py_DECREF(buckets);
-    if (bucket == NULL)
-        return -1;
-    params = PyObject_GetAttr(bucket, NAME("params"));
+    PyObject *params = PyObject_GetAttr(bucket, NAME("params"));
     found->parameters = params == NULL ? -1 : PyObject_Size(params);
     Py_XDECREF(params);
-    int is_read = found->parameters >= 0 &&
-                  get_number(bucket, NAME("elements"), &found->elements) == 0 &&
-                  (found->elements == 0 || see_optimizer(self, optimizer) == 0);
+    if (found->parameters < 0 || see_optimizer(self, optimizer) < 0)
+        return -1;
     found->slot = -1;
-    if (is_read && found->elements != 0 && self->seen.flush.has_slots)
-        is_read = get_number(bucket, NAME("index"), &found->slot) == 0;
-    Py_DECREF(bucket);
-    return is_read ? found->elements != 0 : -1;
+    return self->seen.flush.has_slots ? get_number(bucket, NAME("index"), &found->slot) : 0;
 }
 
-static int find_bucket(Wrapper *self, PyObject *args, PyObject *kwargs, Bucket *found)
+/* Return the dtype whose bucket a call flushes, borrowed; NULL without an error: Python finds it. */
+static PyObject *dtype_of(const Wrapper *self, PyObject *args, PyObject *kwargs, PyObject *buckets)
 {
+    Py_ssize_t given = PyTuple_Size(args), named = kwargs == NULL ? 0 : PyDict_Size(kwargs), at = 0;
     PyObject *dtype = NULL;
-    Py_ssize_t given = PyTuple_Size(args), named = kwargs == NULL ? 0 : PyDict_Size(kwargs);
     if (given == 2 && named == 0)
         dtype = PyTuple_GetItem(args, 1);
     else if (given == 1 && named == 1)
         dtype = PyDict_GetItemWithError(kwargs, self->held[DTYPE_NAME]);
-    if (dtype == NULL || dtype == Py_None)
+    else if (given == 1 && named == 0 && PyDict_Check(buckets) && PyDict_Size(buckets) == 1)
+        PyDict_Next(buckets, &at, &dtype, NULL); /* of all dtypes, and there is one */
+    return dtype == Py_None ? NULL : dtype;
+}
+
+/* Find the bucket that a call flushes; 0: Python has to, or it is empty. */
+static int find_bucket(Wrapper *self, PyObject *args, PyObject *kwargs, Bucket *found)
+{
+    PyObject *optimizer = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : Py_None;
+    PyObject *buckets = PyObject_GetAttr(optimizer, NAME("ipg_buckets"));
+    if (buckets == NULL) {
+        PyErr_Clear(); /* before DeepSpeed 0.17 */
+        return 0;
+    }
+    PyObject *dtype = dtype_of(self, args, kwargs, buckets);
+    PyObject *known = dtype == NULL ? NULL : PyDict_GetItemWithError(self->held[DTYPES], dtype);
+    PyObject *bucket = known == NULL ? NULL : PyObject_GetItem(buckets, dtype);
+    Py_DECREF(buckets);
+    if (bucket == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    return read_bucket(self, PyTuple_GetItem(args, 0), dtype, found);
+    found->dtype = PyTuple_GetItem(known, 0);
+    found->item_bytes = PyLong_AsLongLong(PyTuple_GetItem(known, 1));
+    int failed = get_number(bucket, NAME("elements"), &found->elements) < 0 ||
+                 (found->elements != 0 && read_bucket(self, optimizer, bucket, found) < 0);
+    Py_DECREF(bucket);
+    return failed ? -1 : found->elements != 0;
 }
 
 /* Communicate for a flush from now on; returns the context that was, NULL in an error. */
