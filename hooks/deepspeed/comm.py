@@ -87,7 +87,7 @@ class DeepSpeedCommHook(Hook):
             own = [module for module, _ in _BACKENDS]
             self._custom = Subclasses(self, base, self._patches_of, own)
             self._custom.watch()
-            self.recorder.progress.step_listeners.append(self._look_at_backend)
+            self.recorder.progress.rare_step_listeners.append(self._look_at_backend)
 
     def uninstall(self) -> None:
         if self._custom is not None:

@@ -81,8 +81,9 @@ class DeviceMemoryHook(Hook):
         return ("torch.distributed",)
 
     def install(self, module: str) -> None:
-        """Listen to step ends."""
-        self.recorder.progress.step_listeners.append(self.sample_step)
+        """Listen to step ends, where torch can use a device."""
+        if torch.backends.cuda.is_built():
+            self.recorder.progress.step_listeners.append(self.sample_step)
 
     def sample_step(self, step: int) -> None:
         """Add a sample for the step that has just ended."""

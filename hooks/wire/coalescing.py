@@ -37,8 +37,7 @@ class CoalescingHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._open: dict[int, Apart] = {}  # thread -> what it collects
-        # An exception in between keeps torch from ending it.
-        recorder.progress.step_listeners.append(self._end_step)
+        self._has_begun = False
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, hot = self, self.recorder.hot
@@ -61,6 +60,10 @@ class CoalescingHook(Hook):
         self._close()
 
     def _start(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            # An exception in between keeps torch from ending it.
+            self.recorder.progress.step_listeners.append(self._end_step)
         self._close()
         self._open[get_ident()] = Apart(self.recorder, coalesced=next(self.recorder.ids))
 

@@ -55,7 +55,7 @@ class Groups:
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
         self._describing = threading.RLock()
-        recorder.progress.step_listeners.append(self._look_again)
+        recorder.progress.rare_step_listeners.append(self._look_again)
 
     def state(self, pg: Any) -> GroupState:
         """Return the state of `pg`, describing the group if it is new."""
@@ -100,10 +100,8 @@ class Groups:
     def _look_again(self, step: int) -> None:
         """Look for roles not known yet: a library may name a group after its first collective.
 
-        After steps 0, 1, 3, 7 and so on: it costs ever less, and a late engine is not missed.
+        It costs ever less, and a late engine is not missed.
         """
-        if step & (step + 1):
-            return
         try:
             for state in list(self._by_key.values()):
                 pg = state.ref()

@@ -14,7 +14,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Stall
 from tests.factories import fake_cuda
 from tests.factories.fake_cuda import Event, FakeCuda, Host, Nccl, Stream
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 class Machine:

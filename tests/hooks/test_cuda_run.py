@@ -17,7 +17,7 @@ from dsprof.trace.schema import Step
 from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, START_MS, Work
 from tests.factories.trace import header, summary
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 STEPS = 8

@@ -17,8 +17,8 @@ from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.fake_cuda import FakeCuda, Host
+from tests.handed_over import handed_over
 from tests.hooks.conftest import COMPLETE, WITH_WAITS
-from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 KINDS = [*COMPLETE, ProcessGroupHook]

@@ -14,8 +14,8 @@ from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
+from tests.handed_over import handed_over
 from tests.hooks.described import group_of
-from tests.hooks.handed_over import handed_over
 
 Backend = pytest.importorskip("deepspeed.comm.backend").Backend
 Install = Callable[..., Recorder]

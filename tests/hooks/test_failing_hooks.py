@@ -28,7 +28,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN
 from tests.cli.command import dsprof as command
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 WAYS = [
     *((way, hooks_for(way, in_cpp=False)) for way in ("auto", "dispatcher", "process_group")),

@@ -22,6 +22,9 @@ class CppWaits:
         self._hand_over = hand_over
         self._records: dict[int, Collective] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
     def put(self, record: Collective) -> None:
         """Keep a record."""
         self._records[record.id] = record

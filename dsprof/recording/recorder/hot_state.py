@@ -27,8 +27,8 @@ class HotState:
 
     __slots__ = (
         *("append", "blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
-        *("keep", "outside", "overflow", "phase_type", "phases", "recording", "records"),
-        *("sampled_ns", "samples", "scope", "scope_type", "step_start_ns", "works"),
+        *("keep", "overflow", "phases", "recording", "records", "sampled_ns", "samples", "scope"),
+        *("step_start_ns", "works"),
     )
     recording: bool
     scope: Scope
@@ -43,10 +43,7 @@ class HotState:
     records: Any  # a deque, with its method `append`
     append: Callable[[Any], None]
     overflow: Callable[[Any], None]
-    phases: list[Any]  # Phase: begun and not ended, in this order
-    scope_type: Any  # what C makes
-    phase_type: Any
-    outside: Scope
+    phases: list[Any]  # what `Progress.enter` gave: begun and not ended, in this order
     step_start_ns: int
     calls: int
     samples: int

@@ -34,12 +34,13 @@ class Progress:
 
     def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
         hot = self._hot = in_flight.hot
-        hot.scope_type, hot.phase_type, hot.outside = Scope, Phase, OUTSIDE
         hot.scope, hot.phases, hot.step_start_ns = OUTSIDE, [], 0
         self.steps = 0  # of this trace
         self.taken_before = -1  # steps of training before its first one, where a hook learnt it
         self.step_source = ""
         self.step_listeners: Listeners[[int]] = Listeners(recording.fail)
+        # Told of steps 0, 1, 3, 7 and so on: of what looks again for what may come late.
+        self.rare_step_listeners: Listeners[[int]] = Listeners(recording.fail)
         self._recording = recording
         self._outbox = outbox
         self._in_flight = in_flight
@@ -146,10 +147,11 @@ class Progress:
         """
         if not (self._recording.recording and self._is_counted(source)):
             return
-        try:
-            self._in_flight.poll_all()
-        except Exception as error:
-            self._recording.fail("recorder", error)
+        if self._in_flight.works:
+            try:
+                self._in_flight.poll_all()
+            except Exception as error:
+                self._recording.fail("recorder", error)
         with self._lock:
             now, hot = clock(), self._hot
             step, micro_step = self._next_step()
@@ -158,8 +160,11 @@ class Progress:
             before, self.taken_before = self.taken_before, -1
             self._outbox.add(Step(step, start_ns, now, count, source, engine, before))
             self.steps += 1
-        self._in_flight.cpp_waits.end_step(step)
+        if self._in_flight.cpp_waits:
+            self._in_flight.cpp_waits.end_step(step)
         self.step_listeners.tell(step)
+        if not step & step + 1:
+            self.rare_step_listeners.tell(step)
 
     def _next_step(self) -> tuple[int, int]:
         """Begin the next step; return the last one, and its last micro-step."""

@@ -14,8 +14,8 @@ from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Group, Site
+from tests.handed_over import handed_over
 from tests.hooks.described import group_of
-from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 

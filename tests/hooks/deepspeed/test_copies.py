@@ -14,7 +14,7 @@ from dsprof.hooks.deepspeed.copies import DeepSpeedCopiesHook
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 @pytest.fixture

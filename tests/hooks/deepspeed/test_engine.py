@@ -10,7 +10,7 @@ import pytest
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 

@@ -17,8 +17,8 @@ from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.recording.recorder.contexts import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
+from tests.handed_over import handed_over
 from tests.hooks.conftest import WORLD_SIZE
-from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 

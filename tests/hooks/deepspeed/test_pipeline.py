@@ -11,7 +11,7 @@ from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.hooks.deepspeed.pipeline import phase_name
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 class ForwardPass: ...

@@ -9,7 +9,7 @@ import pytest
 from dsprof.hooks.device import clock, stalls
 from dsprof.trace.schema import DeviceStep, Note, Stall
 from tests.factories.fake_cuda import MS, Stream
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 machine = pytest.fixture(machines)

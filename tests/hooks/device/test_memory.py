@@ -14,7 +14,7 @@ from dsprof.hooks.device.memory import (
 )
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import MemorySample
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dsprof.hooks.torch.pipelining import PipeliningHook
 from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> None:

@@ -15,7 +15,7 @@ from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase, Step
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 
 @pytest.fixture

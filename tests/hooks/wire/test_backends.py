@@ -15,9 +15,9 @@ from dsprof.hooks.wire.backends import BackendHook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
+from tests.handed_over import handed_over
 from tests.hooks.conftest import COMPLETE
 from tests.hooks.described import group_of
-from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 both_ways = pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])

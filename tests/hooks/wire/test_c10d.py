@@ -21,9 +21,9 @@ from dsprof.recording.recorder.contexts import NOBODY, flushing
 from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
+from tests.handed_over import handed_over
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
 from tests.hooks.described import group_of
-from tests.hooks.handed_over import handed_over
 
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 

@@ -21,8 +21,8 @@ from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.schema import Collective
 from dsprof.trace.writing.encode import Encoder
 from tests.factories.fake_cuda import MS, Work
+from tests.handed_over import handed_over
 from tests.hooks.conftest import IN_DISPATCHER
-from tests.hooks.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
 CPU = torch.device("cpu")

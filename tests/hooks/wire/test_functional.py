@@ -14,8 +14,8 @@ from dsprof.hooks.base import Hook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.foreign_kernel import foreign_kernel
+from tests.handed_over import handed_over
 from tests.hooks.conftest import WITH_WAITS
-from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 Kinds = tuple[type[Hook], ...]

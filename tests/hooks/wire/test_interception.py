@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.recording import session
 from dsprof.hooks.wire.layers import Layers
-from tests.hooks.handed_over import handed_over
+from tests.handed_over import handed_over
 
 def start(tmp):
     dsprof.enable(out=tmp)

@@ -33,8 +33,8 @@ from dsprof.hooks.wire.operations import WireOp
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.reader import read_trace
 from tests.factories.hostile import owned_by_another
+from tests.handed_over import handed_over
 from tests.hooks.conftest import IN_DISPATCHER, WITH_WAITS
-from tests.hooks.handed_over import handed_over
 
 Install = Callable[..., Recorder]
 

@@ -200,10 +200,13 @@ static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
     int64_t elements, thread = (int64_t)PyThread_get_thread_ident();
     if (get_number(param, NAME("ds_numel"), &elements) < 0)
         return -1;
-    if (state->scope != self->hot->scope || state->thread != thread) {
-        if (end_release(self) < 0)
+    PyObject *scope = scope_of(self->hot);
+    if (scope == NULL)
+        return -1;
+    if (state->scope != scope || state->thread != thread) {
+        if (end_release(self) < 0 || (scope = scope_of(self->hot)) == NULL)
             return -1;
-        keep(&state->scope, self->hot->scope);
+        keep(&state->scope, scope);
         state->start_ns = start_ns;
         state->thread = thread;
         state->elements = 0;

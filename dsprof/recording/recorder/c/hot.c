@@ -182,7 +182,7 @@ PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned)
 /* -- HotState ---------------------------------------------------------------------------------- */
 
 /* All that the struct holds. */
-#define EACH_OBJECT(at, self) (PyObject **at = &self->device; at <= &self->state; at++)
+#define EACH_OBJECT(at, self) (PyObject **at = &self->device; at <= &self->scope; at++)
 
 static int hot_traverse(Hot *self, visitproc visit, void *arg)
 {
@@ -220,19 +220,32 @@ static void hot_dealloc(Hot *self)
     free_of_heap_type((PyObject *)self);
 }
 
-static PyObject *get_scope(Hot *self, void *unused)
+/* Return the scope, borrowed; NULL in an error. Hooks in C read its parts, so that most scopes are
+   never made. */
+PyObject *scope_of(Hot *self)
 {
-    PyObject *scope = self->scope == NULL ? Py_None : self->scope;
-    Py_INCREF(scope);
-    return scope;
+    if (self->scope != NULL)
+        return self->scope;
+    PyObject *parts[] = {
+        PyLong_FromLongLong(self->step), PyLong_FromLongLong(self->micro_step), held(self->phase),
+        PyLong_FromLongLong(self->engine), PyLong_FromLongLong(self->site),
+    };
+    PyObject *values = tuple_of(5, parts);
+    self->scope = values == NULL ? NULL : PyObject_Call(scope_record, values, NULL);
+    Py_XDECREF(values);
+    return self->scope;
 }
 
-/* Keep a scope with its parts, which are read far more often than they change: step, micro-step,
-   engine, site. It takes references of its own. */
-void become_scope(Hot *self, PyObject *scope, PyObject *phase, const long long numbers[4])
+static PyObject *get_scope(Hot *self, void *unused)
+{
+    return held(self->phase == NULL ? Py_None : scope_of(self));
+}
+
+/* Be in another scope from now on: step, micro-step, engine, site. */
+void move_scope(Hot *self, PyObject *phase, const long long numbers[4])
 {
     PyObject *old_scope = self->scope, *old_phase = self->phase;
-    self->scope = held(scope);
+    self->scope = NULL;
     self->phase = held(phase);
     self->step = numbers[0];
     self->micro_step = numbers[1];
@@ -258,7 +271,8 @@ static int set_scope(Hot *self, PyObject *scope, void *unused)
         return -1;
     }
     const long long numbers[] = {read[0], read[1], read[2], read[3]};
-    become_scope(self, scope, phase, numbers);
+    move_scope(self, phase, numbers);
+    self->scope = held(scope);
     Py_DECREF(phase);
     return 0;
 }
@@ -346,9 +360,6 @@ static PyMemberDef hot_members[] = {
     OBJECT(append),
     OBJECT(overflow),
     OBJECT(phases),
-    OBJECT(scope_type),
-    OBJECT(phase_type),
-    OBJECT(outside),
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -39,10 +39,10 @@ typedef struct {
     PyObject *keep;               /* takes the record of a Work that nobody has waited for */
     PyObject *records, *append;   /* of Outbox, and its method */
     PyObject *overflow;           /* takes a record when there are too many */
-    PyObject *phases;             /* begun and not ended: a list of Phase */
-    PyObject *scope_type, *phase_type, *outside; /* Scope, Phase, the scope before any phase */
-    PyObject *scope, *phase; /* the scope, and its phase */
-    PyObject *state;         /* owns the memory of `words` */
+    PyObject *phases;             /* begun and not ended: a list of Span */
+    PyObject *phase;              /* of the scope */
+    PyObject *state;              /* owns the memory of `words` */
+    PyObject *scope;              /* NULL until somebody asks for it */
 } Hot;
 
 typedef struct {
@@ -66,7 +66,7 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
     PyObject *op, *dtype, *requested, *options, *phase, *outputs;
 } Call;
 
-typedef struct Span { /* a flush or a fetch */
+typedef struct Span { /* a phase, a flush or a fetch */
     PyObject_HEAD
     PyObject *(*made)(const struct Span *); /* the record */
     long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
@@ -106,13 +106,15 @@ typedef struct { /* what a call has raised, or nothing */
 
 /* hot.c */
 extern PyTypeObject *hot_type, *switch_type, *context_type, *call_type;
-extern PyObject *collective_record, *flush_record, *fetch_record; /* of the schema */
+extern PyTypeObject *span_type;
+extern PyObject *scope_record, *collective_record, *phase_record, *flush_record, *fetch_record;
 extern PyObject *no_text;
 extern Context *nobody;
 int add_hot(PyObject *module);
 PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec);
 void free_of_heap_type(PyObject *self);
-void become_scope(Hot *hot, PyObject *scope, PyObject *phase, const long long numbers[4]);
+void move_scope(Hot *hot, PyObject *phase, const long long numbers[4]);
+PyObject *scope_of(Hot *hot); /* borrowed */
 extern PyMethodDef progress_methods[]; /* progress.c */
 int64_t now_ns(void);
 int64_t thread_cpu_ns(void);

@@ -3,23 +3,27 @@
 
 #include "hot.h"
 
-/* Be in another scope from now on: step, micro-step, engine, site. 0, or -1 in an error. */
-static int move(Hot *hot, PyObject *phase, const long long numbers[4])
+enum own { STAGE, SITE_OF_PHASE }; /* of the span; the stage is set from outside, too */
+
+static PyObject *made(const Span *span)
 {
-    PyObject *parts[] = {
-        PyLong_FromLongLong(numbers[0]), PyLong_FromLongLong(numbers[1]), held(phase),
-        PyLong_FromLongLong(numbers[2]), PyLong_FromLongLong(numbers[3]),
+    PyObject *fields[] = {
+        PyLong_FromLongLong(span->start_ns),
+        PyLong_FromLongLong(span->end_ns),
+        PyLong_FromLongLong(span->step),
+        PyLong_FromLongLong(span->micro_step),
+        PyLong_FromLongLong(span->engine),
+        PyLong_FromLongLong(span->own[STAGE]),
+        held(span->phase),
+        PyLong_FromUnsignedLong(span->thread),
     };
-    PyObject *values = tuple_of(5, parts);
-    PyObject *scope = values == NULL ? NULL : PyObject_Call(hot->scope_type, values, NULL);
-    if (scope != NULL)
-        become_scope(hot, scope, phase, numbers);
-    Py_XDECREF(scope);
+    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
+    PyObject *record = values == NULL ? NULL : PyObject_Call(phase_record, values, NULL);
     Py_XDECREF(values);
-    return scope == NULL ? -1 : 0;
+    return record;
 }
 
-/* (phase, engine=-1, micro_step=-1, site=0) -> Phase */
+/* (phase, engine=-1, micro_step=-1, site=0) -> what `leave` wants */
 static PyObject *enter(Hot *hot, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"phase", "engine", "micro_step", "site", NULL};
@@ -32,26 +36,16 @@ static PyObject *enter(Hot *hot, PyObject *args, PyObject *kwargs)
         hot->step_start_ns = now;
     const long long numbers[] = {hot->step > 0 ? hot->step : 0,
                                  micro_step < 0 ? hot->micro_step : micro_step, engine, site};
-    if (move(hot, phase, numbers) < 0)
+    move_scope(hot, phase, numbers);
+    Span *entered = new_span(hot, made);
+    if (entered == NULL)
         return NULL;
-    PyObject *fields[] = {
-        PyLong_FromLongLong(now),
-        PyLong_FromLong(0), /* end_ns */
-        PyLong_FromLongLong(hot->step),
-        PyLong_FromLongLong(hot->micro_step),
-        PyLong_FromLongLong(hot->engine),
-        PyLong_FromLong(-1), /* stage */
-        held(phase),
-        thread_key(),
-        held(Py_False), /* is_annotation */
-        held(hot->scope),
-    };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *entered = values == NULL ? NULL : PyObject_Call(hot->phase_type, values, NULL);
-    Py_XDECREF(values);
-    if (entered != NULL && PyList_Append(hot->phases, entered) < 0)
+    entered->start_ns = now;
+    entered->own[STAGE] = -1;
+    entered->own[SITE_OF_PHASE] = site;
+    if (PyList_Append(hot->phases, (PyObject *)entered) < 0)
         Py_CLEAR(entered);
-    return entered;
+    return (PyObject *)entered;
 }
 
 /* Take a phase out of the open ones: 1, or 0 if it began in a trace that has ended. */
@@ -63,46 +57,28 @@ static int close_phase(Hot *hot, PyObject *entered)
     return 0;
 }
 
-/* (Phase) */
+/* (what `enter` gave) */
 static PyObject *leave(Hot *hot, PyObject *entered)
 {
-    if (!hot->recording)
-        Py_RETURN_NONE;
-    PyObject *end_ns = PyLong_FromLongLong(now_ns());
-    int failed = end_ns == NULL || PyObject_SetAttr(entered, NAME("end_ns"), end_ns) < 0;
-    Py_XDECREF(end_ns);
-    if (failed)
-        return NULL;
-    int closed = close_phase(hot, entered);
+    int closed = hot->recording && Py_TYPE(entered) == span_type ? close_phase(hot, entered) : 0;
     if (closed == 0)
         Py_RETURN_NONE;
+    ((Span *)entered)->end_ns = now_ns();
     if (closed < 0 || add_record(hot, entered) < 0)
         return NULL;
     Py_ssize_t open = PyList_Size(hot->phases);
-    PyObject *outer = open > 0 ? PyObject_GetAttr(PyList_GetItem(hot->phases, open - 1), NAME("scope"))
-                               : held(hot->outside);
-    if (outer == NULL)
-        return NULL;
-    int64_t engine, site;
-    PyObject *phase = PyObject_GetAttr(outer, NAME("phase"));
-    failed = phase == NULL || get_number(outer, NAME("engine"), &engine) < 0 ||
-             get_number(outer, NAME("site"), &site) < 0;
-    Py_DECREF(outer);
-    if (!failed) {
-        const long long numbers[] = {hot->step, hot->micro_step, engine, site};
-        failed = move(hot, phase, numbers) < 0;
-    }
-    Py_XDECREF(phase);
-    if (failed)
-        return NULL;
+    const Span *outer = open > 0 ? (Span *)PyList_GetItem(hot->phases, open - 1) : NULL;
+    const long long numbers[] = {hot->step, hot->micro_step, outer == NULL ? -1 : outer->engine,
+                                 outer == NULL ? 0 : outer->own[SITE_OF_PHASE]};
+    move_scope(hot, outer == NULL ? no_text : outer->phase, numbers);
     Py_RETURN_NONE;
 }
 
 static PyObject *end_micro_step(Hot *hot, PyObject *unused)
 {
     const long long numbers[] = {hot->step, hot->micro_step + 1, hot->engine, hot->site};
-    if (hot->recording && move(hot, hot->phase, numbers) < 0)
-        return NULL;
+    if (hot->recording)
+        move_scope(hot, hot->phase, numbers);
     Py_RETURN_NONE;
 }
 
@@ -111,8 +87,7 @@ static PyObject *next_step(Hot *hot, PyObject *unused)
 {
     long long step = hot->step > 0 ? hot->step : 0, micro_step = hot->micro_step;
     const long long numbers[] = {step + 1, 0, hot->engine, hot->site};
-    if (move(hot, hot->phase, numbers) < 0)
-        return NULL;
+    move_scope(hot, hot->phase, numbers);
     return Py_BuildValue("LL", step, micro_step);
 }
 

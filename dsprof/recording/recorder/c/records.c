@@ -5,8 +5,8 @@
 #include "hot.h"
 
 PyTypeObject *call_type;
-static PyTypeObject *span_type;
-PyObject *collective_record, *flush_record, *fetch_record;
+PyTypeObject *span_type;
+PyObject *scope_record, *collective_record, *phase_record, *flush_record, *fetch_record;
 
 static void *allocated(PyTypeObject *type)
 {
@@ -147,9 +147,14 @@ static PyType_Slot call_slots[] = {
 static PyType_Spec call_spec = {"dsprof.recording.recorder._hot.Call", sizeof(Call), 0,
                                 Py_TPFLAGS_DEFAULT, call_slots};
 
+static PyMemberDef span_members[] = {
+    {"stage", T_LONGLONG, offsetof(Span, own), 0, NULL}, /* of a phase */
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot span_slots[] = {
     {Py_tp_dealloc, span_dealloc},
-    {Py_tp_doc, "A flush or a fetch."},
+    {Py_tp_members, span_members},
+    {Py_tp_doc, "A phase, a flush or a fetch."},
     {0, NULL},
 };
 static PyType_Spec span_spec = {"dsprof.recording.recorder._hot.Span", sizeof(Span), 0,
@@ -165,11 +170,13 @@ int add_records(PyObject *module)
     PyObject *schema = PyImport_ImportModule("dsprof.trace.schema");
     if (schema == NULL)
         return -1;
+    scope_record = PyObject_GetAttrString(schema, "Scope");
     collective_record = PyObject_GetAttrString(schema, "Collective");
+    phase_record = PyObject_GetAttrString(schema, "Phase");
     flush_record = PyObject_GetAttrString(schema, "Flush");
     fetch_record = PyObject_GetAttrString(schema, "Fetch");
     Py_DECREF(schema);
-    if (collective_record == NULL || flush_record == NULL || fetch_record == NULL)
+    if (PyErr_Occurred())
         return -1;
     call_type = add_type(module, "Call", &call_spec);
     span_type = add_type(module, "Span", &span_spec);
