@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -152,6 +152,7 @@ _HEAD = struct.Struct("<4s6xH2sHIqq")
 _MARKS = (b"\x1f\x8b\x08\x04", 24, b"ds", 20)
 _TAIL = struct.Struct("<II")
 _MOST_MEMBERS = 1 << 20
+_NUMBER_BITS = 63
 
 
 def _member(lines: bytes, steps: range) -> bytes:
@@ -187,12 +188,24 @@ class _Member(NamedTuple):
     size: int
 
 
+def _spaced(members: Sequence[_Member], most_bytes: int) -> list[_Member]:
+    """Return those whose number is a multiple of the least power of two that lets them fit."""
+    for power in range(_NUMBER_BITS):
+        found = [member for member in members if member.number % (1 << power) == 0]
+        if sum(member.size for member in found) <= most_bytes:
+            return found
+    return []
+
+
 class Packed:
     """Blocks of lines, compressed; above its limit the least worthy half is left out."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        """The file and the one that replaces it take at most `most_bytes` together."""
-        self._path, self._limit = path, most_bytes * 2 // 3
+    def __init__(self, path: Path, most_bytes: int, *, is_sample: bool = False) -> None:
+        """The file and the one that replaces it take at most `most_bytes` together.
+
+        `is_sample`: half of what is not left out is chosen by its number only, at one distance.
+        """
+        self._path, self._limit, self._is_sample = path, most_bytes * 2 // 3, is_sample
         self._file = _create(path)
         self._members: list[_Member] = []
         self._numbers: set[int] = set()
@@ -228,9 +241,10 @@ class Packed:
 
     def _shrink(self, most_bytes: int) -> None:
         """Replace the file, as a whole, by one with its worthiest blocks."""
-        chosen: list[_Member] = []
-        size = 0
-        for member in sorted(self._members, key=lambda one: one.worth, reverse=True):
+        chosen = _spaced(self._members, most_bytes // 2) if self._is_sample else []
+        size = sum(member.size for member in chosen)
+        others = set(self._members).difference(chosen)
+        for member in sorted(others, key=lambda one: (one.worth, -one.start), reverse=True):
             if size + member.size > most_bytes:
                 break
             chosen.append(member)

@@ -202,13 +202,13 @@ class RollingWriter(TraceWriter):
         self._book_left_bytes = part = room_bytes // 8
         super()._open()
         hold(self._file)
-        self._kept = self._pack(KEPT, part)
+        self._kept = self._pack(KEPT, part, is_sample=True)
         self._step_lines = _Batch(self._pack(STEPS, part))
         self._series = _Batch(self._pack(SERIES, min(part, _SERIES_BYTES)))
         self._tails = Tails(self.path, part, self._begin_segment)
 
-    def _pack(self, ending: str, most_bytes: int) -> Packed:
-        packed = Packed(part_of(self.path, ending), most_bytes)
+    def _pack(self, ending: str, most_bytes: int, *, is_sample: bool = False) -> Packed:
+        packed = Packed(part_of(self.path, ending), most_bytes, is_sample=is_sample)
         self._packed.append(packed)
         return packed
 

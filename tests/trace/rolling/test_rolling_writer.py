@@ -87,6 +87,22 @@ def test_the_first_step_of_a_new_pace_is_named(folder: Path) -> None:
     assert change.steps == (CHANGE,)
 
 
+def test_slow_steps_do_not_displace_the_sample(tmp_path: Path) -> None:
+    """A twentieth of the steps are slow, before and after a change of pace."""
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    pace = [1.0] * CHANGE + [1.5] * (STEPS - CHANGE)
+    run.slow = {step: times * (1 + (step % 20 == 7) / 2) for step, times in enumerate(pace)}
+    with run.running():
+        run.train(STEPS)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    kept = {step.step for step in trace.steps}
+    assert kept.issuperset(range(256, STEPS, 256))
+    assert any(step % 20 == 7 for step in kept if step < trace.newest_from)
+    findings = diagnose(find_run([tmp_path])).findings
+    [change] = [one for one in findings if one.rule == "step-time-change"]
+    assert change.steps == (CHANGE,)
+
+
 def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) -> None:
     for path in folder.iterdir():
         data = path.read_bytes()
