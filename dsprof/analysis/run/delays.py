@@ -31,7 +31,7 @@ _UNKNOWN = -1
 class Delays:
     """Long steps that a few ranks cause."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # (): whether ranks cause them is unknown, as no waits were measured
     steps: tuple[int, ...]
     excess_ns: int  # median of these steps, over the median step
     usual_ns: int  # the median step
@@ -47,7 +47,10 @@ class _Times(NamedTuple):
 
 
 def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
-    """Find which ranks delay the steps that take `slow_share` longer than the median."""
+    """Find which ranks delay the steps that take `slow_share` longer than the median.
+
+    Where no waits were measured, the steps are those of which a sample shows too few.
+    """
     fair = np.array(steps.fair, np.int64)
     kept, beside = _times(steps.ranks, fair), _beside(steps)
     if not len(kept.number):
@@ -64,9 +67,10 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     is_cause = _causes(both, _usual_own(kept), excess_ns) & is_long
     votes = is_cause.sum(axis=1)
     found = (votes >= _LEAST_STEPS) & (votes >= _AGREEING * np.count_nonzero(is_long))
-    if not found.any():
+    is_unknown = steps.is_sampled and bool((both.own_ns == _UNKNOWN).all())
+    mine = is_long if is_unknown else is_cause[found].any(axis=0)
+    if np.count_nonzero(mine) < _LEAST_STEPS:
         return None
-    mine = is_cause[found].any(axis=0)
     return Delays(
         tuple(np.array(sorted(steps.ranks))[found].tolist()),
         tuple(sorted(both.number[mine].tolist())),

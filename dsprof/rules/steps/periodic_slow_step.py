@@ -73,11 +73,12 @@ class PeriodicSlowStep:
         if period is not None:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
-            yield self._delayed(found, max(run[Steps].recorded, run[History].steps))
+            of = max(run[Steps].recorded, run[History].steps)
+            yield (self._delayed if found.ranks else self._long)(found, of)
         elif busy and busy[0].rank is not None:
             yield self._busy(busy, run[History].steps)
         elif busy and sum(span.late_steps for span in busy) >= thresholds.slow_steps:
-            yield self._unmeasured(busy, run[History])
+            yield self._long_spans(busy, run[History].steps)
         elif costs:
             yield self._scattered(columns, slow, share)
 
@@ -134,23 +135,27 @@ class PeriodicSlowStep:
             confidence="medium",
         )
 
-    def _unmeasured(self, spans: Sequence[BusySpan], history: History) -> Finding:
-        worst = max(spans, key=lambda span: span.lost_ns)
+    def _long(self, found: Delays, of: int) -> Finding:
+        count = f"{'' if found.are_all else 'At least '}{len(found.steps):,}"
+        return self._unmeasured(count, of, found.excess_ns, found.usual_ns, found.steps)
+
+    def _long_spans(self, spans: Sequence[BusySpan], of: int) -> Finding:
         count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        longer = (
-            f"About {count:,} of {history.steps:,} steps take {duration(lost_ns / count)} longer"
-        )
+        steps = sorted({span.step for span in spans})
+        return self._unmeasured(f"About {count:,}", of, lost_ns / count, spans[0].usual_ns, steps)
+
+    def _unmeasured(
+        self, count: str, of: int, excess_ns: float, usual_ns: int, steps: Sequence[int]
+    ) -> Finding:
+        longer = f"{count} of {of:,} steps take {duration(excess_ns)} longer"
         return self.meta.finding(
             Status.INFO,
-            f"{longer} ({percent(lost_ns / count / worst.usual_ns)}), most around step "
-            f"{worst.step:,}. Unknown: whether one rank delays them.",
+            f"{longer} ({percent(excess_ns / usual_ns)}). Unknown: whether one rank delays them.",
             title="Occasional steps take far longer",
-            cause="Unknown: no time blocked in communication was measured, and only "
-            f"{history.detailed_steps:,} steps have details.",
-            action="If details of these steps were kept, inspect them with --steps "
-            f"{worst.step}:{worst.step + 1}.",
+            cause="Unknown: no time blocked in communication was measured.",
+            action=f"Inspect them with --steps {steps[0]}:{steps[-1] + 1}.",
             problem=longer,
-            steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
+            steps=tuple(steps[:_ROWS]),
             confidence="low",
         )
 

@@ -21,7 +21,9 @@ RANKS, STEPS = 3, 600
 LATE = range(301, 311)
 
 
-def rank(number: int, late: Collection[int] = LATE, culprit: int | None = 1) -> RankTrace:
+def rank(
+    number: int, late: Collection[int] = LATE, culprit: int | None = 1, device: str = "cpu"
+) -> RankTrace:
     """Steps of 100 ms; the late ones have 40 ms more of the culprit's work, or of everybody's."""
     comm, steps, at = [], [], 0.0
     for n in range(STEPS):
@@ -30,7 +32,9 @@ def rank(number: int, late: Collection[int] = LATE, culprit: int | None = 1) -> 
         comm.append(sync("all_reduce", at + 70 + own, 20 + more - own, step=n, seq=n))
         steps.append(step(n, at, at + 100 + more))
         at += 100 + more
-    return rank_trace(number, RANKS, comm=comm, steps=steps)
+    trace = rank_trace(number, RANKS, comm=comm, steps=steps)
+    trace.header.device = device
+    return trace
 
 
 def found(**fields: object) -> Delays | None:
@@ -109,6 +113,23 @@ def test_steps_that_were_kept_for_being_slow_are_no_share_of_the_run() -> None:
 )
 def test_nobody_is_named(fields: dict[str, object]) -> None:
     assert found(**fields) is None
+
+
+@pytest.mark.usefixtures("few")
+def test_without_measured_waits_the_report_says_that_the_rank_is_unknown() -> None:
+    run = summary(*(rank(number, device="cuda") for number in range(RANKS)))
+    late = delays(run[Steps])
+    assert late is not None
+    assert (late.ranks, late.steps) == ((), tuple(LATE))
+    [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    assert (one.status, one.ranks) == (Status.INFO, ())
+    assert one.problem == "10 of 600 steps take 40.0 ms longer"
+    assert one.summary.endswith("Unknown: whether one rank delays them.")
+
+
+@pytest.mark.usefixtures("few")
+def test_without_measured_waits_a_few_steps_are_nothing() -> None:
+    assert found(late=LATE[:2], device="cuda") is None
 
 
 @pytest.mark.usefixtures("few")
