@@ -131,22 +131,19 @@ class DeepSpeedEngineHook(Hook):
 
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
         progress = self._progress(engine)
-        if phase == "forward" and not progress.is_described:
-            progress.is_described = self._models.see("DeepSpeed", engine.module, args, kwargs)
-        if progress.backward is not None and phase != "backward":  # which raised in between
-            self._close(progress)
-        self._follow(phase, engine, progress)
-        return self._enter(phase, progress)
-
-    def _follow(self, phase: str, engine: Any, progress: Progress) -> None:
-        """End a micro-step where the next forward begins: Accelerate calls `step` only at the last.
-
-        An evaluation in between is no micro-step, and a pipeline's schedule counts its own.
-        """
         if phase == "backward":
             progress.had_backward = True
-        elif phase == "forward" and progress.had_backward and engine.training:
-            self._end_micro_step(progress)
+            return self._enter(phase, progress)
+        if progress.backward is not None:  # which raised in between
+            self._close(progress)
+        if phase == "forward":
+            if not progress.is_described:
+                progress.is_described = self._models.see("DeepSpeed", engine.module, args, kwargs)
+            # Accelerate calls `step` only at the last micro-step. An evaluation in between is none,
+            # and a pipeline's schedule counts its own.
+            if progress.had_backward and engine.training:
+                self._end_micro_step(progress)
+        return self._enter(phase, progress)
 
     def _end_micro_step(self, progress: Progress) -> None:
         progress.had_backward = False
@@ -156,11 +153,11 @@ class DeepSpeedEngineHook(Hook):
 
     def _enter(self, phase: str, progress: Progress) -> Phase | None:
         """Begin a phase of an engine, unless the engine is in it."""
-        scope = self.recorder.hot.scope
-        if scope.phase == phase and scope.engine == progress.number:
+        training = self.recorder.progress
+        if training.is_in(phase, progress.number):
             return None
         site = self._sites.here() if phase == "backward" else 0
-        return self.recorder.progress.enter(phase, progress.number, progress.micro_step, site)
+        return training.enter(phase, progress.number, progress.micro_step, site)
 
     def _end(self, begun: Phase | None) -> None:
         if begun is not None:

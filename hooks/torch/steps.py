@@ -86,8 +86,7 @@ class TrainingLoopHook(Hook):
 
     def _begin_step(self, optimizer: Any) -> None:
         self._unwind(optimizer)
-        scope = self.recorder.progress.scope
-        is_own = not self._loop.has_engine and not scope.phase
+        is_own = not self._loop.has_engine and not self.recorder.progress.scope.phase
         begun = self.recorder.progress.enter("step") if is_own else None
         self._open.append((id(optimizer), begun))
 
@@ -112,10 +111,10 @@ class TrainingLoopHook(Hook):
         progress = self.recorder.progress
         if not (progress.steps or self._loop.has_engine):
             progress.taken_before = max(_steps_of(optimizer) - 1, -1)
-        if self.recorder.progress.scope.phase == "backward" and not self._loop.has_engine:
+        if not self._loop.has_engine and progress.scope.phase == "backward":
             self._stepped = True
         elif self._has_backward or not self._had_backward:
-            self.recorder.progress.end_step("optimizer")
+            progress.end_step("optimizer")
 
     def _forget(self, step: int) -> None:
         self._has_backward = self._loop.after_backward = False

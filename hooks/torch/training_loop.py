@@ -43,7 +43,8 @@ class Loop:
 
     def begin_backward(self) -> Phase | None:
         """Begin an outermost backward; None inside of another, or of an engine's."""
-        self.end_forward(self.forward)  # a model whose end was not seen
+        if self.forward is not None:  # a model whose end was not seen
+            self.end_forward(self.forward)
         if self.has_engine or self._progress.scope.phase == "backward":
             return None
         self._end_micro_step()

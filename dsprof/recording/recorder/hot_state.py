@@ -53,6 +53,7 @@ class HotState:
     issue: Callable[..., None]
     done: Callable[..., None]
     close_state: Callable[[], None]
+    is_in: Callable[[str, int], bool]
     enter: Callable[..., Any]
     leave: Callable[[Any], None]
     end_micro_step: Callable[[], None]

@@ -47,6 +47,7 @@ class Progress:
         # Re-entrant: a signal handler of the user may train, too.
         self._lock = threading.RLock()
         if compiled is not None:
+            self.is_in = hot.is_in  # type: ignore[method-assign, assignment]
             self.enter = hot.enter  # type: ignore[method-assign]
             self.leave = hot.leave  # type: ignore[method-assign, assignment]
             self.end_micro_step = hot.end_micro_step  # type: ignore[method-assign]
@@ -66,6 +67,11 @@ class Progress:
         hot = self._hot
         hot.scope, hot.phases, hot.step_start_ns = OUTSIDE, [], clock()
         self.steps, self.taken_before = 0, -1
+
+    def is_in(self, phase: str, engine: int) -> bool:
+        """Tell whether an engine is in a phase."""
+        scope = self.scope
+        return scope.phase == phase and scope.engine == engine
 
     def enter(self, phase: str, engine: int = -1, micro_step: int = -1, site: int = 0) -> Phase:
         """Begin a phase; give what it returns to `leave`.

@@ -333,7 +333,7 @@ static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef hot_methods[9] = {
+static PyMethodDef hot_methods[10] = {
     {"open_state", (PyCFunction)open_state, METH_VARARGS,
      "Write to a live state: what owns its memory, the address, and the layout in words."},
     {"close_state", (PyCFunction)close_state, METH_NOARGS, "Write to no live state."},

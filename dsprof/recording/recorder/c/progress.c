@@ -23,6 +23,18 @@ static PyObject *made(const Span *span)
     return record;
 }
 
+/* (phase, engine) */
+static PyObject *is_in(Hot *hot, PyObject *args)
+{
+    long long engine;
+    PyObject *phase;
+    if (!PyArg_ParseTuple(args, "UL", &phase, &engine))
+        return NULL;
+    int is = engine == hot->engine &&
+             (phase == hot->phase || PyUnicode_Compare(phase, hot->phase) == 0);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is);
+}
+
 /* (phase, engine=-1, micro_step=-1, site=0) -> what `leave` wants */
 static PyObject *enter(Hot *hot, PyObject *args, PyObject *kwargs)
 {
@@ -92,6 +104,7 @@ static PyObject *next_step(Hot *hot, PyObject *unused)
 }
 
 PyMethodDef progress_methods[] = {
+    {"is_in", (PyCFunction)is_in, METH_VARARGS, "As `Progress.is_in`."},
     {"enter", (PyCFunction)(void (*)(void))enter, METH_VARARGS | METH_KEYWORDS,
      "As `Progress.enter`."},
     {"leave", (PyCFunction)leave, METH_O, "As `Progress.leave`."},
