@@ -113,7 +113,7 @@ def test_a_time_is_found_without_the_rest(long_trace, read_bytes):
         assert sum(read_bytes) < long_trace.stat().st_size / 2
 
 
-@pytest.mark.parametrize(("more_bytes", "most_read"), [(20, 0.6), (250_000, 0.3)])
+@pytest.mark.parametrize(("more_bytes", "most_read"), [(20, 0.7), (250_000, 0.35)])
 def test_of_a_file_that_a_killed_process_left_only_the_end_is_read_as_well(
     long_trace, read_bytes, monkeypatch, more_bytes, most_read
 ):
