@@ -16,6 +16,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import dsprof
+from dsprof.trace.dumps.state_file import find_state
+from dsprof.trace.reader import read_header
 
 STEPS = 1500
 
@@ -41,13 +43,15 @@ ENDS = {
 
 
 def train(end: str) -> None:
-    """Take steps; rank 1 ends once the last is on disk."""
+    """Take steps; rank 1 ends once the last is on disk, and rank 0 waits for it."""
     for _ in range(STEPS):
         dist.all_reduce(torch.ones(64))
         dsprof.step()
     while not is_written():
         time.sleep(0.05)
     if dist.get_rank() == 1:
+        while not is_waited_for():
+            time.sleep(0.05)
         ENDS[end]()
     dist.all_reduce(torch.ones(64))
 
@@ -57,6 +61,13 @@ def is_written() -> bool:
     tails = Path(os.environ["DSPROF_OUT"]).glob(f"trace*.rank{dist.get_rank():05d}.tail*")
     last = b'"cat":"step","args":{"step":%d,' % (STEPS - 1)
     return any(last in tail.read_bytes() for tail in tails)
+
+
+def is_waited_for() -> bool:
+    """Say whether rank 0 has called the last collective, after its last step was on disk."""
+    [trace] = Path(os.environ["DSPROF_OUT"]).glob("trace*.rank00000.json")
+    state = find_state(read_header(trace), trace.parent)
+    return state is not None and any(call.seq > STEPS for call in state.in_flight)
 
 
 def child(rank: int, end: str, port: str) -> None:
