@@ -331,11 +331,14 @@ def test_every_c10d_operation_and_method_is_known() -> None:
 
 
 @pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
-def test_a_bare_call_leaves_no_reference_to_its_tensor(install: Install, kind: type) -> None:
+@pytest.mark.parametrize("as_argument", [lambda tensor: tensor, lambda tensor: [tensor]])
+def test_a_bare_call_leaves_no_reference_to_its_tensor(
+    install: Install, kind: type, as_argument: Callable[[torch.Tensor], Any]
+) -> None:
     recorder = install(kind)
     tensor = torch.ones(4)
     reference = weakref.ref(tensor)
-    dist.group.WORLD.allreduce(tensor).wait()
+    dist.group.WORLD.allreduce(as_argument(tensor)).wait()
     del tensor
     gc.collect()
     assert reference() is None

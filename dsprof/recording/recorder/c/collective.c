@@ -113,29 +113,36 @@ static int find_group(Wrapper *self, PyObject *group)
     PyObject *facts = PyObject_GetAttr(state, NAME("group"));
     if (facts == NULL)
         return -1;
-    int64_t id;
+    int64_t id = 0;
     int failed = get_number(facts, NAME("id"), &id) < 0 ||
                  replace(&held[COUNT], PyObject_GetAttr(state, NAME("collectives"))) < 0 ||
                  replace(&held[GROUP], PyObject_GetAttr(state, NAME("ref"))) < 0;
     Py_DECREF(facts);
     self->seen.collective.group = id;
+    if (failed)
+        Py_CLEAR(held[GROUP]);
     return failed ? -1 : 0;
 }
 
-/* Whether the options of a call name a reduce op. */
-static int names_op(Wrapper *self, PyObject *options)
+/* Know the type of the last argument: options, which may name a reduce op, or a tensor. */
+static int see_options(Wrapper *self, PyObject *last)
 {
-    PyTypeObject *type = Py_TYPE(options);
-    if (self->seen.collective.options != type) {
-        int names = self->held[WITH_OP] == Py_None
-                        ? 0
-                        : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
-        if (names < 0)
-            return -1;
-        self->seen.collective.names_op = names;
-        self->seen.collective.options = type; /* only compared: it is torch's, for good */
-    }
-    return self->seen.collective.names_op;
+    PyTypeObject *type = Py_TYPE(last);
+    if (self->seen.collective.options == type)
+        return 0;
+    int names_op = self->held[WITH_OP] == Py_None
+                       ? 0
+                       : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
+    if (names_op < 0)
+        return -1;
+    PyObject *async_op = PyObject_GetAttr((PyObject *)type, NAME("asyncOp"));
+    if (async_op == NULL)
+        PyErr_Clear();
+    self->seen.collective.names_op = names_op;
+    self->seen.collective.are_options = names_op || async_op != NULL;
+    self->seen.collective.options = type; /* only compared */
+    Py_XDECREF(async_op);
+    return 0;
 }
 
 static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *sizes)
@@ -229,15 +236,14 @@ static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *co
                   PyObject *dtype_name, long long site)
 {
     const Hot *hot = self->hot;
-    PyObject *options = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
-    int with_op = names_op(self, options);
-    Call *call = with_op < 0 ? NULL : new_call();
+    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
+    Call *call = see_options(self, last) < 0 ? NULL : new_call();
     if (call == NULL)
         return NULL;
     call->op = held(self->held[OP]);
     call->dtype = held(dtype_name);
     call->requested = held(context->requested);
-    call->options = held(options);
+    call->options = held(self->seen.collective.are_options ? last : Py_None);
     call->phase = held(hot->phase);
     call->outputs = PyTuple_New(0); /* the one that there is */
     call->group = self->seen.collective.group;
@@ -249,7 +255,7 @@ static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *co
     call->nbytes = sizes->nbytes;
     call->elements = sizes->elements;
     call->tensors = sizes->tensors;
-    call->names_op = with_op;
+    call->names_op = self->seen.collective.names_op;
     call->request = context->request;
     call->flush = context->flush;
     call->fetch = context->fetch;

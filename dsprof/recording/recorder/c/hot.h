@@ -89,7 +89,7 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
             PyObject *dtype, *dtype_name; /* borrowed from `DTYPES` */
             PyTypeObject *options;
             long long item_bytes, kind, group;
-            int names_op;
+            int names_op, are_options;
         } collective;
         struct {
             PyObject *optimizer; /* borrowed, and only compared */
