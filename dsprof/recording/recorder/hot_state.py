@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
 
+_REVISION = 2
+"""As in `c/module.c`: raise both when what Python hands to C changes."""
+
 compiled: ModuleType | None = None
-"""The module in C; None: it was not compiled."""
+"""The module in C; None: it was not compiled, or in a checkout from other sources."""
 
 with suppress(ImportError):
     compiled = importlib.import_module("dsprof.recording.recorder._hot")
+    if getattr(compiled, "REVISION", 1) != _REVISION:
+        compiled = None
 
 
 class HotState:
