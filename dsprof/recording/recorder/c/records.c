@@ -147,8 +147,9 @@ static PyType_Slot call_slots[] = {
 static PyType_Spec call_spec = {"dsprof.recording.recorder._hot.Call", sizeof(Call), 0,
                                 Py_TPFLAGS_DEFAULT, call_slots};
 
-static PyMemberDef span_members[] = {
-    {"stage", T_LONGLONG, offsetof(Span, own), 0, NULL}, /* of a phase */
+static PyMemberDef span_members[] = { /* of a phase, to hooks in Python */
+    {"start_ns", T_LONGLONG, offsetof(Span, start_ns), 0, NULL},
+    {"stage", T_LONGLONG, offsetof(Span, own), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot span_slots[] = {
