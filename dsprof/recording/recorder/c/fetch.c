@@ -106,10 +106,7 @@ static PyObject *made(const Span *span)
         PyLong_FromLongLong(span->engine),
         PyLong_FromUnsignedLong(span->thread),
     };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *record = values == NULL ? NULL : PyObject_Call(fetch_record, values, NULL);
-    Py_XDECREF(values);
-    return record;
+    return made_of(fetch_record, sizeof fields / sizeof *fields, fields);
 }
 
 /* Record a prefetch that was submitted, or a fetch that was waited for. */

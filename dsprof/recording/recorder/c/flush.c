@@ -138,10 +138,7 @@ static PyObject *made(const Span *span)
         PyLong_FromLongLong(span->engine),
         PyLong_FromUnsignedLong(span->thread),
     };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *record = values == NULL ? NULL : PyObject_Call(flush_record, values, NULL);
-    Py_XDECREF(values);
-    return record;
+    return made_of(flush_record, sizeof fields / sizeof *fields, fields);
 }
 
 static int end(Wrapper *self, Span *span)

@@ -163,20 +163,22 @@ int get_number(PyObject *record, PyObject *name, int64_t *value)
     return *value == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned)
+/* Make a record of fields by position. It takes them, also in an error. */
+PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned)
 {
-    PyObject *tuple = PyTuple_New(count);
-    int is_whole = tuple != NULL;
+    PyObject *values = PyTuple_New(count), *made = NULL;
+    int is_whole = values != NULL;
     for (Py_ssize_t at = 0; at < count; at++) {
         is_whole = is_whole && owned[at] != NULL;
-        if (tuple == NULL)
+        if (values == NULL)
             Py_XDECREF(owned[at]);
         else
-            PyTuple_SetItem(tuple, at, owned[at]);
+            PyTuple_SetItem(values, at, owned[at]);
     }
-    if (!is_whole)
-        Py_CLEAR(tuple);
-    return tuple;
+    if (is_whole)
+        made = PyObject_Call(record, values, NULL);
+    Py_XDECREF(values);
+    return made;
 }
 
 /* -- HotState ---------------------------------------------------------------------------------- */
@@ -221,18 +223,24 @@ static void hot_dealloc(Hot *self)
 }
 
 /* Return the scope, borrowed; NULL in an error. Hooks in C read its parts, so that most scopes are
-   never made. */
+   never made. To make one may collect garbage, and so run Python: another thread may move on. */
 PyObject *scope_of(Hot *self)
 {
-    if (self->scope != NULL)
-        return self->scope;
-    PyObject *parts[] = {
-        PyLong_FromLongLong(self->step), PyLong_FromLongLong(self->micro_step), held(self->phase),
-        PyLong_FromLongLong(self->engine), PyLong_FromLongLong(self->site),
-    };
-    PyObject *values = tuple_of(5, parts);
-    self->scope = values == NULL ? NULL : PyObject_Call(scope_record, values, NULL);
-    Py_XDECREF(values);
+    while (self->scope == NULL) {
+        long long moves = self->moves;
+        PyObject *parts[] = {
+            PyLong_FromLongLong(self->step),   PyLong_FromLongLong(self->micro_step),
+            held(self->phase),                 PyLong_FromLongLong(self->engine),
+            PyLong_FromLongLong(self->site),
+        };
+        PyObject *scope = made_of(scope_record, sizeof parts / sizeof *parts, parts);
+        if (scope == NULL)
+            return NULL;
+        if (self->scope == NULL && self->moves == moves)
+            self->scope = scope;
+        else
+            Py_DECREF(scope);
+    }
     return self->scope;
 }
 
@@ -246,6 +254,7 @@ void move_scope(Hot *self, PyObject *phase, const long long numbers[4])
 {
     PyObject *old_scope = self->scope, *old_phase = self->phase;
     self->scope = NULL;
+    self->moves++;
     self->phase = held(phase);
     self->step = numbers[0];
     self->micro_step = numbers[1];

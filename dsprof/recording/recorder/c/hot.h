@@ -30,7 +30,7 @@ typedef struct {
     char recording;
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long step, micro_step, engine, site; /* of the scope */
-    long long step_start_ns;
+    long long step_start_ns, moves;           /* of the scope, how often it has changed */
     long long calls, samples, sampled_ns; /* of Cost */
     Layout layout;
     PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
@@ -129,7 +129,7 @@ int add_record(Hot *hot, PyObject *record);
 void tell_issue(const Hot *hot, const int64_t call[CALL_WORDS]);
 void tell_done(const Hot *hot, int64_t id, int64_t time_ns);
 int get_number(PyObject *record, PyObject *name, int64_t *value);
-PyObject *tuple_of(Py_ssize_t count, PyObject *const *owned); /* takes them, also in an error */
+PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned);
 
 /* records.c */
 int add_records(PyObject *module);

@@ -17,10 +17,7 @@ static PyObject *made(const Span *span)
         held(span->phase),
         PyLong_FromUnsignedLong(span->thread),
     };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *record = values == NULL ? NULL : PyObject_Call(phase_record, values, NULL);
-    Py_XDECREF(values);
-    return record;
+    return made_of(phase_record, sizeof fields / sizeof *fields, fields);
 }
 
 /* (phase, engine) */

@@ -85,10 +85,7 @@ static PyObject *made_collective(Call *self, PyObject *unused)
         PyBool_FromLong(self->is_estimated),
         held(self->outputs),
     };
-    PyObject *values = tuple_of(sizeof fields / sizeof *fields, fields);
-    PyObject *record = values == NULL ? NULL : PyObject_Call(collective_record, values, NULL);
-    Py_XDECREF(values);
-    return record;
+    return made_of(collective_record, sizeof fields / sizeof *fields, fields);
 }
 
 /* (what a hook recorded) -> the record of the schema; what is one comes back. */
