@@ -89,6 +89,24 @@ def _plain(event: dict[str, Any]) -> dict[str, Any]:
     return {"name": event["name"], **args, **dict.fromkeys(sorted(has), True)}
 
 
+OLDER = """
+import sys, types
+
+sys.modules["dsprof.recording.recorder._hot"] = types.ModuleType("_hot")
+
+from dsprof.recording.recorder.hot_state import HotState, compiled
+
+print(compiled, HotState.__module__)
+"""
+
+
+def test_an_extension_of_older_sources_is_left_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OLDER], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["None", "dsprof.recording.recorder.hot_state"]
+
+
 @pytest.mark.timeout(500)
 def test_both_record_the_same() -> None:
     in_c, in_python = records("C"), records("Python")

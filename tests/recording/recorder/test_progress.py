@@ -74,6 +74,14 @@ def test_steps_follow_each_other_without_a_gap(recorder: Recorder) -> None:
     assert [s.start_ns for s in steps[1:]] == [s.end_ns for s in steps[:-1]]
 
 
+def test_who_looks_again_is_told_of_ever_fewer_steps(recorder: Recorder) -> None:
+    told: list[int] = []
+    recorder.progress.rare_step_listeners.append(told.append)
+    for _ in range(20):
+        recorder.progress.end_step("user")
+    assert told == [0, 1, 3, 7, 15]
+
+
 class Pausing(Progress):
     """Runs something of another thread in the middle of each change of the scope."""
 
