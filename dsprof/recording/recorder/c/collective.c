@@ -178,8 +178,8 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Keep a call that is in flight where its wait will find it. That of a call that is waited for at
-   once is no other: whether it is one, only its options know, far from all caches. */
+/* Keep a call that is in flight where its wait will find it. Calls that are waited for at once are
+   kept alike: only their options tell them apart, and those are far from all caches. */
 static int follow(Hot *hot, PyObject *work, Call *call)
 {
     PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, (PyObject *)call);
