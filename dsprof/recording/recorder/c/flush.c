@@ -17,8 +17,8 @@ typedef struct {
     Py_ssize_t parameters;
 } Bucket;
 
-/* Know what all buckets of an optimizer share. It is read once in a step: each attribute of it is far
-   from all caches. */
+/* Know what all buckets of an optimizer share. It is read once in a step: each attribute of it is
+   far from all caches. */
 static int see_optimizer(Wrapper *self, PyObject *optimizer)
 {
     int stage = (int)self->numbers[STAGE], has_slots = 0;
@@ -183,7 +183,8 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     span->start_ns = now_ns();
     result = PyObject_Call(self->original, args, kwargs);
     Raised raised = put_aside();
-    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 || end(self, span) < 0;
+    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 ||
+                 end(self, span) < 0;
     result = finish(self, result, raised, failed);
 done:
     Py_XDECREF((PyObject *)span);

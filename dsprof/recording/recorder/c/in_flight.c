@@ -90,8 +90,10 @@ int poll_works(Hot *hot)
         entries[count++] = held(entry);
     }
     int64_t now = now_ns();
+    if (!is_ours)
+        pending = 0;
     for (int at = 0; at < count; at++) {
-        if (is_ours && looked >= 0 && pending > 0 && (looked = look(hot, keys[at], entries[at], now)) == 0)
+        if (looked >= 0 && pending > 0 && (looked = look(hot, keys[at], entries[at], now)) == 0)
             pending--;
         Py_DECREF(keys[at]);
         Py_DECREF(entries[at]);

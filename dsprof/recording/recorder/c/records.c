@@ -1,6 +1,6 @@
-/* What hooks in C record: numbers beside each other, while each number of a record of the schema is an
-   object of its own, made in one thread and freed in another. The writer's thread makes the record of
-   it; until then hooks in Python see in a `Call` what they see in a `Collective`. */
+/* What hooks in C note: numbers side by side, of which the writer's thread makes the record of the
+   schema. There each number is an object, which training would make and another core would free.
+   Until then hooks in Python see in a `Call` what they see in a `Collective`. */
 
 #include "hot.h"
 
