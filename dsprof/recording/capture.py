@@ -45,7 +45,7 @@ _TICK_S = 1.0
 _FAR_TICKS = 5
 """The first rank of a node looks this often, in ticks, for what other nodes agreed on."""
 
-_AHEAD_NS = 10_000_000_000
+_AHEAD_S = 10
 _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
@@ -91,6 +91,8 @@ class Capture:
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
         self._quiet_until_ns = 0
         self._ticks = 0
+        self._at_step = step()
+        self._steps_a_tick = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsprof-capture", daemon=True)
 
@@ -123,6 +125,7 @@ class Capture:
 
     def _tick(self) -> None:
         self._ticks += 1
+        self._look_at_pace()
         if self._near is not None:
             self._follow(decoded(notes.read(self._near, LARGEST_BYTES)))
         if alarm := self._writer.alarms.last:
@@ -138,6 +141,11 @@ class Capture:
             self._propose(self._ahead(request.id, request.steps, "dsprof capture"))
         if not self._is_alone and self._ticks % _FAR_TICKS == 0:
             self._follow(decoded(within(self._announced) or b""))
+
+    def _look_at_pace(self) -> None:
+        """Count the steps since the last look."""
+        before, self._at_step = self._at_step, self._step()
+        self._steps_a_tick = self._at_step - before
 
     def _alarm(self, alarm: Alarm) -> None:
         """Tell all ranks of an alarm here, unless a rank has just done so."""
@@ -156,8 +164,9 @@ class Capture:
         self, name: str, steps: int, cause: str, why: Literal["capture", "alarm"] = "capture"
     ) -> Captured:
         """Return steps that no rank has reached when all know of them."""
-        usual_ns = self._writer.interest.usual_ns
-        ahead = max(_LEAST_AHEAD, round(_AHEAD_NS / usual_ns)) if usual_ns else _LEAST_AHEAD
+        usual_ns = self._writer.interest.usual_ns  # unknown at first, and late: of steps judged
+        by_usual = round(_AHEAD_S * 1e9 / usual_ns) if usual_ns else 0
+        ahead = max(_LEAST_AHEAD, by_usual, round(_AHEAD_S / _TICK_S * self._steps_a_tick))
         return Captured(name, self._step() + ahead, steps, why, cause)
 
     def _propose(self, proposal: Captured) -> None:

@@ -63,6 +63,17 @@ def test_all_ranks_keep_the_same_steps_once(
     assert [kept(writer) for _, writer in ranks] == [[range(105, 125)]] * 2
 
 
+def test_steps_are_ahead_by_the_pace_of_the_last_second(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    capture, writer = ranks[0]
+    capture._tick()
+    ask(tmp_path, 20)
+    with patch.object(capture, "_step", lambda: 150):
+        capture._tick()
+    assert kept(writer) == [range(650, 670)]
+
+
 def test_a_request_so_soon_after_another_is_ignored(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
