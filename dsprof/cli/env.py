@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof._version import __version__
 from dsprof.cli.output import print_bytes, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
 from dsprof.errors import ConfigError, OutputError, escaped
@@ -120,31 +117,21 @@ def _folder(variables: Mapping[str, str]) -> Path | None:
 def _described(place: _Place, backend: str | None) -> tuple[Header, EnvSnapshot]:
     """Return who this process is and what it has, as they may be written."""
     from dsprof import environment
+    from dsprof.recording.header import header_of
     from dsprof.recording.recorder.pseudonyms import Anonymizer
     from dsprof.recording.recorder.redacted_records import Redaction
-    from dsprof.trace.schema import SCHEMA_VERSION, Header
 
     found = environment.snapshot(os.environ)
-    key = environment.run_key(os.environ, place.world_size)
     backend = backend or _usual_backend(found)
     anonymize = load_config(os.environ, {}).anonymize
-    header = Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=key,
-        rank=place.rank,
-        world_size=place.world_size,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        started_epoch_ns=time.time_ns(),
-        started_monotonic_ns=time.perf_counter_ns(),
-        boot_id=environment.boot_id(),
-        local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
+    header = header_of(
+        place.rank,
+        place.world_size,
         backend=backend,
         device=_DEVICES.get(backend, "cpu"),
-        versions={"dsprof": __version__},
         anonymized=anonymize,
     )
-    disclose = Redaction(Anonymizer(key) if anonymize else None)
+    disclose = Redaction(Anonymizer(header.run_key) if anonymize else None)
     return disclose(header), disclose(found)
 
 

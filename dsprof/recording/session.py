@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import time
 import weakref
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsprof import environment
-from dsprof._version import __version__
 from dsprof.config import COMMAND_PID, OBSERVER, Config
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.children import is_exit_skipped, when_child_ends
+from dsprof.recording.header import header_of
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
@@ -43,7 +42,6 @@ from dsprof.trace.schema import (
     EXIT,
     INTERRUPTED,
     NEW_GROUP,
-    SCHEMA_VERSION,
     Header,
     HookStatus,
     Note,
@@ -199,13 +197,13 @@ class Session:
         self._world = weakref.ref(dist.group.WORLD)
         self._traces += 1
         recorder, config = self.recorder, self.config
-        run_key = environment.run_key(os.environ, self._world_size)
-        anonymizer = Anonymizer(run_key) if config.anonymize else None
+        header = self._header(dist)
+        anonymizer = Anonymizer(header.run_key) if config.anonymize else None
         key = SharedKey()
         if not config.anonymize and self._world_size > 1:
             key.agree(dist)
         self._disclose = Redaction(anonymizer, key.digest)
-        header = self._disclose(self._header(dist, run_key))
+        header = self._disclose(header)
         state = recorder.in_flight.state
         if why := state.open(header, self._disclose):
             recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
@@ -309,32 +307,24 @@ class Session:
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
 
-    def _header(self, dist: Any, run_key: str) -> Header:
-        torch = sys.modules["torch"]
-        deepspeed = sys.modules.get("deepspeed")
-        versions = {"dsprof": __version__, "torch": str(torch.__version__)}
-        if deepspeed is not None:
-            versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
-        config = {name: getattr(self.config, name) for name in self.config.__dataclass_fields__}
-        return Header(
-            schema_version=SCHEMA_VERSION,
-            run_key=run_key,
-            rank=self._rank,
-            world_size=self._world_size,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started_epoch_ns=time.time_ns(),
-            started_monotonic_ns=time.perf_counter_ns(),
-            boot_id=environment.boot_id(),
-            local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
-            backend=str(dist.get_backend()),
-            device=_device_of(torch, str(dist.get_backend())),
-            versions=versions,
-            config=config,
+    def _header(self, dist: Any) -> Header:
+        torch, deepspeed = sys.modules["torch"], sys.modules.get("deepspeed")
+        backend = str(dist.get_backend())
+        header = header_of(
+            self._rank,
+            self._world_size,
+            backend=backend,
+            device=_device_of(torch, backend),
             anonymized=self.config.anonymize,
-            job_keys=[self._key, *environment.job_keys(os.environ)],
-            restarts=environment.restarts(os.environ),
         )
+        header.versions["torch"] = str(torch.__version__)
+        if deepspeed is not None:
+            header.versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
+        names = self.config.__dataclass_fields__
+        header.config = {name: getattr(self.config, name) for name in names}
+        header.job_keys = [self._key, *environment.job_keys(os.environ)]
+        header.restarts = environment.restarts(os.environ)
+        return header
 
     def _prepare(self, header: Header, key: SharedKey) -> list[Any]:
         """Describe the environment, and let a process follow the trace that has begun."""
