@@ -18,15 +18,14 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dsprof import environment
 from dsprof.config import COMMAND_PID, OBSERVER, Config
 from dsprof.files.redaction import redact_text
-from dsprof.hooks.patching import PatchSet, forget_imports, is_importable, parents, when_imported
+from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.children import is_exit_skipped, when_child_ends
 from dsprof.recording.header import header_of
+from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
@@ -34,6 +33,7 @@ from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.recording.trailer import trailer_of, with_writer
 from dsprof.trace.host_folders import folder_of, traces_in
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
@@ -53,7 +53,6 @@ from dsprof.trace.writing.last_step import LastStep
 from dsprof.trace.writing.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
-    from dsprof.hooks.base import Hook
     from dsprof.recording.capture import Capture
     from dsprof.recording.profiler_window.window import ProfilerWindow
     from dsprof.recording.watchdog.crash import CrashNotes
@@ -71,15 +70,13 @@ class Session:
         self.config = config
         self.last_step = LastStep()
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
+        self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
         self._capture: Capture | None = None
         self._profiler: ProfilerWindow | None = None
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
-        self._installed: list[Hook] = []
-        self._patches = PatchSet()
-        self._status: dict[str, HookStatus] = {}
         self._started_ns = 0
         self._world: weakref.ref[Any] | None = None  # the default group that is recorded
         self._traces = 0
@@ -104,74 +101,17 @@ class Session:
 
     def install(self) -> None:
         """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
-        from dsprof.hooks.registry import FALLBACKS, create_hooks
-
-        self._fallbacks = FALLBACKS
-        for hook in create_hooks(self.config, self.recorder):
-            self._install(hook)
+        self._hooks.install()
         dist = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
             self.recorder.arm()  # at the next collective a step would be half over
 
-    def _install(self, hook: Hook) -> None:
-        for module in hook.modules():
-            self._set_status(hook, HookStatus(hook.name, module))
-            when_imported(module, partial(self._install_module, hook, module))
-            for package, inner in parents(module):
-                when_imported(package, partial(self._look_for, hook, module, inner))
-
-    def _look_for(self, hook: Hook, module: str, inner: str) -> None:
-        """Say what is lost where a release has no module of that name, or none above it."""
-        if self.recorder.stopped or is_importable(inner):
-            return
-        try:
-            hook.losses(module)
-        except Exception as error:
-            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
-
-    def _install_module(self, hook: Hook, module: str) -> None:
-        if self.recorder.stopped:
-            return
-        try:
-            lost = hook.losses(module)  # first: a hook that does not fit changes nothing
-            self._put_in(hook, module)
-        except Exception as error:
-            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
-            fallback = self._fallbacks.get(type(hook))
-            if fallback is not None:
-                self._install(fallback(self.recorder))
-        else:
-            self._set_status(hook, HookStatus(hook.name, module, installed=True, lost=lost))
-
-    def _put_in(self, hook: Hook, module: str) -> None:
-        """Install all of a hook for one module, or nothing."""
-        self._installed.append(hook)  # first: what is half in has to come out, too
-        try:
-            hook.install(module)
-            self._patches.apply(hook.patches(module))
-        except Exception:
-            self._take_out(hook)
-            raise
-
-    def _take_out(self, hook: Hook) -> None:
-        """Undo what a hook has installed."""
-        try:
-            hook.uninstall()
-        except Exception as error:
-            self.recorder.fail(hook.name, error)
-
-    def _set_status(self, hook: Hook, status: HookStatus) -> None:
-        self._put_status(f"{type(hook).__name__}/{status.module}", status)
-
     def _note_failure(self, hook: str) -> None:
-        """Say in the trace which hook broke: a run that gets killed writes no trailer."""
-        why = self.recorder.failures[hook]
-        self._put_status(f"{hook}/failure", HookStatus(hook, installed=True, why=why))
+        self._hooks.note_failure(hook)
 
-    def _put_status(self, key: str, status: HookStatus) -> None:
-        self._status[key] = status
+    def _tell_of_hooks(self, status: list[HookStatus]) -> None:
         if self.writer is not None:
-            self.recorder.outbox.define(list(self._status.values()))
+            self.recorder.outbox.define(status)
 
     # -- recording ----------------------------------------------------------------------------
 
@@ -229,7 +169,7 @@ class Session:
         else:
             window = Window(config.start_step, config.steps, config.every)
             writer = TraceWriter(folder, header, source, window, budget_bytes)
-        recorder.outbox.define(list(self._status.values()))
+        recorder.outbox.define(self._hooks.status)
         writer.start()
         self._watch(header)
         return writer
@@ -300,9 +240,9 @@ class Session:
         if is_same and self._traces >= _MOST_TRACES:
             self._world = weakref.ref(dist.group.WORLD)
             return
-        totals = self._totals(NEW_GROUP if is_same else f"{BECAME} {rank} of {world_size}")
+        trailer = self._trailer(NEW_GROUP if is_same else f"{BECAME} {rank} of {world_size}")
         left = self.recorder.begin_again()
-        old.end(lambda: _with_writers(totals, old), lambda: left)
+        old.end(lambda: with_writer(trailer, old), lambda: left)
         going_on = [one for one in self._ended if not one.is_done or one.error is not None]
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
@@ -354,9 +294,7 @@ class Session:
         if self._crash is not None:
             self._crash.close()
         self.recorder.stop()
-        left = self._patches.revert()
-        for hook in dict.fromkeys(self._installed):
-            self._take_out(hook)
+        left = self._hooks.remove()
         if self.writer is None:
             if self.recorder.failures:
                 say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
@@ -366,8 +304,8 @@ class Session:
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
             self.recorder.outbox.define(Note(text))
-        writer, totals = self.writer, self._totals(reason)
-        writer.close(lambda: _with_writers(totals, writer))
+        writer, trailer = self.writer, self._trailer(reason)
+        writer.close(lambda: with_writer(trailer, writer))
         for ended in self._ended:
             ended.join()
         if writer.error is None:
@@ -394,24 +332,8 @@ class Session:
             self.writer.abandon()
         self.writer = None
 
-    def _totals(self, reason: str) -> Trailer:
-        """Return what the recorder has to say at the end of a trace."""
-        recorder, crash = self.recorder, self._crash
-        return Trailer(
-            reason=reason,
-            exception=_uncaught(crash.exception if crash else None),
-            exception_ns=crash.failed_ns - self._started_ns if crash and crash.failed_ns else 0,
-            raised_at=crash.raised_at if crash else "",
-            lost=crash.lost if crash else "",
-            oom_kills=crash.oom_kills() if crash else 0,
-            steps=recorder.progress.steps,
-            dropped=recorder.outbox.dropped,
-            unmatched_waits=recorder.in_flight.unmatched_waits,
-            lost_stalls=recorder.in_flight.lost_stalls,
-            given_up=recorder.in_flight.given_up,
-            hooks_ns=recorder.cost.total_ns(),
-            failed_hooks=recorder.failures,
-        )
+    def _trailer(self, reason: str) -> Trailer:
+        return trailer_of(self.recorder, self._crash, self._started_ns, reason)
 
     def _report(self) -> None:
         """Say once, on rank 0, where the trace is and what to type next."""
@@ -433,7 +355,8 @@ class Session:
                 f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"
             )
-            self._report_hooks()
+            for name, why in self._hooks.losses().items():
+                say(f"hook {name}: {why}")
 
     def _report_silence(self) -> None:
         """Say so if what `dsprof run` started has not communicated, nor its children."""
@@ -448,28 +371,6 @@ class Session:
                     "a single process with torch.profiler, and give its trace to dsprof report"
                 )
 
-    def _report_hooks(self) -> None:
-        """Say once, on rank 0, which hooks could not do their work; the report names all."""
-        off: dict[str, str] = {}
-        for status in self._status.values():
-            said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))
-            if said:
-                off[status.name] = said
-        for name, why in off.items():
-            say(f"hook {name}: {why}")
-
-
-def _with_writers(totals: Trailer, writer: TraceWriter) -> Trailer:
-    """Add what the writer has to say."""
-    return msgspec.structs.replace(
-        totals,
-        events=writer.events,
-        dropped=totals.dropped + writer.dropped,
-        counted_only_steps=writer.counted_only_steps,
-        writer_ns=writer.cpu_ns,
-        budget_spent=writer.budget_spent,
-    )
-
 
 def _process_key() -> str:
     return f"process {os.urandom(6).hex()}"
@@ -478,18 +379,6 @@ def _process_key() -> str:
 def _is_command() -> bool:
     """Say whether this process is what `dsprof run` became."""
     return os.environ.get(COMMAND_PID) == str(os.getpid())
-
-
-def _uncaught(noted: type[BaseException] | None) -> str:
-    """Return the type of the exception that ends this process.
-
-    "" if none does: at a prompt an exception ends nothing, and Ctrl-C is no failure.
-    """
-    kind = getattr(sys, "last_type", noted)
-    if kind is None or hasattr(sys, "ps1") or issubclass(kind, KeyboardInterrupt):
-        return ""
-    name: str = kind.__qualname__
-    return name if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{name}"
 
 
 def _device_of(torch: Any, backend: str) -> str:
