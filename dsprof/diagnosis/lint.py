@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
@@ -28,7 +27,6 @@ def config_rules() -> list[Rule]:
 def lint(
     config: ConfigFile,
     deepspeed: str,
-    thresholds: Mapping[str, Any] | None = None,
     machine: EnvSnapshot | None = None,
 ) -> list[Finding]:
     """Judge a configuration as a release of DeepSpeed would take it ("" if it is not known).
@@ -43,7 +41,7 @@ def lint(
     trace.environment = machine
     summary = collected(trace, RankClock(), _needed(rules))
     engines = replace(summary[Engines], lines=config.lines)
-    return judge(summary.with_part(engines), rules, thresholds)
+    return judge(summary.with_part(engines), rules)
 
 
 def _needed(rules: Iterable[Rule]) -> list[type[Aggregate]]:

@@ -104,7 +104,6 @@ class Throughput:
     step: int
     samples_per_s: float
     allocated_gib: float = -1.0
-    max_allocated_gib: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dsprof.reports.base import Options
 
 DEFAULT_WIDTH = 96
 LEAST_WIDTH = 60
-_GAP = "  "
+_INDENT, _GAP = "  ", "  "
 
 
 class Page:
@@ -61,7 +61,7 @@ class Page:
         """A section's first line."""
         return self.paint(text.upper(), "1")
 
-    def table(self, table: Table, indent: str = "  ") -> Iterator[str]:
+    def table(self, table: Table) -> Iterator[str]:
         """Lay out a table; the last column of text takes the width that is left, and wraps."""
         kinds = [column.kind for column in table.columns]
         cells = [[column.label for column in table.columns]]
@@ -69,7 +69,7 @@ class Page:
             [printable(fmt.cell(value, kind)) for value, kind in zip(row, kinds, strict=True)]
             for row in table.rows
         ]
-        widths = self._widths(cells, len(indent))
+        widths = self._widths(cells)
         for row in cells:
             columns = [
                 textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)
@@ -80,12 +80,12 @@ class Page:
                     f"{text:<{width}}" if kind == "text" else f"{text:>{width}}"
                     for text, width, kind in zip(line, widths, kinds, strict=True)
                 ]
-                yield (indent + _GAP.join(aligned)).rstrip()
+                yield (_INDENT + _GAP.join(aligned)).rstrip()
 
-    def _widths(self, cells: Sequence[Sequence[str]], indent: int) -> list[int]:
+    def _widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
         """Return the width of each column; the widest gives way until the line fits."""
         widths = [max(map(len, column), default=1) or 1 for column in zip(*cells, strict=True)]
-        room = self.width - indent - len(_GAP) * (len(widths) - 1)
+        room = self.width - len(_INDENT) - len(_GAP) * (len(widths) - 1)
         while sum(widths) > room and max(widths) > 1:
             widths[widths.index(max(widths))] -= 1
         return widths

@@ -20,6 +20,7 @@ from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
 
 T = TypeVar("T")
 
+_PROC = Path("/proc")
 _FRAMES = 60
 _THREADS = 200
 _SOCKETS = 64
@@ -76,7 +77,7 @@ def is_saving(threads: list[ThreadStack]) -> bool:
     return any(_SAVERS.search(frame) for frame in frames)
 
 
-def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
+def process_state(pid: int, root: Path = _PROC) -> ProcessState:
     """Return what the kernel says of a process."""
     own = root / str(pid)
     stat = _read(own / "stat").rpartition(")")[2].split()
@@ -97,9 +98,9 @@ def process_state(pid: int, root: Path = Path("/proc")) -> ProcessState:
     )
 
 
-def oom_kills(pid: int, root: Path = Path("/proc")) -> int:
+def oom_kills(pid: int) -> int:
     """Return how many processes the kernel has killed for memory in the cgroup of one, ever."""
-    return _Cgroup(root / str(pid), root).oom_kills() or 0
+    return _Cgroup(_PROC / str(pid), _PROC).oom_kills() or 0
 
 
 def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
@@ -134,16 +135,16 @@ def _ticks(process: Path) -> int:
     return sum(int(word) for word in words[11:13] if word.isdigit())
 
 
-def sockets(pid: int, root: Path = Path("/proc")) -> tuple[str, ...]:
+def sockets(pid: int) -> tuple[str, ...]:
     """Return the TCP connections of a process."""
     own = set()
     with suppress(OSError):
-        for entry in os.scandir(root / str(pid) / "fd"):
+        for entry in os.scandir(_PROC / str(pid) / "fd"):
             with suppress(OSError):
                 own.add(os.readlink(entry.path))
     found = []
     for table in ("tcp", "tcp6"):
-        for line in _read(root / str(pid) / "net" / table).splitlines()[1:]:
+        for line in _read(_PROC / str(pid) / "net" / table).splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and f"socket:[{words[9]}]" in own and words[3] in _TCP:
                 here, there = (int(end.rpartition(":")[2], 16) for end in words[1:3])

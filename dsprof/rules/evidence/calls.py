@@ -83,7 +83,7 @@ def share_of_step(ms: float, steps: Steps) -> float:
     return ms * len(steps.measured) / total_ms if total_ms else 0.0
 
 
-def calls_table(calls: Calls, caption: str = "") -> Table:
+def calls_table(calls: Calls) -> Table:
     """List calls with their sites, those that hold longest first."""
     order = sorted(calls.items(), key=lambda item: (-(item[1].exposed_ns or 0), -item[1].calls))
     return Table(
@@ -110,5 +110,4 @@ def calls_table(calls: Calls, caption: str = "") -> Table:
             )
             for kind, row in order[:_ROWS]
         ),
-        caption=caption,
     )

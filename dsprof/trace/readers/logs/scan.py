@@ -46,7 +46,7 @@ _CANCELLED = re.compile(
 _THROUGHPUT = re.compile(
     r"global_step=(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
     r"CurrSamplesPerSec=(?P<rate>\d[\d.e+-]{0,30})"
-    r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=(?P<most>[\d.]{1,12})GB)?"
+    r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=[\d.]{1,12}GB)?"
 )
 _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
@@ -261,7 +261,7 @@ class LogScan:
 
 def _report(match: re.Match[str]) -> Throughput | None:
     try:
-        numbers = [float(match[name] or -1) for name in ("rate", "memory", "most")]
+        numbers = [float(match[name] or -1) for name in ("rate", "memory")]
     except ValueError:
         return None
     return Throughput(int(match["step"]), *numbers)
