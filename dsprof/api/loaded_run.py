@@ -24,6 +24,7 @@ from dsprof.files.redaction import map_text, redact_text
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.trace.columns import IntArray
+from dsprof.trace.device_counters import ALLOCATED, RESERVED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, find_run, goes_on, read_run
 from dsprof.trace.schema import Flush, MemorySample
@@ -262,8 +263,8 @@ def _memory(trace: RankTrace, clock: RankClock) -> Columns:
         "time_ns": _on_run(clock, [one.time_ns for one in found]),
         "rss_bytes": [_unless_negative(one.rss_bytes) for one in found],
         "host_available_bytes": [_unless_negative(one.host_available_bytes) for one in found],
-        "allocated_bytes": [one.get("allocated_bytes.all.current") for one in device],
-        "reserved_bytes": [one.get("reserved_bytes.all.current") for one in device],
+        "allocated_bytes": [one.get(ALLOCATED) for one in device],
+        "reserved_bytes": [one.get(RESERVED) for one in device],
     }
 
 

@@ -13,10 +13,11 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summarise import align_run
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rows import Columns
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import step_totals
 from dsprof.trace.run import RunFiles, rank_files, read_rank
-from dsprof.trace.schema import ALLOCATED_BYTES, SCOPES, OpTotals, StepTotals
+from dsprof.trace.schema import SCOPES, OpTotals, StepTotals
 
 
 class RankStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +73,7 @@ def _of_details(trace: RankTrace) -> dict[int, StepTotals]:
     for one in trace.steps:
         sample = memory.get(one.step)
         rss_bytes = sample.rss_bytes if sample else -1
-        allocated = (sample.device or {}).get(ALLOCATED_BYTES, -1) if sample else -1
+        allocated = (sample.device or {}).get(ALLOCATED, -1) if sample else -1
         found[one.step] = StepTotals(
             one.step, one.start_ns, one.end_ns, phases.get(one.step, {}),
             ops={"": ops.get(one.step, OpTotals())}, rss_bytes=rss_bytes, device_bytes=allocated,

@@ -21,12 +21,13 @@ from dsprof.findings.wording import (
     shortened,
     size,
 )
+from dsprof.trace.device_counters import PEAK_ALLOCATED, PEAK_RESERVED
 
 Kind = Literal["training", "hang", "snapshot", "log", "device", "collectives"]
 """The kind of input: it decides which figures matter."""
 
 _LATE, _SLOW = "late-rank", "periodic-slow-step"
-_DEVICE = (("reserved_bytes.all.peak", "reserved"), ("allocated_bytes.all.peak", "allocated"))
+_DEVICE = ((PEAK_RESERVED, "reserved"), (PEAK_ALLOCATED, "allocated"))
 
 
 def kind_of(diagnosis: Diagnosis) -> Kind:

@@ -21,6 +21,7 @@ from dsprof.live.judging import REST, Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
+from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
 from dsprof.trace.host_folders import HOSTS, host_folders
 from dsprof.trace.life import SILENT_S
 from dsprof.trace.rank_trace import RankTrace
@@ -189,9 +190,9 @@ class Watched:
             late_ns=late_ns,
             in_flight=flying,
             rss_bytes=memory.rss_bytes if memory and memory.rss_bytes >= 0 else None,
-            allocated_bytes=device.get("allocated_bytes.all.current"),
-            reserved_bytes=device.get("reserved_bytes.all.current"),
-            stuck_bytes=device.get("inactive_split_bytes.all.current"),
+            allocated_bytes=device.get(ALLOCATED),
+            reserved_bytes=device.get(RESERVED),
+            stuck_bytes=device.get(STUCK),
         )
 
     def _strip(

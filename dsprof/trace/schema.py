@@ -416,8 +416,6 @@ class OpTotals(msgspec.Struct, gc=False, array_like=True):
 
 SCOPES = ("forward", "backward", "step")
 """Phases of which a step has sums."""
-ALLOCATED_BYTES = "allocated_bytes.all.current"
-"""What torch's allocator calls the memory that tensors take now."""
 
 
 class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):

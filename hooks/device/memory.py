@@ -11,26 +11,33 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import Hook
+from dsprof.trace.device_counters import (
+    ALLOCATED,
+    DEVICE_TOTAL,
+    FREED,
+    PEAK_ALLOCATED,
+    PEAK_RESERVED,
+    RESERVED,
+    RETRIES,
+    STUCK,
+)
 from dsprof.trace.schema import MemorySample
 from dsprof.trace.scope import clock
 
 _DEVICE_COUNTERS = (
-    "allocated_bytes.all.current",
-    "allocated_bytes.all.peak",
-    "reserved_bytes.all.current",
-    "reserved_bytes.all.peak",
+    ALLOCATED,
+    PEAK_ALLOCATED,
+    RESERVED,
+    PEAK_RESERVED,
     "active_bytes.all.current",
-    "inactive_split_bytes.all.current",
+    STUCK,
     "requested_bytes.all.current",
-    "num_alloc_retries",
+    RETRIES,
     "num_ooms",
     "num_sync_all_streams",
     "num_device_alloc",
-    "num_device_free",
+    FREED,
 )
-
-DEVICE_TOTAL = "device_total_bytes"
-"""Added to torch's counters: what the device has, whoever uses it."""
 
 
 class MemorySampler:

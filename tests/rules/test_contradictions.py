@@ -14,15 +14,9 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import percent
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
-from dsprof.rules.memory.allocator_counters import (
-    DEVICE_TOTAL,
-    PEAK_RESERVED,
-    RESERVED,
-    RETRIES,
-    STUCK,
-)
 from dsprof.rules.overlap import low_comm_overlap
 from dsprof.rules.runner import judge
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs

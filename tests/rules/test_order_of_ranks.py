@@ -10,14 +10,8 @@ import pytest
 
 from dsprof.environment import EnvSnapshot
 from dsprof.rules import RULES
-from dsprof.rules.memory.allocator_counters import (
-    DEVICE_TOTAL,
-    PEAK_RESERVED,
-    RESERVED,
-    RETRIES,
-    STUCK,
-)
 from dsprof.rules.runner import judge
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.factories import device, machines

@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.schema import MemorySample
 
@@ -57,9 +58,9 @@ def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
         device=facts.device_max,
         steps=[sample.step for sample in at_steps],
         rss_bytes=[sample.rss_bytes for sample in at_steps],
-        allocated_bytes=_device_column(at_steps, "allocated_bytes.all.current"),
-        reserved_bytes=_device_column(at_steps, "reserved_bytes.all.current"),
-        stuck_bytes=_device_column(at_steps, "inactive_split_bytes.all.current"),
+        allocated_bytes=_device_column(at_steps, ALLOCATED),
+        reserved_bytes=_device_column(at_steps, RESERVED),
+        stuck_bytes=_device_column(at_steps, STUCK),
         gathered_bytes=_buffer_column(at_steps, facts.gathered_bytes),
         reducing_bytes=_buffer_column(at_steps, facts.reducing_bytes),
     )

@@ -17,9 +17,9 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, duration, size
 from dsprof.rules.evidence.calls import blocked_ms, bytes_per_step, share_of_step
-from dsprof.rules.memory.allocator_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.schema import EngineConfig
 
 

@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.rank.steps import warmup_steps
-
-ALLOCATED = "allocated_bytes.all.current"
-PEAK_ALLOCATED = "allocated_bytes.all.peak"
-RESERVED = "reserved_bytes.all.current"
-PEAK_RESERVED = "reserved_bytes.all.peak"
-RETRIES = "num_alloc_retries"
-FREED = "num_device_free"
-STUCK = "inactive_split_bytes.all.current"
-DEVICE_TOTAL = "device_total_bytes"
-"""Counters of the device; the last is dsprof's, the others torch.cuda.memory_stats()'s."""
+from dsprof.trace.device_counters import RETRIES
 
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 

@@ -14,8 +14,9 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, plural, size
-from dsprof.rules.memory.allocator_counters import RESERVED, STUCK, expandable_ranks, retries
+from dsprof.rules.memory.allocator_counters import expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"

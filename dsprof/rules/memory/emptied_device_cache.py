@@ -12,9 +12,10 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, named, plural, size
-from dsprof.rules.memory.allocator_counters import FREED, RETRIES, device_series
+from dsprof.rules.memory.allocator_counters import device_series
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import FREED, RETRIES
 from dsprof.trace.dumps.memory_snapshot import ReturnedSegments
 
 

@@ -13,14 +13,9 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
-from dsprof.rules.memory.allocator_counters import (
-    ALLOCATED,
-    DEVICE_TOTAL,
-    RESERVED,
-    device_series,
-    host_series,
-)
+from dsprof.rules.memory.allocator_counters import device_series, host_series
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 
 _PARTS = 4
 

@@ -12,9 +12,9 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, size
-from dsprof.rules.memory.allocator_counters import PEAK_ALLOCATED
 from dsprof.rules.reasons import ON_CPUS, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import PEAK_ALLOCATED
 
 
 @dataclass(frozen=True, slots=True)

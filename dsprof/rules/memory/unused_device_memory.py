@@ -19,10 +19,11 @@ from dsprof.findings.wording import size
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
-from dsprof.rules.memory.allocator_counters import DEVICE_TOTAL, PEAK_RESERVED, is_short
+from dsprof.rules.memory.allocator_counters import is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.schema import EngineConfig
 
 

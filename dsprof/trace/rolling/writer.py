@@ -15,6 +15,7 @@ from typing import cast
 
 import msgspec
 
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
@@ -31,7 +32,6 @@ from dsprof.trace.rolling.parts import (
 )
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
-    ALLOCATED_BYTES,
     LATE_STEPS,
     SCOPES,
     Collective,
@@ -98,7 +98,7 @@ class _Details:
         step, memory = self.step, self.memory
         if step is None or memory is None:
             return None
-        device_bytes = memory.device.get(ALLOCATED_BYTES, -1) if memory.device else -1
+        device_bytes = memory.device.get(ALLOCATED, -1) if memory.device else -1
         return StepTotals(
             step.step,
             step.start_ns,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
 from dsprof.trace.schema import Collective, DeviceStep, Flush, MemorySample, Record, Stall, Step
 
 _HOST = "cpu"
@@ -12,9 +13,9 @@ _KEPT_STEPS = 8
 """A device is known to have ended a step a few steps after the host has."""
 
 _DEVICE_BYTES = {
-    "allocated": "allocated_bytes.all.current",
-    "reserved": "reserved_bytes.all.current",
-    "stuck": "inactive_split_bytes.all.current",
+    "allocated": ALLOCATED,
+    "reserved": RESERVED,
+    "stuck": STUCK,
 }
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dsprof.hooks.device.memory import (
-    DEVICE_TOTAL,
     DeviceMemoryHook,
     MemorySampler,
     device_counters,
 )
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.trace.device_counters import DEVICE_TOTAL
 from dsprof.trace.schema import MemorySample
 from tests.handed_over import handed_over
 

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.communication.inter_node_gathers import RULE
-from dsprof.rules.memory.allocator_counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, MIB, on_device
 from tests.factories.nodes import of, on_nodes

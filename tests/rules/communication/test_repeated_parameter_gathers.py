@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.repeated_parameter_gathers import RULE
-from dsprof.rules.memory.allocator_counters import RETRIES
+from dsprof.trace.device_counters import RETRIES
 from dsprof.trace.schema import MemorySample, ParameterLayout
 from tests.factories.trace import (
     assert_reached_at,

@@ -8,9 +8,9 @@ import pytest
 from dsprof.analysis.summarise import summarise
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.memory.allocator_counters import RESERVED, RETRIES, STUCK
 from dsprof.rules.memory.allocator_fragmentation import RULE
 from dsprof.rules.runner import judge
+from dsprof.trace.device_counters import RESERVED, RETRIES, STUCK
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device

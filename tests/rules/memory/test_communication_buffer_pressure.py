@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.memory.allocator_counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.communication_buffer_pressure import RULE
+from dsprof.trace.device_counters import PEAK_RESERVED, RETRIES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout
 from tests.factories.memory import GIB, on_device

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.allocator_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from dsprof.rules.memory.memory_growth import RULE
+from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from tests.factories.memory import GIB, MIB, on_device, on_host
 from tests.factories.trace import assert_reached_at, header, judged, rank_trace, said
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.allocator_counters import PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.oversized_bucket import RULE
+from dsprof.trace.device_counters import PEAK_RESERVED, RETRIES
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import assert_reached_at, engine, judged, rank_trace, said
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.allocator_counters import PEAK_ALLOCATED
 from dsprof.rules.memory.uneven_device_memory import RULE
+from dsprof.trace.device_counters import PEAK_ALLOCATED
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import engine, rank_trace, said
 

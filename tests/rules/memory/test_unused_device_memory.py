@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.allocator_counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 from dsprof.rules.memory.unused_device_memory import RULE
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import assert_reached_at, engine, header, rank_trace, said, zero_rank
 
