@@ -39,6 +39,7 @@ CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
 RANKS = 16  # more would not fit a page
 BARS_PER_LANE = 300
+_AS_LONG = (0.99, 1.01)  # from and to this share of a step another one is as long
 STREAMS = 4  # of a device, the busiest
 _GAPS = 1000  # of a step: kernels that are closer are drawn as one
 WHOLE = -1  # in place of a step: all that a rank without steps recorded
@@ -99,20 +100,32 @@ class Timelines(Aggregate):
     def choose(self) -> list[tuple[str, int]]:
         """Return ("worst", step), ("median", step) and ("first", step), by the mean over ranks.
 
-        A step is named once. Steps that not all ranks recorded in detail are left aside, if there
-        are others.
+        A step is named once. Steps that at most half of the ranks recorded in detail are left
+        aside: a rank that ends early must not hide the worst step of the others.
         """
         durations = {n: d for n, d in self.durations.items() if n >= 0}
         if not durations:
             wholes = {WHOLE: "recording", DUMP: "dump"}
             return [(why, n) for n, why in wholes.items() if n in self.durations][:1]
         most = max(count for _, count in durations.values())
-        order = _slowest_first({n: d for n, d in durations.items() if d[1] == most})
-        places = {"worst": order[0], "median": order[len(order) // 2], "first": min(order)}
+        order = _slowest_first({n: d for n, d in durations.items() if 2 * d[1] > most})
+        places = {"worst": order[0], "median": self._median(order), "first": min(order)}
         chosen: dict[int, str] = {}
         for name, number in places.items():
             chosen.setdefault(number, name)
         return [(name, number) for number, name in chosen.items()]
+
+    def _median(self, order: Sequence[int]) -> int:
+        """Return the step in the middle, or one as long as it that is drawn.
+
+        The step in the middle of all ranks is hardly ever among the candidates of each: all that
+        are drawn would be read again for it.
+        """
+        middle = len(order) // 2
+        length = {n: spent / count for n, (spent, count) in self.durations.items()}
+        least, most = (length[order[middle]] * share for share in _AS_LONG)
+        near = {n: abs(at - middle) for at, n in enumerate(order) if least <= length[n] <= most}
+        return min(near, key=lambda n: (-len(self.steps.get(n, ())), near[n]))
 
     def missing(self, numbers: Collection[int], ranks: Collection[int]) -> dict[int, set[int]]:
         """Return which of these steps each of these ranks has not drawn."""

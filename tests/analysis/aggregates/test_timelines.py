@@ -56,6 +56,31 @@ def test_the_choice_is_by_the_mean_over_ranks(monkeypatch):
     assert timelines.missing((5, 3, 2), (0, 1)) == {1: {3}}
 
 
+def test_a_rank_that_ends_early_does_not_hide_the_worst_step_of_the_others():
+    cut = uneven(2)
+    cut.steps = cut.steps[:6]
+    timelines = summary(uneven(0), uneven(1), cut)[Timelines]
+    chosen = dict(timelines.choose())
+    assert chosen["worst"] == 7
+    assert set(timelines.missing(chosen.values(), (0, 1))) == set()
+    pair = summary(uneven(0), cut)[Timelines]
+    assert max(number for _, number in pair.choose()) < 6
+
+
+def test_of_steps_as_long_as_the_median_one_that_all_have_drawn_is_shown():
+    # A golden ratio apart: the order of the steps differs between ranks and their mean.
+    shares = [[(n * 0.618 + rank * 0.3) % 1 for n in range(500)] for rank in range(4)]
+    traces = [
+        rank_trace(rank, steps=[step(n, 100 * n, 100 * n + 90 + share / 5) for n, share in enumerate(own)])
+        for rank, own in enumerate(shares)
+    ]  # fmt: skip
+    timelines = summary(*traces)[Timelines]
+    median = dict(timelines.choose())["median"]
+    assert timelines.missing([median], range(4)) == {}
+    undrawn = dict(timelines.with_details({}, ()).choose())["median"]
+    assert set(timelines.missing([undrawn], range(4)))
+
+
 def test_the_worst_step_leads_also_where_it_is_the_first_one():
     lengths = [10, 10, 90, 50, 60, 50, 50, 50]
     steps = [step(n, 100 * n, 100 * n + length) for n, length in enumerate(lengths)]
