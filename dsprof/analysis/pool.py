@@ -10,6 +10,7 @@ from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samp
 from dsprof.analysis.engine import Engine, Job, Progress, unshown
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.rank.remembered import unchanging
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
 from dsprof.files.read_ahead import read_ahead
@@ -57,7 +58,8 @@ def collect(trace: RankTrace, clock: RankClock, kinds: Sequence[type[Aggregate]]
     """Collect the aggregates of one rank."""
     attach_buckets(trace)
     trace = on_device_clock(trace)
-    return collected(trace, clock, kinds)
+    with unchanging(trace):
+        return collected(trace, clock, kinds)
 
 
 def collect_ranks(

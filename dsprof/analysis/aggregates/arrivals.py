@@ -19,8 +19,9 @@ from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.intervals import Array, blocked, completed
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
+from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
-from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps
+from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -154,15 +155,17 @@ def _facts(group: Group) -> GroupFacts:
 
 def _before_forward(trace: RankTrace) -> int | None:
     """Return the time of measured steps until their first forward began; None without any."""
-    wanted = set(measured_steps(trace).tolist())
-    first: dict[int, int] = {}
-    for span in trace.spans:
-        if span.name == "forward" and not span.is_annotation and span.step in wanted:
-            first[span.step] = min(first.get(span.step, span.start_ns), span.start_ns)
-    if not first or trace.is_device_timed:
+    spans, steps, wanted = span_columns(trace), step_columns(trace), measured_steps(trace)
+    place, found = places(spans.step, wanted)
+    found &= spans.named("forward") & ~spans.is_annotation
+    if not found.any() or trace.is_device_timed:
         return None
-    begun = {step.step: step.start_ns for step in trace.steps}
-    return sum(max(start - begun[number], 0) for number, start in first.items() if number in begun)
+    latest = np.iinfo(np.int64).max
+    first = np.full(len(wanted), latest)
+    np.minimum.at(first, place[found], spans.start_ns[found])
+    some = first < latest
+    begun = steps.start_ns[steps.rows_of(wanted[some])]
+    return int(np.maximum(first[some] - begun, 0).sum())
 
 
 AGGREGATE = Arrivals

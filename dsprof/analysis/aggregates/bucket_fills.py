@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from dsprof.analysis.rank.steps import detailed_steps
@@ -32,11 +33,12 @@ class BucketFills(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> BucketFills:
         """Choose a rank's step of median length among those that reduce buckets."""
-        flushes: dict[int, list[Flush]] = {int(number): [] for number in detailed_steps(trace)}
+        wanted = set(detailed_steps(trace).tolist()) if trace.flushes else set()
+        flushes: defaultdict[int, list[Flush]] = defaultdict(list)
         for flush in trace.flushes:
-            if flush.capacity > 0 and flush.step in flushes:
+            if flush.capacity > 0 and flush.step in wanted:
                 flushes[flush.step].append(flush)
-        steps = [step for step in trace.steps if flushes.get(step.step)]
+        steps = [step for step in trace.steps if step.step in flushes]
         if not steps:
             return cls(None)
         step = sorted(steps, key=lambda one: one.end_ns - one.start_ns)[len(steps) // 2]

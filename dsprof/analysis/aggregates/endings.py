@@ -13,6 +13,8 @@ from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.last_moments import to_the_end
+from dsprof.analysis.rank.record_columns import span_columns, step_columns
+from dsprof.analysis.rank.remembered import remembered
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment.processes import GONE
@@ -418,13 +420,15 @@ def last_ns(trace: RankTrace) -> int:
     return max([_recorded_ns(trace), *looks, *beats])
 
 
+@remembered
 def _recorded_ns(trace: RankTrace) -> int:
     """Return the latest moment of a collective, phase or step."""
     rows = trace.collectives
-    columns = (rows.issue_ns, rows.return_ns, rows.pending_ns, rows.done_ns, rows.waited_ns)
-    ends = [int(column.max()) for column in columns if len(column)]
-    ends += [span.end_ns for span in trace.spans] + [step.end_ns for step in trace.steps]
-    return max(ends, default=0)
+    columns = (
+        *(rows.issue_ns, rows.return_ns, rows.pending_ns, rows.done_ns, rows.waited_ns),
+        *(step_columns(trace).end_ns, span_columns(trace).end_ns),
+    )
+    return max((int(column.max()) for column in columns if len(column)), default=0)
 
 
 AGGREGATE = Endings

@@ -22,7 +22,8 @@ from dsprof.analysis.rank.intent import (
 )
 from dsprof.analysis.rank.intent_torch import Sharing, demands_of_ddp, demands_of_fsdp
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.steps import detailed_steps
+from dsprof.analysis.rank.record_columns import span_columns
+from dsprof.analysis.rank.steps import detailed_steps, taken_micro_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -185,10 +186,11 @@ def _gathers_of_steps(rows: Collectives) -> BoolArray:
 
 
 def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:
-    rows, mine = trace.collectives, set(part.steps.tolist())
+    rows, spans = trace.collectives, span_columns(trace)
     flushes = [flush for flush in trace.flushes if flush.elements and part.holds(flush)]
-    forwards = sum(span.name == "forward" and part.holds(span) for span in trace.spans)
-    micro_steps = sum(max(s.micro_steps, 1) for s in trace.steps if s.step in mine)
+    is_forward = spans.named("forward") & part.holding(spans.step, spans.engine)
+    forwards = int(np.count_nonzero(is_forward))
+    micro_steps = taken_micro_steps(trace, part.steps)
     return Progress(
         steps=len(part.steps),
         micro_steps=micro_steps if part.trains else forwards,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.rank import intervals
-from dsprof.analysis.rank.intervals import Intervals, exposed
+from dsprof.analysis.rank.intervals import Array, Intervals, exposed
+from dsprof.analysis.rank.record_columns import SpanColumns, span_columns
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
+from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Phase
 
 NAMES = 100
 _NAMES_OF_ALL, _LEAST_NAMES = 1 << 17, 8  # kept of all ranks together, and of each at least
@@ -56,25 +57,21 @@ class Phases(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> Phases:
         """Measure the spans of one rank."""
         steps = detailed_steps(trace)
-        numbers = intervals.int_column(trace.spans, "step")
+        spans = span_columns(trace)
+        is_measured = in_steps(spans.step, steps)
         most = share_of(trace, _NAMES_OF_ALL, _LEAST_NAMES, NAMES)
-        phases: dict[str, list[Phase]] = {}
-        annotated: dict[str, list[Phase]] = {}
-        for index in np.flatnonzero(in_steps(numbers, steps)):
-            span = trace.spans[index]
-            if span.is_annotation:
-                is_new = span.name not in annotated and len(annotated) >= most
-                annotated.setdefault(OTHERS if is_new else span.name, []).append(span)
-            else:
-                phases.setdefault(span.name, []).append(span)
+        phases = _by_name(spans, is_measured & ~spans.is_annotation)
+        annotated = _by_name(spans, is_measured & spans.is_annotation, most)
         on_host = is_timed(trace) and not trace.is_device_timed
-        waits = exposed(trace) if on_host else Intervals.union(numbers[:0], numbers[:0])
+        waits = exposed(trace) if on_host else Intervals.union(steps[:0], steps[:0])
         elsewhere = waits | intervals.phases(trace) | intervals.copies(trace)
         named = {
-            name: {trace.rank: _sums(spans, waits, elsewhere, len(steps))}
-            for name, spans in annotated.items()
+            name: {trace.rank: _sums(spans, mine, waits, elsewhere, len(steps))}
+            for name, mine in annotated.items()
         }
-        rows = {name: _sums(s, waits, elsewhere, len(steps)) for name, s in phases.items()}
+        rows = {
+            name: _sums(spans, mine, waits, elsewhere, len(steps)) for name, mine in phases.items()
+        }
         return cls(rows, named)
 
     def of_all_ranks(self, name: str) -> PhaseSums:
@@ -83,10 +80,26 @@ class Phases(Aggregate):
         return sum(others, first)
 
 
-def _sums(spans: list[Phase], waits: Intervals, elsewhere: Intervals, steps: int) -> PhaseSums:
-    whole = Intervals.of(spans)
+def _by_name(spans: SpanColumns, chosen: BoolArray, most: int | None = None) -> dict[str, Array]:
+    """Return the places of chosen spans by their name; those of names after `most` together."""
+    places = np.flatnonzero(chosen)
+    codes, first, counts = np.unique(spans.name[places], return_index=True, return_counts=True)
+    by_code = np.split(places[np.argsort(spans.name[places], kind="stable")], np.cumsum(counts))
+    order = np.argsort(first)
+    names = [spans.names[codes[one]] for one in order]
+    groups = [by_code[one] for one in order]
+    found = dict(zip(names[:most], groups[:most], strict=True))
+    if rest := groups[len(found) :]:
+        found[OTHERS] = np.concatenate([*rest, found.get(OTHERS, places[:0])])
+    return found
+
+
+def _sums(
+    spans: SpanColumns, mine: Array, waits: Intervals, elsewhere: Intervals, steps: int
+) -> PhaseSums:
+    whole = Intervals.union(spans.start_ns[mine], spans.end_ns[mine])
     outside_ns = (whole - elsewhere).length_ns
-    return PhaseSums(len(spans), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
+    return PhaseSums(len(mine), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
 
 
 AGGREGATE = Phases

@@ -16,13 +16,13 @@ from dsprof.analysis.rank.intervals import (
     blocked,
     copies,
     exposed,
-    int_column,
     phases,
     unseen,
     without_size,
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
+from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import (
     evenly_spaced,
     kept_steps,
@@ -40,6 +40,7 @@ from dsprof.analysis.rank.steps import (
     on_host_clock,
     places,
     profiled_steps,
+    recorded_steps,
     warmup_steps,
 )
 from dsprof.analysis.step_rows import Parts, RankSteps, means
@@ -61,11 +62,12 @@ class Steps(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
         """Split the steps of one rank into exposed communication, compute, copies and the rest."""
-        by_number = {step.step: step for step in trace.steps}
-        kept, longest = kept_steps(trace), longest_steps(trace)
-        steps = [by_number[number] for number in np.union1d(kept, longest).tolist()]
-        start, end = int_column(steps, "start_ns"), int_column(steps, "end_ns")
-        number, micro_steps = int_column(steps, "step"), int_column(steps, "micro_steps")
+        kept, longest, steps = kept_steps(trace), longest_steps(trace), step_columns(trace)
+        number = np.union1d(kept, longest)
+        rows = steps.rows_of(number)
+        start, end, micro_steps = (
+            column[rows] for column in (steps.start_ns, steps.end_ns, steps.micro_steps)
+        )
         by_kernels, unwaited, split = kernels(trace), 0, _Split()
         if by_kernels is not None:
             device = DeviceTime.of(by_kernels).parts(start, end)
@@ -90,11 +92,11 @@ class Steps(Aggregate):
             split.idle_ns,
             np.isin(number, list(seen)) if seen and split.idle_ns is not None else None,
             by_kernels is not None,
-            len(by_number),
+            len(recorded_steps(trace)),
             trace.newest_from,
         )
-        rows = (row.of(numbers).sharing() for numbers in (kept, longest))
-        return cls(*({trace.rank: one} for one in rows))
+        found = (row.of(numbers).sharing() for numbers in (kept, longest))
+        return cls(*({trace.rank: one} for one in found))
 
     @cached_property
     def recorded(self) -> int:
@@ -290,8 +292,8 @@ def _estimated(trace: RankTrace) -> int:
 
 def _forwards(trace: RankTrace, number: Array) -> Array:
     """Count the forwards of each step."""
-    told = int_column([span for span in trace.spans if span.name == "forward"], "step")
-    place, found = places(told, number)
+    spans = span_columns(trace)
+    place, found = places(spans.step[spans.named("forward")], number)
     return np.bincount(place[found], minlength=len(number))
 
 

@@ -21,12 +21,12 @@ from dsprof.analysis.rank.intervals import (
     completed,
     copies,
     exposed,
-    int_column,
     phases,
     without_size,
 )
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, tied_profile
+from dsprof.analysis.rank.record_columns import int_column, step_columns
 from dsprof.analysis.rank.sampling import kept_steps, longest_steps
 from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -67,9 +67,10 @@ class Timelines(Aggregate):
             drawn = {n: {trace.rank: detail} for n, detail in found.items()}
             return cls(durations, drawn, (trace.rank,), clocks)
         kept = np.union1d(kept_steps(trace), longest_steps(trace))
-        numbers = set(np.intersect1d(detailed_steps(trace), kept).tolist())
-        steps = {step.step: step for step in trace.steps if step.step in numbers}
-        durations = {n: (step.end_ns - step.start_ns, 1) for n, step in steps.items()}
+        numbers = np.intersect1d(detailed_steps(trace), kept)
+        steps = step_columns(trace)
+        times = (steps.end_ns - steps.start_ns)[steps.rows_of(numbers)]
+        durations = {n: (ns, 1) for n, ns in zip(numbers.tolist(), times.tolist(), strict=True)}
         order = _slowest_first(durations)
         middle = max(0, (len(order) - CANDIDATES) // 2)
         chosen = {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]}
@@ -147,7 +148,7 @@ def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dic
     if not trace.steps:
         found = _without_steps(trace, clock)
         return {n: {trace.rank: detail} for n, detail in found.items() if n in numbers}
-    artist = _Artist(trace, clock)
+    artist = _Artist(trace, clock, numbers)
     steps = {step.step: step for step in trace.steps if step.step in numbers}
     return {number: {trace.rank: artist.draw(step)} for number, step in steps.items()}
 
@@ -155,7 +156,7 @@ def draw(trace: RankTrace, clock: RankClock, numbers: Set[int]) -> dict[int, dic
 def _without_steps(trace: RankTrace, clock: RankClock) -> dict[int, StepDetail]:
     """Draw all that a rank recorded, or what its flight recorder held."""
     if (whole := _recording(trace)) is not None:
-        return {WHOLE: _Artist(trace, clock).draw(whole)}
+        return {WHOLE: _Artist(trace, clock, {WHOLE}).draw(whole)}
     held = None if trace.flight is None else dumped(trace.flight)
     return {} if held is None else {DUMP: held}
 
@@ -179,7 +180,7 @@ def _slowest_first(durations: dict[int, tuple[int, int]]) -> list[int]:
 class _Artist:
     """Draws steps of one rank; what all steps need is worked out once."""
 
-    def __init__(self, trace: RankTrace, clock: RankClock) -> None:
+    def __init__(self, trace: RankTrace, clock: RankClock, numbers: Set[int]) -> None:
         self._trace = trace
         self._clock = clock
         self._done_ns = completed(trace.collectives)
@@ -188,7 +189,8 @@ class _Artist:
         self._fetches = {fetch.id: fetch.module for fetch in trace.fetches}
         self._spans: dict[int, list[Phase]] = {}
         for span in trace.spans:
-            self._spans.setdefault(span.step, []).append(span)
+            if span.step in numbers:
+                self._spans.setdefault(span.step, []).append(span)
         profile = tied_profile(trace)
         self._device = trace.device if profile is None else profile.device
         self._covered = covered_steps(trace)

@@ -12,7 +12,13 @@ from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
-from dsprof.analysis.rank.steps import counted_steps, in_steps, is_timed, measured_steps
+from dsprof.analysis.rank.steps import (
+    counted_steps,
+    in_steps,
+    is_timed,
+    measured_steps,
+    taken_micro_steps,
+)
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -77,7 +83,7 @@ class Traffic(Aggregate):
         return cls(
             uses=summed(_counted(trace, wanted), uses),
             rank_steps=len(steps),
-            micro_steps=sum(max(s.micro_steps, 1) for s in trace.steps if s.step in wanted),
+            micro_steps=taken_micro_steps(trace, steps),
             reducing_micro_steps=_micro_steps(rows, np.flatnonzero(reducing)),
             turns=_turns(trace, found, reducing),
         )
@@ -171,10 +177,9 @@ def _turns(trace: RankTrace, found: Iterable[Part], reducing: BoolArray) -> dict
     done = {}
     for part in found:
         if part.takers and part.trains:
-            taken = set(part.steps.tolist())
             done[part.number] = Turns(
-                len(taken),
-                sum(max(s.micro_steps, 1) for s in trace.steps if s.step in taken),
+                len(part.steps),
+                taken_micro_steps(trace, part.steps),
                 _micro_steps(trace.collectives, np.flatnonzero(reducing & part.rows(trace))),
             )
     return done

@@ -51,20 +51,25 @@ class Part:
 
     def rows(self, trace: RankTrace) -> BoolArray:
         """Say which collectives are of this part."""
-        rows = trace.collectives
-        mine = np.isin(rows.step, self.spans)
+        return self.holding(trace.collectives.step, trace.collectives.engine)
+
+    def holding(self, step: IntArray, engine: IntArray) -> BoolArray:
+        """Say which records are of this part, given their columns."""
+        mine = np.isin(step, self.spans)
         if self.takers:
-            mine &= _owners(rows.engine, rows.step, self.takers) == self.number
+            mine &= _owners(engine, step, self.takers) == self.number
         return np.asarray(mine, np.bool_)
 
 
 def parts(trace: RankTrace, steps: Array) -> Iterator[Part]:
     """Split whole `steps` (ascending) between engines."""
+    if len(trace.engines) < 2:
+        yield Part(next(iter(trace.engines), NO_ENGINE), steps, steps, {})
+        return
     takers = {step.step: step.engine for step in trace.steps}
     trained = sorted(set(takers.values()))
-    if len(trace.engines) < 2 or trained == [NO_ENGINE]:
-        lone = next(iter(trace.engines), NO_ENGINE) if len(trace.engines) < 2 else NO_ENGINE
-        yield Part(lone, steps, steps, {})
+    if trained == [NO_ENGINE]:
+        yield Part(NO_ENGINE, steps, steps, {})
         return
     for number in trained:
         yield _part(number, takers, steps)

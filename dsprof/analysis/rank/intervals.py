@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.collectives import family
+from dsprof.analysis.rank.record_columns import int_column, span_columns
+from dsprof.analysis.rank.remembered import remembered
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Copy, Phase
@@ -18,11 +19,6 @@ Array = npt.NDArray[np.int64]
 
 WAIT_OVERHEAD_NS = 100_000
 """A wait for a collective that is already complete takes less."""
-
-
-def int_column(records: Sequence[object], name: str) -> Array:
-    """Return a field of all records."""
-    return np.fromiter(map(attrgetter(name), records), np.int64, len(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +191,9 @@ def copies(trace: RankTrace) -> Intervals:
     return Intervals.of(trace.copies)
 
 
+@remembered
 def phases(trace: RankTrace) -> Intervals:
     """Return when the rank was in a phase of the training loop."""
-    return Intervals.of([span for span in trace.spans if not span.is_annotation])
+    spans = span_columns(trace)
+    is_phase = ~spans.is_annotation
+    return Intervals.union(spans.start_ns[is_phase], spans.end_ns[is_phase])

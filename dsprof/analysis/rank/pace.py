@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.rank.intervals import Array, exposed, int_column
+from dsprof.analysis.rank.intervals import Array, exposed
+from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock, places
 from dsprof.trace.rank_trace import RankTrace
 
@@ -49,8 +50,9 @@ def pace(trace: RankTrace) -> Pace | None:
     last = np.full(len(steps), np.iinfo(np.int64).min)
     np.minimum.at(first, place, times)
     np.maximum.at(last, place, times)
-    windows = {step.step: (step.start_ns, step.end_ns) for step in trace.steps}
-    begin, end = np.array([windows[number] for number in steps.tolist()], np.int64).T
+    columns = step_columns(trace)
+    rows = columns.rows_of(steps)
+    begin, end = columns.start_ns[rows], columns.end_ns[rows]
     used = np.bincount(place, minlength=len(steps)) > 0
     begin, end = begin[used], end[used]
     first, last = np.clip(first[used], begin, end), np.clip(last[used], begin, end)
@@ -64,8 +66,9 @@ def _marks(trace: RankTrace) -> tuple[Array, Array]:
     """Return steps and times of the marks; phases are the host's, and say nothing of a device."""
     rows = trace.collectives
     issued = rows.on_wire & ~rows.is_untimed & ~rows.is_open
-    phases = [span for span in trace.spans if not span.is_annotation and on_host_clock(trace)]
-    numbers, begun, ended = (int_column(phases, n) for n in ("step", "start_ns", "end_ns"))
+    spans = span_columns(trace)
+    is_mark = ~spans.is_annotation & on_host_clock(trace)
+    numbers, begun, ended = (one[is_mark] for one in (spans.step, spans.start_ns, spans.end_ns))
     return (
         np.concatenate([rows.step[issued], numbers, numbers]),
         np.concatenate([rows.issue_ns[issued], begun, ended]),

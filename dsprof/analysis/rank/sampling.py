@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.record_columns import step_columns
+from dsprof.analysis.rank.remembered import remembered
 from dsprof.analysis.rank.steps import counted_steps, recorded_steps, warmup_steps
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -20,6 +22,7 @@ _LEAST_LONGEST, _MOST_LONGEST = 8, 64  # of a rank
 _MIX = 2_654_435_761  # Knuth's multiplicative hash
 
 
+@remembered
 def kept_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps that a summary keeps in full, ascending.
 
@@ -36,6 +39,7 @@ def kept_steps(trace: RankTrace) -> Array:
     return kept
 
 
+@remembered
 def steps_left_out(trace: RankTrace) -> Array:
     """Return the numbers of the recorded steps that a summary does not keep, ascending."""
     numbers, kept = recorded_steps(trace), kept_steps(trace)
@@ -44,6 +48,7 @@ def steps_left_out(trace: RankTrace) -> Array:
     return np.setdiff1d(numbers, kept, assume_unique=True)
 
 
+@remembered
 def longest_steps(trace: RankTrace) -> Array:
     """Return the numbers of the longest steps that `kept_steps` leaves out, ascending.
 
@@ -54,8 +59,8 @@ def longest_steps(trace: RankTrace) -> Array:
     if not len(left):
         return left
     left = left[left >= recorded_steps(trace)[warmup_steps(len(trace.steps))]]
-    spent = {step.step: step.end_ns - step.start_ns for step in trace.steps}
-    times = np.array([spent[number] for number in left.tolist()], np.int64)
+    steps = step_columns(trace)
+    times = (steps.end_ns - steps.start_ns)[steps.rows_of(left)]
     most = share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)
     longest: Array = np.sort(left[np.argsort(-times, kind="stable")[:most]])
     return longest

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.analysis.rank.intervals import Array, int_column
+from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.profiled_steps import covered_steps
+from dsprof.analysis.rank.record_columns import step_columns
+from dsprof.analysis.rank.remembered import remembered
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace
@@ -43,34 +45,27 @@ def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Arr
     return late if len(late) else pool[warmup_steps(len(pool)) :]
 
 
+@remembered
 def measured_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps of this rank that totals and rules take, ascending."""
-    numbers = recorded_steps(trace)
-    return choose_measured(numbers, _counted(trace, numbers), trace.newest_from)
+    return choose_measured(recorded_steps(trace), counted_steps(trace), trace.newest_from)
 
 
+@remembered
 def detailed_steps(trace: RankTrace) -> Array:
     """Return the measured steps of which the trace holds everything: all of them, or none."""
-    numbers = recorded_steps(trace)
-    counted = _counted(trace, numbers)
-    return _without(choose_measured(numbers, counted, trace.newest_from), counted)
+    return _without(measured_steps(trace), counted_steps(trace))
 
 
+@remembered
 def counted_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps that are not in full detail, ascending.
 
     These are outside the capture window, or came when the budget was spent. Where only a profiler
     timed the device, those that it did not see are among them.
     """
-    return _counted(trace, recorded_steps(trace))
+    numbers = recorded_steps(trace)
 
-
-def recorded_steps(trace: RankTrace) -> Array:
-    """Return the numbers of the steps of this rank, ascending."""
-    return _ascending(int_column(trace.steps, "step"))
-
-
-def _counted(trace: RankTrace, numbers: Array) -> Array:
     window = _window(trace.header)
     outside = [] if window == Window() else [n for n in numbers.tolist() if not window.holds(n)]
     inside = [counters.step for counters in trace.counters]
@@ -82,6 +77,12 @@ def _counted(trace: RankTrace, numbers: Array) -> Array:
     if len(_without(seen, counted)):
         counted = np.union1d(counted, _without(numbers, seen))
     return counted
+
+
+@remembered
+def recorded_steps(trace: RankTrace) -> Array:
+    """Return the numbers of the steps of this rank, ascending."""
+    return _ascending(step_columns(trace).number)
 
 
 def _ascending(numbers: Array) -> Array:
@@ -106,8 +107,8 @@ def profiled_steps(trace: RankTrace) -> set[int]:
     if is_timed(trace):
         return set()
     seen = covered_steps(trace)
-    numbers = sorted({step.step for step in trace.steps})
-    return seen if seen & set(numbers[warmup_steps(len(numbers)) :]) else set()
+    numbers = recorded_steps(trace)
+    return seen if seen & set(numbers[warmup_steps(len(numbers)) :].tolist()) else set()
 
 
 def device_steps(trace: RankTrace) -> list[Step]:
@@ -133,6 +134,12 @@ def device_windows(trace: RankTrace, device: DeviceActivity) -> tuple[Array, Arr
 def in_steps(step: IntArray, numbers: Array) -> BoolArray:
     """Say which rows have a step among `numbers` (ascending)."""
     return places(step, numbers)[1]
+
+
+def taken_micro_steps(trace: RankTrace, numbers: Array) -> int:
+    """Return the micro-steps of some steps (ascending), at least one of each."""
+    steps = step_columns(trace)
+    return int(np.maximum(steps.micro_steps[in_steps(steps.number, numbers)], 1).sum())
 
 
 def places(step: IntArray, numbers: Array) -> tuple[npt.NDArray[np.intp], BoolArray]:

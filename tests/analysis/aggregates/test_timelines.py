@@ -70,10 +70,11 @@ def test_a_rank_that_ends_early_does_not_hide_the_worst_step_of_the_others():
 def test_of_steps_as_long_as_the_median_one_that_all_have_drawn_is_shown():
     # A golden ratio apart: the order of the steps differs between ranks and their mean.
     shares = [[(n * 0.618 + rank * 0.3) % 1 for n in range(500)] for rank in range(4)]
-    traces = [
-        rank_trace(rank, steps=[step(n, 100 * n, 100 * n + 90 + share / 5) for n, share in enumerate(own)])
-        for rank, own in enumerate(shares)
-    ]  # fmt: skip
+    traces = []
+    for rank, own in enumerate(shares):
+        lengths = [90 + share / 5 for share in own]
+        steps = [step(n, 100 * n, 100 * n + length) for n, length in enumerate(lengths)]
+        traces.append(rank_trace(rank, steps=steps))
     timelines = summary(*traces)[Timelines]
     median = dict(timelines.choose())["median"]
     assert timelines.missing([median], range(4)) == {}

@@ -1,0 +1,43 @@
+"""Facts of a trace that many aggregates ask for, found once while a rank is summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar
+
+from dsprof.trace.rank_trace import RankTrace
+
+T = TypeVar("T")
+
+_found: ContextVar[tuple[RankTrace, dict[Callable[..., Any], Any]] | None] = ContextVar(
+    "found", default=None
+)
+
+
+@contextmanager
+def unchanging(trace: RankTrace) -> Iterator[None]:
+    """Promise that a trace does not change meanwhile: what is `remembered` is found once."""
+    token = _found.set((trace, {}))
+    try:
+        yield
+    finally:
+        _found.reset(token)
+
+
+def remembered(find: Callable[[RankTrace], T]) -> Callable[[RankTrace], T]:
+    """Have a function of a trace remember its result, which must not be written to."""
+
+    @wraps(find)
+    def known(trace: RankTrace) -> T:
+        held = _found.get()
+        if held is None or held[0] is not trace:
+            return find(trace)
+        if find not in held[1]:
+            held[1][find] = find(trace)
+        result: T = held[1][find]
+        return result
+
+    return known
