@@ -217,11 +217,6 @@ class Page:
             if event["method"] == "Network.requestWillBeSent"
         ]
 
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        """Save a PNG of the page, or of the visible part."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(picture["data"]))
-
     def pdf(self) -> bytes:
         """Print to A4."""
         options = {"printBackground": True, "paperWidth": 8.27, "paperHeight": 11.69}

@@ -38,7 +38,6 @@ ATTACKS = [
     "javascript:alert(1)",
     "%{x}<br><b>",
 ]
-OUR_MARKUP = re.compile(r"^<b>rank \d+</b>")
 
 
 def page_of(made: Diagnosis) -> Element:
@@ -48,10 +47,6 @@ def page_of(made: Diagnosis) -> Element:
 def without_marks(line: str) -> str:
     """A line as it is read: backticks are shown as code, and units keep to their numbers."""
     return line.replace("`", "")
-
-
-def data_block(page: Element, **attributes: str) -> str:
-    return "".join(page.one("script", **attributes).pieces)
 
 
 @pytest.fixture(scope="module")
