@@ -64,9 +64,9 @@ class DeepSpeedCopiesHook(Hook):
         recorder.shared(KnownEngines).append(self._learn)
 
     def patches(self, module: str) -> list[Patch]:
-        """Patch nothing that runs for each parameter until an engine offloads: most never do."""
-        there = super().patches(module)
-        return [one for one in there if self._offloads or one.name not in _MEASURES]
+        """Patch next to nothing until an engine offloads: most never do."""
+        # Another hook may be around that one.
+        return [one for one in super().patches(module) if self._offloads or one.name == _GATHER]
 
     def uninstall(self) -> None:
         self._late.revert()
@@ -140,7 +140,7 @@ class DeepSpeedCopiesHook(Hook):
         if not self._offloads:
             self._offloads = True
             for module in filter(sys.modules.__contains__, self.modules()):
-                late = [one for one in self.patches(module) if one.name in _MEASURES]
+                late = [one for one in self.patches(module) if one.name != _GATHER]
                 self._late.apply(late)
 
     # -- stage 3: parameters that live on the host --------------------------------------------
