@@ -11,7 +11,6 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dsprof.hooks.base import After, Before, Hook, Target, nothing
@@ -21,6 +20,7 @@ from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
+from dsprof.recording.recorder.hot_state import EngineProgress
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
@@ -30,19 +30,15 @@ _DUAL_PIPE = ("deepspeed.runtime.pipe.dualpipev", "DualPipeVEngine")
 _BACKWARD, _SINCE_BACKWARD = "phases of loss.backward()", "0.16.9"
 _HYBRID = ("deepspeed.runtime.hybrid_engine", "DeepSpeedHybridEngine")
 
-
-@dataclass(slots=True)
-class Progress:
-    """How far one engine is in its training."""
-
-    number: int
-    schedule: Schedule
-    micro_step: int = 0
-    had_backward: bool = False  # in this micro-step
-    in_step: bool = False  # in a call that ends a step or a micro-step
-    stepped: bool = False  # and the optimizer has been called in it
-    backward: Phase | None = None  # begun by `_backward_prologue`
-    is_described: bool = False  # its model, in this trace
+_IN_C = {
+    "forward": (0, "forward"),
+    "backward": (1, "backward"),
+    "step": (2, "step"),
+    "_backward_prologue": (3, "backward"),
+    "_backward_epilogue": (4, ""),
+    "_take_model_step": (5, ""),
+}
+"""Of methods that C takes: their number there, and the phase that they begin."""
 
 
 class DeepSpeedEngineHook(Hook):
@@ -76,10 +72,11 @@ class DeepSpeedEngineHook(Hook):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         # By identity, with what tells whether that has been given to another object meanwhile.
-        self._engines: dict[int, tuple[weakref.ref[Any], Progress]] = {}
+        self._engines: dict[int, tuple[weakref.ref[Any], EngineProgress]] = {}
         self._numbers = itertools.count()
         self._known_engines = recorder.shared(KnownEngines)
         self._sites, self._models = recorder.shared(Sites), recorder.shared(Models)
+        self._count_step = functools.partial(recorder.progress.end_step, "deepspeed")
         recorder.trace_listeners.append(self._describe_again)
 
     def wrap(self, target: Target, original: Any) -> Any:
@@ -88,7 +85,12 @@ class DeepSpeedEngineHook(Hook):
         if target.name == INSTRUCTIONS:
             return {kind: self._wrap_instruction(kind, run) for kind, run in original.items()}
         before, after = self._around[target.name]
-        return self.around(original, before, after)
+        method = self.around(original, before, after)
+        if target.name not in _IN_C:
+            return method
+        number, phase = _IN_C[target.name]
+        held = (self._engines, phase, self._sites.here, self._count_step)
+        return self.in_c("EngineCall", original, method, held, (number,))
 
     @property
     def _around(self) -> dict[str, tuple[Before, After]]:
@@ -145,13 +147,13 @@ class DeepSpeedEngineHook(Hook):
                 self._end_micro_step(progress)
         return self._enter(phase, progress)
 
-    def _end_micro_step(self, progress: Progress) -> None:
+    def _end_micro_step(self, progress: EngineProgress) -> None:
         progress.had_backward = False
         if not progress.in_step:
             progress.micro_step += 1
             self.recorder.progress.end_micro_step()
 
-    def _enter(self, phase: str, progress: Progress) -> Phase | None:
+    def _enter(self, phase: str, progress: EngineProgress) -> Phase | None:
         """Begin a phase of an engine, unless the engine is in it."""
         training = self.recorder.progress
         if training.is_in(phase, progress.number):
@@ -167,20 +169,22 @@ class DeepSpeedEngineHook(Hook):
         progress = self._progress(engine)
         progress.backward = self._begin("backward", engine) or progress.backward
 
-    def _close(self, progress: Progress) -> None:
+    def _close(self, progress: EngineProgress) -> None:
         begun, progress.backward = progress.backward, None
         self._end(begun)
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _begin_step(self, engine: Any, *args: Any, **kwargs: Any) -> tuple[Progress, Phase | None]:
+    def _begin_step(
+        self, engine: Any, *args: Any, **kwargs: Any
+    ) -> tuple[EngineProgress, Phase | None]:
         begun = self._begin("step", engine)
         self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
         return progress, begun
 
-    def _end_step(self, token: tuple[Progress, Phase | None]) -> None:
+    def _end_step(self, token: tuple[EngineProgress, Phase | None]) -> None:
         progress, begun = token
         progress.in_step = False
         self._end(begun)
@@ -189,18 +193,18 @@ class DeepSpeedEngineHook(Hook):
         else:
             self._end_micro_step(progress)
 
-    def _took_step(self, progress: Progress) -> None:
+    def _took_step(self, progress: EngineProgress) -> None:
         progress.stepped = True
         if not progress.in_step:
             self._count(progress)
 
-    def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+    def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> EngineProgress:
         self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False
         return progress
 
-    def _end_batch(self, progress: Progress) -> None:
+    def _end_batch(self, progress: EngineProgress) -> None:
         progress.in_step = False
         if progress.stepped:
             self._count(progress)
@@ -213,18 +217,18 @@ class DeepSpeedEngineHook(Hook):
         if not self.recorder.progress.steps:
             self.recorder.progress.taken_before = int(getattr(engine, "global_steps", -1))
 
-    def _count(self, progress: Progress) -> None:
+    def _count(self, progress: EngineProgress) -> None:
         micro_steps, progress.micro_step = progress.micro_step + 1, 0
         progress.had_backward = False
-        self.recorder.progress.end_step("deepspeed", progress.number, micro_steps)
+        self._count_step(progress.number, micro_steps)
 
-    def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> Progress:
+    def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> EngineProgress:
         """Return where an engine stands; the writer gets the configuration of one that is new."""
         known = self._engines.get(id(engine))
         if known is not None and known[0]() is engine:
             return known[1]
         self.recorder.progress.expect_steps_of("deepspeed")
-        progress = Progress(next(self._numbers), Schedule())
+        progress = EngineProgress(next(self._numbers), Schedule())
         key = id(engine)
         self._engines[key] = weakref.ref(engine, lambda _: self._engines.pop(key, None)), progress
         self._known_engines.tell(engine, progress.number)

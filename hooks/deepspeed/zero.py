@@ -16,7 +16,6 @@ from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.recording.recorder.contexts import flushing
 from dsprof.recording.recorder.hot_state import NOBODY, Context
-from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import clock
 
@@ -41,13 +40,10 @@ class DeepSpeedZeroHook(Hook):
         Target(*_ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
     )
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
-        self.in_epilogue = False
-
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
-            return self.around(original, self._begin_epilogue, self._end_epilogue)
+            method = self.around(original, self._begin_epilogue, self._end_epilogue)
+            return self.in_c("EpilogueCall", original, method, ())
         find: dict[str, Callable[..., list[_Bucket]]] = {
             "reduce_ipg_grads": self._flushes_1_2,
             _STAGE_3_FLUSH: self._flushes_3,
@@ -59,17 +55,17 @@ class DeepSpeedZeroHook(Hook):
             return method
         sample = self._sample_device if torch.backends.cuda.is_built() else None
         dtype_name, stage = usual
-        held = (DTYPES, dtype_name, self, sample)
+        held = (DTYPES, dtype_name, sample)
         return self.in_c("FlushCall", original, method, held, (stage,))
 
     def _sample_device(self, step: int) -> None:
         add_device_sample(self, "flush", step)
 
     def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
-        self.in_epilogue = True
+        self.recorder.hot.in_epilogue = True
 
     def _end_epilogue(self, _: None) -> None:
-        self.in_epilogue = False
+        self.recorder.hot.in_epilogue = False
 
     def _around_flush(self, find: Callable[..., list[_Bucket]]) -> tuple[Before, After]:
         """Return what runs before and after a flush.
@@ -77,6 +73,7 @@ class DeepSpeedZeroHook(Hook):
         Closures with few calls: it runs for each bucket, where each call is far from all caches.
         """
         hook, progress, next_id = self, self.recorder.progress, self.recorder.ids.__next__
+        hot = self.recorder.hot
         contexts, add, dtypes = self.recorder.contexts.by_thread, self.recorder.outbox.add, DTYPES
         has_device = torch.backends.cuda.is_built()
 
@@ -94,7 +91,7 @@ class DeepSpeedZeroHook(Hook):
                     elements * item_bytes,
                     name,
                     parameters,
-                    "end of backward" if hook.in_epilogue or stage == 0 else "full",
+                    "end of backward" if hot.in_epilogue or stage == 0 else "full",
                     slot,
                     scope.step,
                     scope.micro_step,

@@ -72,14 +72,144 @@ print("records", file.read_text())
 """
 
 
-def records(way: str) -> list[dict[str, Any]]:
+ENGINES = """
+import sys
+
+if sys.argv[1] == "Python":
+    sys.modules["dsprof.recording.recorder._hot"] = None  # as if it were not there
+
+import functools, tempfile, threading
+from pathlib import Path
+
+import torch, torch.distributed as dist
+from deepspeed.runtime.engine import DeepSpeedEngine
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof
+from dsprof.recording.recorder.hot_state import compiled
+
+assert (compiled is None) == (sys.argv[1] == "Python")
+
+
+class Methods:
+    def forward(self, x, *, factor=1):
+        reduce(self, "forward")
+        return factor * x
+
+    def backward(self, loss):
+        self._backward_prologue()
+        reduce(self, "backward")
+        self._backward_epilogue()
+
+    def _backward_prologue(self):
+        pass
+
+    def _backward_epilogue(self):
+        pass
+
+    def step(self):
+        reduce(self, "step")
+        self.taken += 1
+        if self.taken % self.micro_steps == 0:
+            self._take_model_step()
+
+    def _take_model_step(self, lr_kwargs=None):
+        reduce(self, "model step")
+
+
+METHODS = {name: method for name, method in vars(Methods).items() if callable(method)}
+for name, method in METHODS.items():
+    setattr(DeepSpeedEngine, name, method)
+
+
+class Engine:
+    optimizer = None
+
+    def __init__(self, micro_steps):
+        self.module, self.micro_steps, self.taken = torch.nn.Linear(2, 2), micro_steps, 0
+        self.training, self.fails, self.global_steps = True, "", 7
+
+    def zero_offload_param(self):
+        return None
+
+    zero_offload_optimizer = zero_offload_param
+
+    def __getattr__(self, name):
+        if name not in METHODS:
+            raise AttributeError(name)
+        return functools.partial(getattr(DeepSpeedEngine, name), self)
+
+
+def reduce(engine, phase):
+    if engine.fails == phase:
+        raise KeyError(phase)
+    dist.all_reduce(torch.ones(1))
+
+
+def train(engine, steps=1):
+    for _ in range(steps * engine.micro_steps):
+        assert engine.forward(3, factor=2) == 6
+        engine.backward(None)
+        engine.step()
+
+
+def fail(engine, phase):
+    engine.fails = phase
+    try:
+        train(engine)
+    except KeyError as error:
+        assert error.args == (phase,) and error.__context__ is None
+        engine.fails = ""
+    else:
+        raise AssertionError("an exception is lost")
+
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+first, second = Engine(2), Engine(1)
+for trace in range(2):
+    out = tempfile.mkdtemp()
+    dsprof.enable(out=out)
+    train(first, 4)
+    train(second, 4)
+    for _ in range(2):
+        train(first)
+        train(second)
+    for phase in ("forward", "backward", "step", "model step"):
+        fail(second, phase)
+        train(second)
+    first.forward(1)
+    first._backward_prologue()  # by loss.backward()
+    first.training = False
+    first.forward(1)  # of an evaluation
+    second.forward(1)  # of another engine within
+    first.training = True
+    first._backward_epilogue()
+    first.forward(1)
+    first.backward(None)
+    first.step()
+    first._backward_prologue()  # which raises
+    train(first)
+    first.forward(1)
+    with dsprof.annotate("mine"):
+        second._take_model_step()  # as pipelines do
+    thread = threading.Thread(target=train, args=(second, 2))
+    thread.start()
+    thread.join()
+    dsprof.disable()
+    [file] = Path(out).glob("*.json")
+    print("records", file.read_text())
+    train(second)  # while nothing is recorded
+"""
+
+
+def records(way: str, program: str = PROGRAM) -> list[dict[str, Any]]:
     """Return what a program leaves in its trace: no times, which no two runs share."""
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, way]
+    command = [sys.executable, "-W", "ignore", "-c", program, way]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.partition("records ")[2].splitlines()
     events = [json.loads(line.strip("[,]")) for line in lines if line.startswith('{"cat"')]
-    kept = ("comm", "flush", "step", "user", "group")
+    kept = ("comm", "flush", "step", "user", "group", "phase")
     return [_plain(event) for event in events if event["cat"] in kept]
 
 
@@ -111,5 +241,13 @@ def test_an_extension_of_older_sources_is_left_alone() -> None:
 def test_both_record_the_same() -> None:
     in_c, in_python = records("C"), records("Python")
     assert len(in_c) > 40
+    for mine, other in zip(in_c, in_python, strict=True):
+        assert mine == other
+
+
+@pytest.mark.timeout(500)
+def test_both_record_the_same_of_engines() -> None:
+    in_c, in_python = records("C", ENGINES), records("Python", ENGINES)
+    assert len(in_c) > 200
     for mine, other in zip(in_c, in_python, strict=True):
         assert mine == other

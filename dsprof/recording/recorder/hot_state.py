@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
 
-_REVISION = 2
+_REVISION = 3
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None
@@ -32,10 +32,11 @@ class HotState:
 
     __slots__ = (
         *("append", "blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
-        *("keep", "overflow", "phases", "recording", "records", "sampled_ns", "samples", "scope"),
-        *("step_start_ns", "works"),
+        *("in_epilogue", "keep", "overflow", "phases", "recording", "records", "sampled_ns"),
+        *("samples", "scope", "step_start_ns", "works"),
     )
     recording: bool
+    in_epilogue: bool  # of backward: what is flushed then is the rest
     scope: Scope
     device: Any  # DeviceWatch, once collectives run on a device
     followers: tuple[Callable[..., None], ...]
@@ -62,10 +63,15 @@ class HotState:
     enter: Callable[..., Any]
     leave: Callable[[Any], None]
     end_micro_step: Callable[[], None]
-    next_step: Callable[[], tuple[int, int]]
+    next_step: Callable[[str, int, int, int], int]
+
+    @property
+    def phase(self) -> str:
+        """Of the scope, which need not be made for it in C."""
+        return self.scope.phase
 
     def __init__(self) -> None:
-        self.recording = False
+        self.recording = self.in_epilogue = False
         self.calls = self.samples = self.sampled_ns = 0
 
 
@@ -120,9 +126,29 @@ class Fetching:
         self.scope: Scope | None = None  # of the release; None: there is none
 
 
+class EngineProgress:
+    """How far one engine is in its training, for the hook of DeepSpeed's engines."""
+
+    __slots__ = (
+        *("backward", "had_backward", "in_step", "is_described", "micro_step", "number"),
+        *("schedule", "stepped"),
+    )
+
+    def __init__(self, number: int, schedule: Any) -> None:
+        self.number = number
+        self.schedule = schedule  # of a pipeline
+        self.micro_step = 0
+        self.had_backward = False  # in this micro-step
+        self.in_step = False  # in a call that ends a step or a micro-step
+        self.stepped = False  # and the optimizer has been called in it
+        self.backward: Any = None  # the phase, begun by `_backward_prologue`
+        self.is_described = False  # its model, in this trace
+
+
 NOBODY = Context()
 """The context of a thread that communicates for the user himself."""
 
 if compiled is not None and not TYPE_CHECKING:
     HotState, Context, Switch = compiled.HotState, compiled.Context, compiled.Switch
     NOBODY, Fetching = compiled.NOBODY, compiled.Fetching
+    EngineProgress = compiled.EngineProgress

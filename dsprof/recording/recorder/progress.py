@@ -51,7 +51,7 @@ class Progress:
             self.enter = hot.enter  # type: ignore[method-assign]
             self.leave = hot.leave  # type: ignore[method-assign, assignment]
             self.end_micro_step = hot.end_micro_step  # type: ignore[method-assign]
-            self._next_step = hot.next_step  # type: ignore[method-assign]
+            self._next_step = hot.next_step  # type: ignore[method-assign, assignment]
 
     @property
     def scope(self) -> Scope:
@@ -159,12 +159,8 @@ class Progress:
             except Exception as error:
                 self._recording.fail("recorder", error)
         with self._lock:
-            now, hot = clock(), self._hot
-            step, micro_step = self._next_step()
-            count = micro_steps or micro_step + 1
-            start_ns, hot.step_start_ns = hot.step_start_ns, now
             before, self.taken_before = self.taken_before, -1
-            self._outbox.add(Step(step, start_ns, now, count, source, engine, before))
+            step = self._next_step(source, engine, micro_steps, before)
             self.steps += 1
         if self._in_flight.cpp_waits:
             self._in_flight.cpp_waits.end_step(step)
@@ -172,13 +168,18 @@ class Progress:
         if not step & step + 1:
             self.rare_step_listeners.tell(step)
 
-    def _next_step(self) -> tuple[int, int]:
-        """Begin the next step; return the last one, and its last micro-step."""
+    def _next_step(self, source: str, engine: int, micro_steps: int, taken_before: int) -> int:
+        """Record the step that ends, with the lock held, and begin the next; return its number."""
+        now, hot = clock(), self._hot
         while True:
             at = self.scope
             step = max(at.step, 0)
             if self._replace(at, Scope(step + 1, 0, at.phase, at.engine, at.site)):
-                return step, at.micro_step
+                break
+        count = micro_steps or at.micro_step + 1
+        start_ns, hot.step_start_ns = hot.step_start_ns, now
+        self._outbox.add(Step(step, start_ns, now, count, source, engine, taken_before))
+        return step
 
     def expect_steps_of(self, source: str) -> None:
         """Know who will mark steps before the first one ends, unless a step has told already."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
 import pytest
+from torch import nn
 
+from dsprof.hooks import base
+from dsprof.hooks.deepspeed import engine as engine_hook
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
@@ -26,7 +30,7 @@ class Engine:
     """Accumulates over two micro-steps; the hook wraps the methods of a subclass."""
 
     optimizer = None
-    module = Module()
+    module: Any = Module()
     training = True
 
     def __init__(self) -> None:
@@ -202,3 +206,40 @@ def test_a_backward_that_raised_ends_with_the_next_phase(
     train(engine, 1)
     assert recorder.progress.scope.phase == ""
     assert recorder.hot.phases == []
+
+
+def test_an_engine_that_trains_on_is_left_to_c(recorder: Recorder, engine: Engine) -> None:
+    engine.module = nn.Linear(2, 2)
+    train(engine, 8)  # until the model is described
+    seen = set()
+    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code.co_filename))
+    train(engine, 2)
+    sys.setprofile(None)
+    assert (engine_hook.__file__ in seen) == (base.compiled is None)
+    assert [micro_steps for _, micro_steps, _ in steps(recorder)] == [2] * 5
+
+
+@pytest.mark.parametrize("is_described", [False, True])
+def test_a_failure_leaves_the_call_alone_and_the_third_ends_the_hook(
+    recorder: Recorder, engine: Engine, is_described: bool
+) -> None:
+    kind = type(engine)
+    if is_described:
+        engine.module = nn.Linear(2, 2)
+        train(engine, 8)
+
+    class Renamed(kind):  # type: ignore[misc, valid-type]
+        @property
+        def training(self) -> bool:  # type: ignore[override]
+            raise ValueError("renamed")
+
+    engine.__class__ = Renamed
+    for _ in range(3):
+        before = len(phases(recorder))
+        engine.backward()
+        engine.forward()  # which asks for `training`
+        assert len(phases(recorder)) == before + 1
+        assert recorder.failures == {"deepspeed.engine": "ValueError: renamed"}
+    engine.__class__ = kind
+    train(engine, 2)
+    assert len(phases(recorder)) == before + 1

@@ -5,7 +5,6 @@
 enum held {
     DTYPES,       /* dtype -> (name, bytes of an element) */
     DTYPE_NAME,   /* the argument that names the bucket */
-    HOOK,         /* knows whether backward is at its end */
     AFTER,        /* is called with the step after a flush; None: nothing is */
 };
 enum number { STAGE /* 0: the optimizer knows whether it is 1 or 2 */ };
@@ -125,7 +124,7 @@ static PyObject *made(const Span *span)
         PyLong_FromLongLong(span->end_ns),
         PyLong_FromLongLong(span->own[CAPACITY]),
         PyLong_FromLongLong(span->own[ALL_BYTES]),
-        held(span->dtype),
+        held(span->text),
         PyLong_FromLongLong(span->own[PARAMETERS]),
         held(span->own[IS_LAST] ? NAME("end of backward") : NAME("full")),
         PyLong_FromLongLong(span->own[SLOT]),
@@ -143,10 +142,7 @@ static PyObject *made(const Span *span)
 
 static int end(Wrapper *self, Span *span)
 {
-    int is_last = is_true(self->held[HOOK], NAME("in_epilogue"));
-    if (is_last < 0)
-        return -1;
-    span->own[IS_LAST] = is_last;
+    span->own[IS_LAST] = self->hot->in_epilogue;
     span->end_ns = now_ns();
     int failed = add_record(self->hot, (PyObject *)span) < 0;
     if (!failed && self->held[AFTER] != Py_None) {
@@ -174,7 +170,7 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
         goto done;
     }
     span->elements = bucket.elements;
-    span->dtype = held(bucket.dtype);
+    span->text = held(bucket.dtype);
     span->own[OF_STAGE] = self->seen.flush.stage;
     span->own[CAPACITY] = self->seen.flush.capacity;
     span->own[ALL_BYTES] = bucket.elements * bucket.item_bytes;
@@ -190,5 +186,15 @@ done:
     Py_XDECREF((PyObject *)span);
     Py_XDECREF((PyObject *)outer);
     Py_XDECREF(thread);
+    return result;
+}
+
+PyObject *call_epilogue(Wrapper *self, PyObject *args, PyObject *kwargs)
+{
+    if (!is_live(self))
+        return PyObject_Call(self->python, args, kwargs);
+    self->hot->in_epilogue = 1;
+    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    self->hot->in_epilogue = 0;
     return result;
 }

@@ -353,6 +353,7 @@ static PyMethodDef hot_methods[10] = {
 #define OBJECT(name) {#name, T_OBJECT_EX, offsetof(Hot, name), 0, NULL}
 static PyMemberDef hot_members[] = {
     {"recording", T_BOOL, offsetof(Hot, recording), 0, NULL},
+    {"in_epilogue", T_BOOL, offsetof(Hot, in_epilogue), 0, NULL},
     {"step_start_ns", T_LONGLONG, offsetof(Hot, step_start_ns), 0, NULL},
     {"calls", T_LONGLONG, offsetof(Hot, calls), 0, NULL},
     {"samples", T_LONGLONG, offsetof(Hot, samples), 0, NULL},
@@ -369,6 +370,7 @@ static PyMemberDef hot_members[] = {
     OBJECT(append),
     OBJECT(overflow),
     OBJECT(phases),
+    {"phase", T_OBJECT_EX, offsetof(Hot, phase), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -27,7 +27,7 @@ typedef struct { /* where the live state has what, in words */
 
 typedef struct {
     PyObject_HEAD
-    char recording;
+    char recording, in_epilogue; /* of backward: what is flushed then is the rest */
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long step, micro_step, engine, site; /* of the scope */
     long long step_start_ns, moves;           /* of the scope, how often it has changed */
@@ -66,12 +66,12 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
     PyObject *op, *dtype, *requested, *options, *phase, *outputs;
 } Call;
 
-typedef struct Span { /* a phase, a flush or a fetch */
+typedef struct Span { /* a phase, a step, a flush or a fetch */
     PyObject_HEAD
     PyObject *(*made)(const struct Span *); /* the record */
     long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
     unsigned long thread;
-    PyObject *phase, *dtype;
+    PyObject *phase, *text; /* of the scope; a dtype, or who marks steps */
 } Span;
 
 enum { MOST_HELD = 16, MOST_NUMBERS = 4 };
@@ -107,7 +107,8 @@ typedef struct { /* what a call has raised, or nothing */
 /* hot.c */
 extern PyTypeObject *hot_type, *switch_type, *context_type, *call_type;
 extern PyTypeObject *span_type;
-extern PyObject *scope_record, *collective_record, *phase_record, *flush_record, *fetch_record;
+extern PyObject *scope_record, *collective_record, *phase_record, *step_record;
+extern PyObject *flush_record, *fetch_record;
 extern PyObject *no_text;
 extern Context *nobody;
 int add_hot(PyObject *module);
@@ -115,7 +116,6 @@ PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec);
 void free_of_heap_type(PyObject *self);
 void move_scope(Hot *hot, PyObject *phase, const long long numbers[4]);
 PyObject *scope_of(Hot *hot); /* borrowed */
-extern PyMethodDef progress_methods[]; /* progress.c */
 int64_t now_ns(void);
 int64_t thread_cpu_ns(void);
 PyObject *held(PyObject *object);
@@ -136,6 +136,14 @@ int add_records(PyObject *module);
 Call *new_call(void);
 Span *new_span(const Hot *hot, PyObject *(*made)(const Span *)); /* in the scope of now */
 
+/* progress.c */
+extern PyMethodDef progress_methods[];
+int is_in_phase(const Hot *hot, PyObject *phase, long long engine);
+Span *enter_phase(Hot *hot, PyObject *phase, long long engine, long long micro_step,
+                  long long site);
+int leave_phase(Hot *hot, PyObject *entered);
+void count_micro_step(Hot *hot);
+
 /* wrapper.c */
 int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);
 int is_live(const Wrapper *self);
@@ -150,10 +158,13 @@ int poll_works(Hot *hot); /* in_flight.c */
 PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);
+PyObject *call_epilogue(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_fetch_start(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs);
 int add_fetching(PyObject *module); /* their state */
+PyObject *call_engine(Wrapper *self, PyObject *args, PyObject *kwargs);
+int add_engine(PyObject *module); /* its state */
 
 /* An interned string, made once. */
 #define NAME(text)                                                                                 \

@@ -6,7 +6,8 @@
 
 PyTypeObject *call_type;
 PyTypeObject *span_type;
-PyObject *scope_record, *collective_record, *phase_record, *flush_record, *fetch_record;
+PyObject *scope_record, *collective_record, *phase_record, *step_record;
+PyObject *flush_record, *fetch_record;
 
 static void *allocated(PyTypeObject *type)
 {
@@ -108,7 +109,7 @@ static void call_dealloc(Call *self)
 static void span_dealloc(Span *self)
 {
     Py_CLEAR(self->phase);
-    Py_CLEAR(self->dtype);
+    Py_CLEAR(self->text);
     free_of_heap_type((PyObject *)self);
 }
 
@@ -152,7 +153,7 @@ static PyMemberDef span_members[] = { /* of a phase, to hooks in Python */
 static PyType_Slot span_slots[] = {
     {Py_tp_dealloc, span_dealloc},
     {Py_tp_members, span_members},
-    {Py_tp_doc, "A phase, a flush or a fetch."},
+    {Py_tp_doc, "A phase, a step, a flush or a fetch."},
     {0, NULL},
 };
 static PyType_Spec span_spec = {"dsprof.recording.recorder._hot.Span", sizeof(Span), 0,
@@ -171,6 +172,7 @@ int add_records(PyObject *module)
     scope_record = PyObject_GetAttrString(schema, "Scope");
     collective_record = PyObject_GetAttrString(schema, "Collective");
     phase_record = PyObject_GetAttrString(schema, "Phase");
+    step_record = PyObject_GetAttrString(schema, "Step");
     flush_record = PyObject_GetAttrString(schema, "Flush");
     fetch_record = PyObject_GetAttrString(schema, "Fetch");
     Py_DECREF(schema);
