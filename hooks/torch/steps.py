@@ -7,6 +7,7 @@ that step within backward. Two models with a backward each, such as a GAN's, mak
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -56,13 +57,26 @@ class TrainingLoopHook(Hook):
             handle.remove()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(original, self._begin_backward, self._end_backward)
+        hot, loop, is_compiling = self.recorder.hot, self._loop, torch.compiler.is_dynamo_compiling
+        method = self.around(original, self._begin_backward, self._end_backward)
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            # Inside an engine's backward, or another one, there is nothing to do.
+            if is_compiling() or (hot.phase == "backward" and loop.forward is None):
+                return original(*args, **kwargs)
+            return method(*args, **kwargs)
+
+        hide_from_dynamo(backward)
+        return backward
 
     def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
         hot, is_compiling = self.recorder.hot, torch.compiler.is_compiling
 
         def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
             if is_compiling() or not hot.recording or self.broken:
+                return
+            if hot.phase == "step" and self._is_engines():
                 return
             try:
                 note(optimizer)
@@ -84,9 +98,14 @@ class TrainingLoopHook(Hook):
             self._stepped = False
             self.recorder.progress.end_step("optimizer")
 
+    def _is_engines(self) -> bool:
+        """Tell whether a step within a phase is that of an engine, whose steps count."""
+        progress = self.recorder.progress
+        return bool(progress.steps) and progress.step_source == "deepspeed" and not self._open
+
     def _begin_step(self, optimizer: Any) -> None:
         self._unwind(optimizer)
-        is_own = not self._loop.has_engine and not self.recorder.progress.scope.phase
+        is_own = not self._loop.has_engine and not self.recorder.hot.phase
         begun = self.recorder.progress.enter("step") if is_own else None
         self._open.append((id(optimizer), begun))
 
@@ -111,7 +130,7 @@ class TrainingLoopHook(Hook):
         progress = self.recorder.progress
         if not (progress.steps or self._loop.has_engine):
             progress.taken_before = max(_steps_of(optimizer) - 1, -1)
-        if not self._loop.has_engine and progress.scope.phase == "backward":
+        if not self._loop.has_engine and self.recorder.hot.phase == "backward":
             self._stepped = True
         elif self._has_backward or not self._had_backward:
             progress.end_step("optimizer")

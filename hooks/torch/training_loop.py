@@ -21,7 +21,7 @@ class Loop:
         self.has_engine = False
         self.forward: Phase | None = None  # the one that is open
         self.after_backward = False  # and neither a forward nor a step has begun since
-        self._progress = recorder.progress
+        self._progress, self._hot = recorder.progress, recorder.hot
         self._sites = recorder.shared(Sites)
 
     def begin_forward(self) -> Phase | None:
@@ -29,7 +29,7 @@ class Loop:
 
         Inside an optimizer's step it is that of a closure, which is how Lightning trains.
         """
-        if self.has_engine or self._progress.scope.phase not in ("", "step"):
+        if self.has_engine or self._hot.phase not in ("", "step"):
             return None
         self._end_micro_step()
         self.forward = self._progress.enter("forward")
@@ -45,7 +45,7 @@ class Loop:
         """Begin an outermost backward; None inside of another, or of an engine's."""
         if self.forward is not None:  # a model whose end was not seen
             self.end_forward(self.forward)
-        if self.has_engine or self._progress.scope.phase == "backward":
+        if self.has_engine or self._hot.phase == "backward":
             return None
         self._end_micro_step()
         return self._progress.enter("backward", site=self._sites.here())
