@@ -59,16 +59,17 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
     int is_cpu = is_true(tensor, NAME("is_cpu"));
     if (is_cpu <= 0)
         return is_cpu;
-    int is_sparse = is_true(tensor, NAME("is_sparse"));
-    if (is_sparse)
-        return is_sparse < 0 ? -1 : 0;
     PyObject *dtype = PyObject_GetAttr(tensor, NAME("dtype"));
     int is_known = dtype == NULL ? -1 : see_dtype(self, dtype);
     Py_XDECREF(dtype);
     if (is_known <= 0)
         return is_known;
-    if (get_number(tensor, NAME("nbytes"), &nbytes) < 0)
-        return -1;
+    if (get_number(tensor, NAME("nbytes"), &nbytes) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
+            return -1;
+        PyErr_Clear(); /* a sparse tensor has none */
+        return 0;
+    }
     sizes->dtype = dtype;
     sizes->nbytes += nbytes;
     sizes->elements += nbytes / self->seen.collective.item_bytes;
