@@ -213,6 +213,24 @@ def test_an_engine_marks_its_own_phases(recorder: Recorder) -> None:
     assert not handed_over(recorder)
 
 
+def test_what_runs_in_the_phases_of_an_engine_is_part_of_them(recorder: Recorder) -> None:
+    """Also of one that was made before recording began."""
+    progress, model = recorder.progress, nn.Linear(4, 4)
+    progress.expect_steps_of("deepspeed")
+    optimizer = sgd(model)
+    for _ in range(3):
+        backward = progress.enter("backward", 0)
+        loss(model).backward()
+        progress.leave(backward)
+        step = progress.enter("step", 0)
+        optimizer.step()
+        progress.leave(step)
+        progress.end_step("deepspeed", 0, 1)
+    assert [name for name, *_ in phases(recorder)] == ["backward", "step"] * 3
+    assert steps(recorder) == [1, 1, 1]
+    assert recorder.failures == {}
+
+
 def graphs(train: Callable[[], None]) -> tuple[int, int]:
     """Graphs that torch.compile made and breaks between them."""
     torch.compiler.reset()
