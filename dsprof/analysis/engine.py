@@ -20,8 +20,9 @@ R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Told how many ranks are read, and of how many."""
 
-_PARTS_A_PROCESS = 4
-_LARGEST_PART = 16
+_PARTS_A_PROCESS = 3  # of what is left
+_LARGEST_PART = 64
+"""What is equal on many ranks is held once in each part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,17 @@ def fold(values: Iterable[R], merge: Callable[[R, R], R]) -> R:
 
 
 def parted(tasks: Sequence[T], processes: int) -> list[Sequence[T]]:
-    """Split tasks into parts of which each gives one result: fewer to send, enough to share."""
-    size = min(max(len(tasks) // (processes * _PARTS_A_PROCESS), 1), _LARGEST_PART)
-    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
+    """Split tasks into parts of which each gives one result: fewer to send, enough to share.
+
+    The last parts are small: then no process works on while the others have nothing left to do.
+    """
+    parts: list[Sequence[T]] = []
+    left = tasks
+    while left:
+        size = min(max(len(left) // (processes * _PARTS_A_PROCESS), 1), _LARGEST_PART)
+        parts.append(left[:size])
+        left = left[size:]
+    return parts
 
 
 def shown(results: Iterable[tuple[int, R]], total: int, progress: Progress) -> Iterator[R]:

@@ -16,7 +16,7 @@ from threading import Event, Thread
 import pytest
 
 from dsprof.analysis.dask_engine import DaskEngine
-from dsprof.analysis.engine import Engine, Job, Processes, unshown
+from dsprof.analysis.engine import Engine, Job, Processes, parted, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import DsprofError
@@ -58,6 +58,16 @@ def deadly(engine: Engine, mark: Path) -> list[int]:
     found = engine.merged(_JOB, tasks, lambda *now: told.append(now))
     assert told[-1] == (10, 10)
     return sorted(found, key=abs)
+
+
+def test_parts_hold_each_task_once_and_the_last_ones_are_small() -> None:
+    tasks = list(range(1000))
+    parts = parted(tasks, 2)
+    assert [task for part in parts for task in part] == tasks
+    sizes = [len(part) for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (sizes[0], sizes[-2:]) == (64, [1, 1])
+    assert parted(tasks[:1], 8) == [[0]]
 
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:

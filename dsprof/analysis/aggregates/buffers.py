@@ -8,6 +8,7 @@ from dsprof.analysis.rank.buffer_levels import Gathered, gathered_by_step
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.sharing import shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Buffers(Aggregate):
                 if not layout.gradient_as_bucket_view
             ),
         )
-        return cls({trace.rank: found})
+        return cls({trace.rank: shared(found)})
 
 
 AGGREGATE = Buffers

@@ -200,7 +200,7 @@ class _Reading:
             is_on_device=self.is_on_device,
             groups=dict(self._groups()),
             pairs_open=tuple(self._pairs_open()),
-            pairs=self._pair_counts(),
+            pairs=shared(self._pair_counts()),
             last=shared(self._last_call(last)),
             last_frame=self._frame(last) if last is not None else "",
             bound_ns=self.clock.bound_ns,

@@ -34,6 +34,7 @@ from dsprof.findings.wording import size
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import ROLES, Copy, Flush, Phase, Step
+from dsprof.trace.sharing import shared
 
 CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
@@ -60,7 +61,7 @@ class Timelines(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
-        clocks = {trace.rank: clock}
+        clocks = {trace.rank: shared(clock)}
         if not trace.steps:
             found = _without_steps(trace, clock)
             durations = {n: (detail.end_ns - detail.start_ns, 1) for n, detail in found.items()}

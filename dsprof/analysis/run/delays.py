@@ -33,6 +33,7 @@ class Delays:
 
     ranks: tuple[int, ...]  # (): whether ranks cause them is unknown, as no waits were measured
     steps: tuple[int, ...]
+    lengths_ns: tuple[int, ...]  # of these steps, mean over the ranks
     excess_ns: int  # median of these steps, over the median step
     usual_ns: int  # the median step
     are_all: bool  # no other step of the run can be as long
@@ -71,9 +72,11 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     mine = is_long if is_unknown else is_cause[found].any(axis=0)
     if np.count_nonzero(mine) < _LEAST_STEPS:
         return None
+    ascending = np.flatnonzero(mine)[np.argsort(both.number[mine], kind="stable")]
     return Delays(
         tuple(np.array(sorted(steps.ranks))[found].tolist()),
-        tuple(sorted(both.number[mine].tolist())),
+        tuple(both.number[ascending].tolist()),
+        tuple(both.total_ns[ascending].tolist()),
         int(np.median(excess_ns[mine])),
         usual_ns,
         not len(chosen.number) and (not is_long[len(kept.number) :].all() or not steps.is_sampled),

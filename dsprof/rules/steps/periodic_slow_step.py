@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.steps import Steps
@@ -98,7 +99,7 @@ class PeriodicSlowStep:
             f"{first}:{last + 1}.",
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
-            steps=found.steps[:_ROWS],
+            steps=_longest(found.steps, found.lengths_ns),
             confidence="medium" if count >= _SURE else "low",
         )
 
@@ -136,18 +137,25 @@ class PeriodicSlowStep:
         )
 
     def _long(self, found: Delays, of: int) -> Finding:
-        count = f"{'' if found.are_all else 'At least '}{len(found.steps):,}"
-        return self._unmeasured(count, of, found.excess_ns, found.usual_ns, found.steps)
+        count = f"{'' if found.are_all else 'At least '}{len(found.steps):,} of {of:,}"
+        longest = _longest(found.steps, found.lengths_ns)
+        return self._unmeasured(count, found.excess_ns, found.usual_ns, found.steps, longest)
 
     def _long_spans(self, spans: Sequence[BusySpan], of: int) -> Finding:
-        count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        steps = sorted({span.step for span in spans})
-        return self._unmeasured(f"About {count:,}", of, lost_ns / count, spans[0].usual_ns, steps)
+        late, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
+        count, usual_ns = f"About {late:,} of {of:,}", spans[0].usual_ns
+        steps = tuple(sorted({span.step for span in spans}))
+        return self._unmeasured(count, lost_ns / late, usual_ns, steps, steps[:_ROWS])
 
     def _unmeasured(
-        self, count: str, of: int, excess_ns: float, usual_ns: int, steps: Sequence[int]
+        self,
+        count: str,
+        excess_ns: float,
+        usual_ns: int,
+        steps: Sequence[int],
+        longest: tuple[int, ...],
     ) -> Finding:
-        longer = f"{count} of {of:,} steps take {duration(excess_ns)} longer"
+        longer = f"{count} steps take {duration(excess_ns)} longer"
         return self.meta.finding(
             Status.INFO,
             f"{longer} ({percent(excess_ns / usual_ns)}). Unknown: whether one rank delays them.",
@@ -155,7 +163,7 @@ class PeriodicSlowStep:
             cause="Unknown: no time blocked in communication was measured.",
             action=f"Inspect them with --steps {steps[0]}:{steps[-1] + 1}.",
             problem=longer,
-            steps=tuple(steps[:_ROWS]),
+            steps=longest,
             confidence="low",
         )
 
@@ -171,7 +179,7 @@ class PeriodicSlowStep:
                 "Inspect these steps in the timeline, and check what else runs on the hosts then."
             ),
             problem=f"{count:,} of {len(slow):,} steps take far longer",
-            steps=tuple(columns.number[slow].tolist())[:_ROWS],
+            steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
             confidence="low",
         )
@@ -202,7 +210,7 @@ class PeriodicSlowStep:
             action=action,
             problem=f"Every {period.period} steps one takes {duration(excess_ns)} longer",
             ranks=ranks,
-            steps=tuple(columns.number[mine].tolist())[:_ROWS],
+            steps=_longest(columns.number[mine], columns.total_ns[mine]),
             evidence=(_table(columns, mine),),
             confidence="medium",
         )
@@ -250,6 +258,12 @@ def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
             "Inspect the collectives of these steps in the timeline.",
         )
     return "The slower part of the step is unknown.", "Inspect these steps in the timeline."
+
+
+def _longest(steps: npt.ArrayLike, lengths_ns: npt.ArrayLike) -> tuple[int, ...]:
+    """Return the longest of some steps, ascending: the timeline shows the longest of all."""
+    chosen = np.argsort(-np.array(lengths_ns), kind="stable")[:_ROWS]
+    return tuple(np.sort(np.array(steps)[chosen]).tolist())
 
 
 def _table(columns: StepColumns, chosen: np.ndarray) -> Table:

@@ -46,7 +46,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "STEPS", 256)
 
 
-EXPECTED = Delays((1,), tuple(LATE), 40_000_000, 100_000_000, are_all=True)
+LENGTHS_NS = (140_000_000,) * len(LATE)
+EXPECTED = Delays((1,), tuple(LATE), LENGTHS_NS, 40_000_000, 100_000_000, are_all=True)
 
 
 def test_the_rank_that_works_longer_is_named() -> None:
@@ -148,6 +149,18 @@ def test_the_report_names_and_marks_it() -> None:
     assert (mark.rank, mark.row) == (1, 1)
     assert first <= mark.step
     assert mark.step in LATE or first <= LATE[0] <= last
+
+
+def test_of_many_late_steps_the_longest_are_to_be_looked_at() -> None:
+    traces = [rank(number, range(301, 341)) for number in range(RANKS)]
+    for trace in traces:
+        trace.steps[339].end_ns += 5_000_000
+    diagnosis = diagnosis_of(summary(*traces), {})
+    [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
+    assert one.problem.startswith("Rank 1 delays 40 of 600 steps")
+    assert one.steps == (*range(301, 316), 339)
+    assert next((line.why, line.step) for line in diagnosis.timelines) == ("worst", 339)
+    assert "named" not in {line.why for line in diagnosis.timelines}
 
 
 def test_a_few_late_steps_are_a_remark() -> None:
