@@ -19,7 +19,7 @@ PARSER = extension("dsprof.trace._comm_rows", ["dsprof/trace/_comm_rows.c"])
 HOOKS = extension(
     "dsprof.recording.recorder._hot",
     sorted(str(path) for path in HOT.glob("*.c")),
-    (str(HOT / "hot.h"),),
+    tuple(str(path) for path in HOT.glob("*.h")),
 )
 
 setup(ext_modules=[PARSER, HOOKS], options={"bdist_wheel": {"py_limited_api": "cp310"}})

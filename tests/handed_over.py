@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from dsprof.hooks.wire.c10d import reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.trace.writing.encode import Encoder
+
+_START_NS = 1
 
 
 def handed_over(recorder: Recorder) -> list[Any]:
-    """Return the records, and leave them where they are."""
-    made = (lambda record: record) if compiled is None else compiled.made
-    return [made(record) for record in list(recorder.outbox.records)]
+    """Return the records, and leave them where they are; both ways to write them must agree."""
+    noted = list(recorder.outbox.records)
+    if compiled is None:
+        return noted
+    assert lines_in_c(noted) == lines_in_python(noted)
+    return [compiled.made(record) for record in noted]
+
+
+def lines_in_python(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
+    """Return the lines of what hooks noted, by way of records."""
+    assert compiled is not None
+    encoder = Encoder(rank, _START_NS, reduce_op_name)
+    return [line for one in noted for line in _encoded(encoder, compiled.made(one))]
+
+
+def lines_in_c(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
+    """Return the lines of what hooks noted as C writes them, and Python where C leaves it to it."""
+    assert compiled is not None
+    encoder = Encoder(rank, _START_NS, reduce_op_name, lines_in_c=compiled.Lines)
+    left, found = deque(noted), list[bytes]()
+    while left:
+        data, count, _ = encoder.in_c.take(left, len(left))
+        lines = data.splitlines()
+        assert len(lines) == count
+        found += [line.removesuffix(b",") for line in lines]
+        if left:
+            found += _encoded(encoder, compiled.made(left.popleft()))
+    return found
+
+
+def _encoded(encoder: Encoder, record: Any) -> list[bytes]:
+    return [msgspec.json.encode(line) for line in encoder.record(record)]

@@ -28,6 +28,7 @@ from dsprof.recording.header import header_of
 from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
+from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
@@ -160,6 +161,7 @@ class Session:
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
             last_step=self.last_step,
+            lines_in_c=compiled and compiled.Lines,
         )
         folder = Path(config.out)
         if self._capture is not None:

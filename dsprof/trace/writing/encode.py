@@ -46,12 +46,16 @@ class Encoder:
         start_ns: int,
         reduce_op_name: Callable[[Any], str],
         disclose: Callable[[str], str] = str,
+        lines_in_c: Callable[[int, int, Callable[[Any], str]], Any] | None = None,
     ) -> None:
+        """`lines_in_c` makes what writes the lines of records that hooks noted in C."""
+        self.in_c = lines_in_c and lines_in_c(rank, start_ns, reduce_op_name)
         self._rank = rank
         self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
         self._start_ns = start_ns
         self._reduce_op_name = reduce_op_name
-        self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane)
+        self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane), unless C has it
+        self._place = self.in_c.collective_lane if self.in_c else self._lane_between
         self._lanes: dict[int, int] = {}  # thread -> lane
         self._streams: dict[int | None, int] = {}  # stream of a device -> lane
         self._new_lanes: list[Line] = [self._name_lane(_STEP_LANE, "steps")]
@@ -151,20 +155,30 @@ class Encoder:
 
     def _collective_lane(self, start_ns: int, end_ns: int) -> int:
         """Return the lane that is free for longest; with all lanes taken, that one all the same."""
+        lane: int
+        lane, is_new = self._place(start_ns, end_ns)
+        if is_new:
+            number = lane - _FIRST_COLLECTIVE_LANE + 1
+            self._new_lanes.append(self._name_lane(lane, f"collectives {number}"))
+        return lane
+
+    def _lane_between(self, start_ns: int, end_ns: int) -> tuple[int, bool]:
+        """Take a lane; return it, and whether it is new."""
         ends = self._lane_ends
         if ends and (ends[0][0] <= start_ns or len(ends) == _COLLECTIVE_LANES):
             lane = ends[0][1]
             heapq.heapreplace(ends, (end_ns, lane))
-            return lane
+            return lane, False
         lane = _FIRST_COLLECTIVE_LANE + len(ends)
         heapq.heappush(ends, (end_ns, lane))
-        self._new_lanes.append(self._name_lane(lane, f"collectives {len(ends)}"))
-        return lane
+        return lane, True
 
     def _thread_lane(self, thread: int) -> int:
         lane = self._lanes.get(thread)
         if lane is None:
             lane = self._lanes[thread] = _STEP_LANE + 1 + len(self._lanes)
+            if self.in_c:
+                self.in_c.know_thread(thread, lane)
             self._new_lanes.append(self._name_lane(lane, f"thread {len(self._lanes)}"))
         return lane
 

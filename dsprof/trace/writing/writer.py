@@ -68,6 +68,9 @@ class Window:
         return inside and since % self.every == 0
 
 
+EVERYTHING = Window()
+
+
 class Counters:
     """Collectives of steps that are only counted."""
 
@@ -117,6 +120,7 @@ class Source:
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
     show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
     last_step: LastStep = field(default_factory=LastStep)
+    lines_in_c: Callable[..., Any] | None = None  # where hooks note in C; as of an `Encoder`
 
 
 class TraceWriter:
@@ -149,7 +153,11 @@ class TraceWriter:
         self._opened: set[int] = set()
         self._json = msgspec.json.Encoder()
         self._lines = Encoder(
-            header.rank, header.started_monotonic_ns, source.reduce_op_name, source.disclose
+            header.rank,
+            header.started_monotonic_ns,
+            source.reduce_op_name,
+            source.disclose,
+            source.lines_in_c,
         )
         self._wake = threading.Event()
         self._silence = Silence(time.perf_counter_ns())
@@ -242,26 +250,45 @@ class TraceWriter:
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
-        last_step = self._source.last_step
         if records:
             self._silence.broken(time.perf_counter_ns())
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             if definitions:
                 self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
-            lines: list[Line] = []
-            record = None
-            for _ in range(min(len(records), CHUNK_RECORDS)):
-                record = records.popleft()
-                if last_step.is_asked:
-                    last_step.take(record)
-                lines += self._take(record)
-            self._write(lines)
-            if record is not None:
-                self._index.mark(self._at_bytes, record.step, self._ended_ns)
+            if records:
+                step = self._write_chunk()
+                self._index.mark(self._at_bytes, step, self._ended_ns)
             if self._index.is_due(self._at_bytes):
                 self._write_index()
         self.cpu_ns = time.thread_time_ns()
+
+    def _write_chunk(self) -> int:
+        """Write the oldest records; return the step of the last one."""
+        records, last_step = self._source.records, self._source.last_step
+        in_c = self._lines.in_c if self._is_all_written() else None
+        pieces: list[bytes] = []
+        lines: list[Line] = []
+        events, step, left = 0, -1, min(len(records), CHUNK_RECORDS)
+        while left > 0:
+            noted, count, noted_step = in_c.take(records, left) if in_c else (b"", 0, -1)
+            if count:
+                pieces += self._encode(lines), noted
+                events, lines = events + len(lines) + count, []
+                left, step = left - count, noted_step
+                continue
+            record = records.popleft()
+            left, step = left - 1, record.step
+            if last_step.is_asked:
+                last_step.take(record)
+            lines += self._take(record)
+        self._append(b"".join((*pieces, self._encode(lines))), events + len(lines))
+        return step
+
+    def _is_all_written(self) -> bool:
+        """Say whether each record has its line, and nobody else asks for it."""
+        is_counting = self._window != EVERYTHING or self.budget_spent
+        return not (is_counting or self._opened or self._source.last_step.is_asked)
 
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""
@@ -346,9 +373,11 @@ class TraceWriter:
     def _write(self, lines: list[Line]) -> None:
         if not lines:
             return
-        data = self._encode(lines)
+        self._append(self._encode(lines), len(lines))
+
+    def _append(self, data: bytes, events: int) -> None:
         write_all(self._file, data)
-        self.events += len(lines)
+        self.events += events
         self._at_bytes += len(data)
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes

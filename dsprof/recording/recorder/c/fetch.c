@@ -1,6 +1,6 @@
 /* `DeepSpeedFetchHook`: what ZeRO-3 calls around each fetch, and for each parameter it releases. */
 
-#include "hot.h"
+#include "lines.h"
 
 typedef struct { /* the fetch and the release that go on, for all wrappers of the hook */
     PyObject_HEAD
@@ -109,6 +109,26 @@ static PyObject *made(const Span *span)
     return made_of(fetch_record, sizeof fields / sizeof *fields, fields);
 }
 
+static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
+{
+    PyObject *kind = span->own[IS_WAIT] ? NAME("fetch") : NAME("prefetch");
+    PUT_FIRST(text, "id", span->id);
+    PUT_WORD(text, "kind", kind);
+    PUT_NEXT(text, "elements", span->elements);
+    PUT_NEXT(text, "start_ns", start_ns);
+    PUT_NEXT(text, "end_ns", end_ns);
+    PUT_BUT(text, "wait_ns", span->own[WAIT_NS], 0);
+    PUT_FLAG(text, "is_recomputation", span->own[IS_AGAIN]);
+    PUT_BUT(text, "step", span->step, -1);
+    PUT_BUT(text, "micro_step", span->micro_step, 0);
+    PUT_WORD(text, "phase", span->phase);
+    PUT_BUT(text, "engine", span->engine, -1);
+    PUT(text, "},\"name\":");
+    put_word(text, kind);
+}
+
+static const SpanKind fetch_span = {"fetch", made, put_fetch};
+
 /* Record a prefetch that was submitted, or a fetch that was waited for. */
 static int record(const Wrapper *self, int kind, int64_t elements, int64_t share)
 {
@@ -131,7 +151,7 @@ static int record(const Wrapper *self, int kind, int64_t elements, int64_t share
         again = PyLong_AsLongLong(task) != -1;
         Py_DECREF(task);
     }
-    Span *span = new_span(hot, made);
+    Span *span = new_span(hot, &fetch_span);
     int failed = span == NULL || (state->fetch == 0 && next_of(hot->ids, &state->fetch) < 0);
     if (!failed) {
         span->id = state->fetch;

@@ -1,6 +1,6 @@
 /* `DeepSpeedZeroHook` for the flush of one gradient bucket, by DeepSpeed 0.17 or later. */
 
-#include "hot.h"
+#include "lines.h"
 
 enum held {
     DTYPES,       /* dtype -> (name, bytes of an element) */
@@ -140,6 +140,30 @@ static PyObject *made(const Span *span)
     return made_of(flush_record, sizeof fields / sizeof *fields, fields);
 }
 
+static void put_flush(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
+{
+    const int is_last = (int)span->own[IS_LAST];
+    PUT_FIRST(text, "id", span->id);
+    PUT_NEXT(text, "stage", span->own[OF_STAGE]);
+    PUT_NEXT(text, "elements", span->elements);
+    PUT_NEXT(text, "start_ns", start_ns);
+    PUT_NEXT(text, "end_ns", end_ns);
+    PUT_BUT(text, "capacity", span->own[CAPACITY], 0);
+    PUT_BUT(text, "nbytes", span->own[ALL_BYTES], 0);
+    PUT_WORD(text, "dtype", span->text);
+    PUT_BUT(text, "parameters", span->own[PARAMETERS], 0);
+    PUT_WORD(text, "cause", is_last ? NAME("end of backward") : NAME("full"));
+    PUT_BUT(text, "slot", span->own[SLOT], -1);
+    PUT_BUT(text, "step", span->step, -1);
+    PUT_BUT(text, "micro_step", span->micro_step, 0);
+    PUT_WORD(text, "phase", span->phase);
+    PUT_BUT(text, "engine", span->engine, -1);
+    PUT(text, "},\"name\":");
+    put_word(text, is_last ? NAME("flush: end of backward") : NAME("flush: full"));
+}
+
+static const SpanKind flush_span = {"flush", made, put_flush};
+
 static int end(Wrapper *self, Span *span)
 {
     span->own[IS_LAST] = self->hot->in_epilogue;
@@ -161,7 +185,7 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     Context *outer = NULL;
     Span *span = NULL;
     int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
-    if (found > 0 && (thread = thread_key()) != NULL && (span = new_span(hot, made)) != NULL &&
+    if (found > 0 && (thread = thread_key()) != NULL && (span = new_span(hot, &flush_span)) != NULL &&
         next_of(hot->ids, &span->id) == 0)
         outer = begin(hot, thread, span->id);
     if (outer == NULL) {

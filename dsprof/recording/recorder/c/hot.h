@@ -68,11 +68,20 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
 
 typedef struct Span { /* a phase, a step, a flush or a fetch */
     PyObject_HEAD
-    PyObject *(*made)(const struct Span *); /* the record */
+    const struct SpanKind *kind;
     long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
     unsigned long thread;
     PyObject *phase, *text; /* of the scope; a dtype, or who marks steps */
 } Span;
+
+struct Text;
+typedef struct SpanKind {
+    const char *name;                /* `cat` of its lines */
+    PyObject *(*made)(const Span *); /* the record */
+    /* writes a line from behind the bracket of `args` to behind `name`, with times since the start
+       of the trace; NULL: Python does */
+    void (*put)(struct Text *, const Span *, int64_t start_ns, int64_t end_ns);
+} SpanKind;
 
 enum { MOST_HELD = 16, MOST_NUMBERS = 4 };
 
@@ -134,7 +143,11 @@ PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned);
 /* records.c */
 int add_records(PyObject *module);
 Call *new_call(void);
-Span *new_span(const Hot *hot, PyObject *(*made)(const Span *)); /* in the scope of now */
+Span *new_span(const Hot *hot, const SpanKind *kind); /* in the scope of now */
+int call_is_async(Call *call);
+
+/* lines.c */
+int add_lines(PyObject *module);
 
 /* progress.c */
 extern PyMethodDef progress_methods[];

@@ -1,7 +1,7 @@
 /* `Progress`: phases, micro-steps and steps of training. Each is one call with the interpreter lock
    held, so that neither a thread nor a signal handler comes between. */
 
-#include "hot.h"
+#include "lines.h"
 
 enum own { STAGE, SITE_OF_PHASE }; /* of a phase; the stage is set from outside, too */
 enum own_of_step { TAKEN_BEFORE };
@@ -20,6 +20,21 @@ static PyObject *made(const Span *span)
     };
     return made_of(phase_record, sizeof fields / sizeof *fields, fields);
 }
+
+static void put_phase(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
+{
+    text->is_unusual |= is_empty(span->phase);
+    PUT_FIRST(text, "start_ns", start_ns);
+    PUT_NEXT(text, "end_ns", end_ns);
+    PUT_BUT(text, "step", span->step, -1);
+    PUT_BUT(text, "micro_step", span->micro_step, 0);
+    PUT_BUT(text, "engine", span->engine, -1);
+    PUT_BUT(text, "stage", span->own[STAGE], -1);
+    PUT(text, "},\"name\":");
+    put_word(text, span->phase);
+}
+
+static const SpanKind phase_span = {"phase", made, put_phase};
 
 /* Say whether an engine is in a phase; -1 in an error. */
 int is_in_phase(const Hot *hot, PyObject *phase, long long engine)
@@ -50,7 +65,7 @@ Span *enter_phase(Hot *hot, PyObject *phase, long long engine, long long micro_s
     const long long numbers[] = {hot->step > 0 ? hot->step : 0,
                                  micro_step < 0 ? hot->micro_step : micro_step, engine, site};
     move_scope(hot, phase, numbers);
-    Span *entered = new_span(hot, made);
+    Span *entered = new_span(hot, &phase_span);
     if (entered == NULL)
         return NULL;
     entered->start_ns = now;
@@ -137,6 +152,8 @@ static PyObject *made_step(const Span *span)
     return made_of(step_record, sizeof fields / sizeof *fields, fields);
 }
 
+static const SpanKind step_span = {"step", made_step, NULL};
+
 /* (source, engine, micro_steps, taken_before) -> the step that has ended */
 static PyObject *next_step(Hot *hot, PyObject *args)
 {
@@ -144,7 +161,7 @@ static PyObject *next_step(Hot *hot, PyObject *args)
     long long engine, micro_steps, taken_before, now = now_ns();
     if (!PyArg_ParseTuple(args, "ULLL", &source, &engine, &micro_steps, &taken_before))
         return NULL;
-    Span *ended = new_span(hot, made_step);
+    Span *ended = new_span(hot, &step_span);
     if (ended == NULL)
         return NULL;
     ended->step = hot->step > 0 ? hot->step : 0;

@@ -16,11 +16,11 @@ static void *allocated(PyTypeObject *type)
 
 Call *new_call(void) { return allocated(call_type); }
 
-Span *new_span(const Hot *hot, PyObject *(*made)(const Span *))
+Span *new_span(const Hot *hot, const SpanKind *kind)
 {
     Span *span = allocated(span_type);
     if (span != NULL) {
-        span->made = made;
+        span->kind = kind;
         span->step = hot->step;
         span->micro_step = hot->micro_step;
         span->engine = hot->engine;
@@ -32,13 +32,19 @@ Span *new_span(const Hot *hot, PyObject *(*made)(const Span *))
 
 /* Whether the call was asked to return a Work; not asked in training: an attribute of what pybind11
    made is far from all caches. */
-static PyObject *is_async(Call *self, void *unused)
+int call_is_async(Call *call)
 {
-    PyObject *is = PyObject_GetAttr(self->options, NAME("asyncOp"));
-    if (is != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+    int is = is_true(call->options, NAME("asyncOp"));
+    if (is >= 0 || !PyErr_ExceptionMatches(PyExc_AttributeError))
         return is;
     PyErr_Clear();
-    return PyBool_FromLong(self->is_followed);
+    return call->is_followed;
+}
+
+static PyObject *is_async(Call *self, void *unused)
+{
+    int is = call_is_async(self);
+    return is < 0 ? NULL : PyBool_FromLong(is);
 }
 
 static PyObject *reduce_op(Call *self, void *unused)
@@ -95,7 +101,7 @@ static PyObject *made(PyObject *module, PyObject *recorded)
     if (Py_TYPE(recorded) == call_type)
         return made_collective((Call *)recorded, NULL);
     if (Py_TYPE(recorded) == span_type)
-        return ((Span *)recorded)->made((Span *)recorded);
+        return ((Span *)recorded)->kind->made((Span *)recorded);
     return held(recorded);
 }
 

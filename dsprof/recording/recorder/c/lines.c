@@ -1,0 +1,336 @@
+/* Lines of what hooks in C have noted, without an object for each number: equal to the byte to what
+   `dsprof.trace.writing.encode` makes of the records. Whatever is not usual is left to that: a lane
+   that has no name yet, text that JSON escapes, a time too long for a double. */
+
+#include "lines.h"
+
+#include <string.h>
+
+enum {
+    MOST_THREADS = 64,
+    LANES = 100, /* as in encode.py, as is the first one */
+    FIRST_LANE = 1000,
+    MOST_TEXT = 128, /* bytes of a word */
+    MOST_LINE = 4096,
+};
+static const int64_t MOST_NS = INT64_C(1000000000000000); /* 15 digits: each double has one name */
+
+typedef struct {
+    PyObject_HEAD
+    long long rank, start_ns;
+    PyObject *reduce_op_name;
+    char *buffer;
+    Py_ssize_t capacity;
+    int threads, lanes;
+    unsigned long thread_of[MOST_THREADS];
+    long long lane_of[MOST_THREADS];
+    int64_t ends[LANES]; /* of the last collective on each lane */
+} Lines;
+
+/* -- text -------------------------------------------------------------------------------------- */
+
+void put(Text *text, const char *part, size_t length)
+{
+    memcpy(text->at, part, length);
+    text->at += length;
+}
+
+void put_number(Text *text, int64_t number)
+{
+    char digits[20], *first = digits + sizeof digits;
+    uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    do
+        *--first = '0' + left % 10;
+    while ((left /= 10) != 0);
+    if (number < 0)
+        *text->at++ = '-';
+    put(text, first, digits + sizeof digits - first);
+}
+
+/* Write a time in microseconds, as `repr` of a double does. */
+static void put_us(Text *text, int64_t time_ns)
+{
+    uint64_t size_ns = time_ns < 0 ? -(uint64_t)time_ns : (uint64_t)time_ns;
+    text->is_unusual |= size_ns >= (uint64_t)MOST_NS;
+    if (time_ns < 0)
+        *text->at++ = '-';
+    put_number(text, size_ns / 1000);
+    const char rest[] = {'.', '0' + size_ns / 100 % 10, '0' + size_ns / 10 % 10,
+                         '0' + size_ns % 10};
+    size_t length = sizeof rest;
+    while (length > 2 && rest[length - 1] == '0')
+        length--;
+    put(text, rest, length);
+}
+
+void put_word(Text *text, PyObject *word)
+{
+    Py_ssize_t length = 0;
+    const char *from = PyUnicode_AsUTF8AndSize(word, &length);
+    if (from == NULL || length > MOST_TEXT) {
+        PyErr_Clear(); /* of lone surrogates */
+        text->is_unusual = 1;
+        return;
+    }
+    *text->at++ = '"';
+    for (const char *end = from + length; from != end; from++) {
+        text->is_unusual |= *from < ' ' || *from == '"' || *from == '\\' || *from == 127;
+        *text->at++ = *from;
+    }
+    *text->at++ = '"';
+}
+
+int is_empty(PyObject *word) { return PyUnicode_GetLength(word) == 0; }
+
+/* -- lanes ------------------------------------------------------------------------------------- */
+
+/* Return the lane of a thread; 0: it has none yet. */
+static long long lane_of(const Lines *self, unsigned long thread)
+{
+    for (int at = 0; at < self->threads; at++)
+        if (self->thread_of[at] == thread)
+            return self->lane_of[at];
+    return 0;
+}
+
+/* Return the place of the lane that is free for longest. */
+static int free_lane(const Lines *self)
+{
+    int found = 0;
+    for (int at = 1; at < self->lanes; at++)
+        if (self->ends[at] < self->ends[found])
+            found = at;
+    return found;
+}
+
+static int has_free_lane(const Lines *self, int64_t start_ns)
+{
+    return self->lanes == LANES || (self->lanes > 0 && self->ends[free_lane(self)] <= start_ns);
+}
+
+/* (thread, lane) */
+static PyObject *know_thread(Lines *self, PyObject *args)
+{
+    unsigned long thread;
+    long long lane;
+    if (!PyArg_ParseTuple(args, "kL", &thread, &lane))
+        return NULL;
+    if (self->threads < MOST_THREADS) {
+        self->thread_of[self->threads] = thread;
+        self->lane_of[self->threads++] = lane;
+    }
+    Py_RETURN_NONE;
+}
+
+/* (start_ns, end_ns) -> the lane of a collective, and whether it is new */
+static PyObject *collective_lane(Lines *self, PyObject *args)
+{
+    long long start_ns, end_ns;
+    if (!PyArg_ParseTuple(args, "LL", &start_ns, &end_ns))
+        return NULL;
+    int is_new = !has_free_lane(self, start_ns), at = is_new ? self->lanes++ : free_lane(self);
+    self->ends[at] = end_ns;
+    return Py_BuildValue("iO", FIRST_LANE + at, is_new ? Py_True : Py_False);
+}
+
+/* -- lines ------------------------------------------------------------------------------------- */
+
+static void begin_line(Text *text, const char *kind)
+{
+    PUT(text, "{\"cat\":\"");
+    put(text, kind, strlen(kind));
+    PUT(text, "\",\"args\":{");
+}
+
+/* Write what Chrome reads of a span. */
+static void end_line(const Lines *self, Text *text, long long lane, int64_t start_ns,
+                     int64_t end_ns)
+{
+    if (self->rank) {
+        PUT(text, ",\"pid\":");
+        put_number(text, self->rank);
+    }
+    PUT(text, ",\"tid\":");
+    put_number(text, lane);
+    PUT(text, ",\"ts\":");
+    put_us(text, start_ns);
+    PUT(text, ",\"dur\":");
+    put_us(text, end_ns - start_ns);
+    PUT(text, "},\n");
+}
+
+/* Write the name of a reduce op, if a call has one; -1: error. */
+static int put_reduce_op(const Lines *self, Text *text, Call *call)
+{
+    if (!call->names_op)
+        return 0;
+    PyObject *name = PyObject_CallFunctionObjArgs(self->reduce_op_name, call->options, NULL);
+    if (name == NULL)
+        return -1;
+    if (!is_empty(name)) {
+        PUT(text, ",\"reduce_op\":");
+        put_word(text, name);
+    }
+    Py_DECREF(name);
+    return 0;
+}
+
+static int64_t since(int64_t time_ns, int64_t start_ns) { return time_ns ? time_ns - start_ns : 0; }
+
+/* 1: written, 0: it is unusual, -1: error. */
+static int put_call(Lines *self, Text *text, Call *call)
+{
+    int64_t start_ns = self->start_ns, issue_ns = call->issue_ns - start_ns;
+    int64_t return_ns = since(call->return_ns, start_ns), done_ns = since(call->done_ns, start_ns);
+    int64_t waited_ns = since(call->waited_ns, start_ns);
+    int64_t end_ns = done_ns ? done_ns : waited_ns ? waited_ns : return_ns;
+    long long thread = lane_of(self, call->thread);
+    if (!thread || !has_free_lane(self, issue_ns) || is_empty(call->op))
+        return 0;
+    int is_async = call_is_async(call);
+    if (is_async < 0)
+        return -1;
+    begin_line(text, "comm");
+    PUT_FIRST(text, "id", call->id);
+    PUT_NEXT(text, "group", call->group);
+    PUT_NEXT(text, "seq", call->seq);
+    PUT_NEXT(text, "nbytes", call->nbytes);
+    PUT_NEXT(text, "elements", call->elements);
+    PUT_NEXT(text, "issue_ns", issue_ns);
+    PUT_BUT(text, "tensors", call->tensors, 1);
+    PUT_WORD(text, "dtype", call->dtype);
+    PUT_WORD(text, "requested", call->requested);
+    PUT_BUT(text, "request", call->request, 0);
+    PUT_FLAG(text, "is_async", is_async);
+    if (put_reduce_op(self, text, call) < 0)
+        return -1;
+    PUT_BUT(text, "site", call->site, 0);
+    PUT_BUT(text, "step", call->step, -1);
+    PUT_BUT(text, "micro_step", call->micro_step, 0);
+    PUT_WORD(text, "phase", call->phase);
+    PUT_BUT(text, "engine", call->engine, -1);
+    PUT_BUT(text, "flush", call->flush, 0);
+    PUT_BUT(text, "fetch", call->fetch, 0);
+    PUT_BUT(text, "coalesced", call->coalesced, 0);
+    PUT_NEXT(text, "thread", thread);
+    PUT_BUT(text, "return_ns", return_ns, 0);
+    PUT_BUT(text, "stream", call->stream, 0);
+    PUT_BUT(text, "pending_ns", since(call->pending_ns, start_ns), 0);
+    PUT_BUT(text, "done_ns", done_ns, 0);
+    PUT_BUT(text, "wait_ns", since(call->wait_ns, start_ns), 0);
+    PUT_BUT(text, "waited_ns", waited_ns, 0);
+    PUT_BUT(text, "blocked_ns", call->blocked_ns, 0);
+    PUT_BUT(text, "waits", call->waits, 0);
+    PUT_FLAG(text, "captured", call->captured);
+    PUT_FLAG(text, "is_estimated", call->is_estimated);
+    PUT(text, "},\"name\":");
+    put_word(text, call->op);
+    int at = free_lane(self);
+    end_line(self, text, FIRST_LANE + at, issue_ns, end_ns);
+    if (!text->is_unusual)
+        self->ends[at] = end_ns;
+    return !text->is_unusual;
+}
+
+static int put_span(Lines *self, Text *text, const Span *span)
+{
+    long long lane = lane_of(self, span->thread);
+    if (!lane || !span->end_ns || span->kind->put == NULL)
+        return 0;
+    int64_t start_ns = span->start_ns - self->start_ns, end_ns = span->end_ns - self->start_ns;
+    begin_line(text, span->kind->name);
+    span->kind->put(text, span, start_ns, end_ns);
+    end_line(self, text, lane, start_ns, end_ns);
+    return !text->is_unusual;
+}
+
+static int make_room(Lines *self, Text *text)
+{
+    Py_ssize_t used = text->at - self->buffer;
+    if (self->capacity - used >= MOST_LINE)
+        return 0;
+    Py_ssize_t capacity = 2 * self->capacity + MOST_LINE;
+    char *buffer = PyMem_Realloc(self->buffer, capacity);
+    if (buffer == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->buffer = buffer;
+    self->capacity = capacity;
+    text->at = buffer + used;
+    return 0;
+}
+
+/* Write the line of the first record, and take it out. 1: written, 0: not one that is written
+   here, -1: error. */
+static int put_first(Lines *self, Text *text, PyObject *records, long long *step)
+{
+    PyObject *first = make_room(self, text) < 0 ? NULL : PySequence_GetItem(records, 0);
+    if (first == NULL)
+        return -1;
+    char *before = text->at;
+    int is_put = Py_TYPE(first) == call_type   ? put_call(self, text, (Call *)first)
+                 : Py_TYPE(first) == span_type ? put_span(self, text, (Span *)first)
+                                               : 0;
+    if (is_put > 0 && PySequence_DelItem(records, 0) < 0)
+        is_put = -1;
+    if (is_put > 0)
+        *step = Py_TYPE(first) == call_type ? ((Call *)first)->step : ((Span *)first)->step;
+    else
+        text->at = before;
+    Py_DECREF(first);
+    return is_put;
+}
+
+/* (records, most) -> lines, how many, and the step of the last one */
+static PyObject *take(Lines *self, PyObject *args)
+{
+    PyObject *records;
+    Py_ssize_t most, count = 0;
+    long long step = -1;
+    int is_put = 1;
+    if (!PyArg_ParseTuple(args, "On", &records, &most))
+        return NULL;
+    Text text = {self->buffer, 0};
+    while (count < most && (is_put = put_first(self, &text, records, &step)) > 0)
+        count++;
+    if (is_put < 0)
+        return NULL;
+    return Py_BuildValue("y#nL", self->buffer, text.at - self->buffer, count, step);
+}
+
+static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
+{
+    PyObject *name, *old = self->reduce_op_name;
+    if (!PyArg_ParseTuple(args, "LLO", &self->rank, &self->start_ns, &name))
+        return -1;
+    self->reduce_op_name = held(name);
+    Py_XDECREF(old);
+    return 0;
+}
+
+static void lines_dealloc(Lines *self)
+{
+    Py_CLEAR(self->reduce_op_name);
+    PyMem_Free(self->buffer);
+    free_of_heap_type((PyObject *)self);
+}
+
+static PyMethodDef lines_methods[] = {
+    {"take", (PyCFunction)take, METH_VARARGS,
+     "Take the first records that are written here, at most so many, out of a deque; return their"
+     " lines, how many, and the step of the last one."},
+    {"collective_lane", (PyCFunction)collective_lane, METH_VARARGS,
+     "Return the lane of a collective from its start to its end, and whether it is new."},
+    {"know_thread", (PyCFunction)know_thread, METH_VARARGS, "Know the lane of a thread."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot lines_slots[] = {
+    {Py_tp_init, lines_init},       {Py_tp_dealloc, lines_dealloc},
+    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (rank, start_ns, reduce_op_name)."},
+    {0, NULL},
+};
+static PyType_Spec lines_spec = {"dsprof.recording.recorder._hot.Lines", sizeof(Lines), 0,
+                                 Py_TPFLAGS_DEFAULT, lines_slots};
+
+int add_lines(PyObject *module) { return add_type(module, "Lines", &lines_spec) ? 0 : -1; }

@@ -1,0 +1,109 @@
+"""Lines that C writes are those that Python would write, to the byte.
+
+`handed_over` compares them for all that the hooks of other tests record.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dsprof.hooks.torch.steps import TrainingLoopHook
+from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.recording.recorder.hot_state import compiled
+from dsprof.recording.recorder.recorder import Recorder
+from dsprof.trace.schema import Step
+from dsprof.trace.writing.encode import Encoder
+from tests.handed_over import handed_over, lines_in_c, lines_in_python
+
+Install = Callable[..., Recorder]
+RANDOM = random.Random(4)
+TIMES = ("issue_ns", "return_ns", "pending_ns", "done_ns", "wait_ns", "waited_ns", "blocked_ns")
+OTHERS = (
+    *("id", "group", "seq", "nbytes", "elements", "tensors", "request", "site", "step", "waits"),
+    *("micro_step", "engine", "flush", "fetch", "coalesced", "stream"),
+)
+NUMBERS = (-1, 0, 1, 2, 9, 10, 99, 100, 1 << 31, (1 << 63) - 1, -(1 << 63))
+WORDS = ("", "float32", "a b", 'a "quoted" one', "back\\slash", "tab\t", "ä", "\x7f", "x" * 200)
+
+
+def calls(install: Install, count: int = 1) -> list[Any]:
+    """Return collectives as a hook in C has noted them."""
+    recorder = install(ProcessGroupHook, TrainingLoopHook)
+    while len(recorder.outbox.records) < count + 1:
+        dist.all_reduce(torch.zeros(4), async_op=True).wait()
+    noted = list(recorder.outbox.records)[1:]  # the first one of a process may be left to Python
+    assert {type(one).__name__ for one in noted} == {"Call"}
+    return noted
+
+
+def time_ns() -> int:
+    size = 10 ** RANDOM.randrange(17)
+    return RANDOM.choice((0, 1, 999, 1000, 1001, RANDOM.randrange(size), RANDOM.randrange(size)))
+
+
+def test_any_number_and_any_word(install: Install) -> None:
+    noted = calls(install, 400)
+    for one in noted:
+        for name in TIMES:
+            setattr(one, name, time_ns())
+        for name in RANDOM.sample(OTHERS, 4):
+            setattr(one, name, RANDOM.choice(NUMBERS))
+        setattr(one, RANDOM.choice(("dtype", "requested", "phase", "op")), RANDOM.choice(WORDS))
+        one.captured = RANDOM.random() < 0.1
+        one.is_estimated = RANDOM.random() < 0.1
+        one.thread = RANDOM.randrange(1, 80)
+    assert lines_in_c(noted, rank=3) == lines_in_python(noted, rank=3)
+
+
+def test_collectives_that_overlap_are_on_lanes_of_their_own(install: Install) -> None:
+    noted = calls(install, 300)
+    for number, one in enumerate(noted):
+        one.issue_ns, one.done_ns = 1 + number // 3, 2 + number * (7 if number < 150 else 1)
+    assert lines_in_c(noted) == lines_in_python(noted)
+    names = [line for line in lines_in_c(noted) if b"collectives 100" in line]
+    assert len(names) == 1
+
+
+def test_the_usual_collective_is_written_in_c(install: Install) -> None:
+    noted = deque(calls(install, 20))
+    encoder = Encoder(0, 1, str, lines_in_c=compiled and compiled.Lines)
+    assert encoder.in_c.take(noted, 5) == (b"", 0, -1)  # its lanes have no name yet
+    encoder.record(noted.popleft().__copy__())
+    noted.insert(7, Step(3, 1, 2))
+    data, count, step = encoder.in_c.take(noted, 5)
+    assert (data.count(b",\n"), count, step, len(noted)) == (5, 5, -1, 15)
+    assert encoder.in_c.take(noted, 99)[1:] == (2, -1)
+    assert encoder.in_c.take(noted, 99)[1:] == (0, -1)  # a step is not one of them
+    assert isinstance(noted[0], Step)
+
+
+def test_a_name_that_cannot_be_told_is_an_error(install: Install) -> None:
+    def fail(options: Any) -> str:
+        raise LookupError(options)
+
+    assert compiled is not None
+    noted = deque(calls(install, 2))
+    encoder = Encoder(0, 1, str, lines_in_c=compiled.Lines)
+    encoder.record(noted.popleft().__copy__())
+    failing = compiled.Lines(0, 1, fail)
+    failing.collective_lane(1, 2)
+    failing.know_thread(noted[0].thread, 2)
+    with pytest.raises(LookupError):
+        failing.take(noted, 1)
+    assert len(noted) == 1
+
+
+def test_phases_are_written_in_c_but_for_their_names(install: Install) -> None:
+    recorder = install(TrainingLoopHook)
+    progress = recorder.progress
+    progress.leave(progress.enter("forward", 2, 1))
+    progress.leave(progress.enter("backward"))
+    progress.leave(progress.enter('of "mine"'))
+    assert [phase.name for phase in handed_over(recorder)] == ["forward", "backward", 'of "mine"']
