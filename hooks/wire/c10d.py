@@ -369,7 +369,7 @@ class ProcessGroupHook(_WireHook):
             *(op.name, self.groups.state, DTYPES),
             *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
             *(recorder.in_flight.poll, raise_if_of_signal_handler),
-            *(_WITH_OP if "reduce" in op.name else None, self.layers.noted_below),
+            *(_WITH_OP if "reduce" in op.name else None, _NAMES, self.layers.noted_below),
             *(torch.Tensor, dist.ProcessGroup),
         )
         numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)
@@ -459,6 +459,20 @@ _OP_NAMES: dict[int, str] = {
 }
 
 
+def _names_by_hash() -> tuple[str, ...]:
+    """Return the names of reduce ops whose hash is their number, from 0 on: to compare them, or to
+    ask them for it, takes several times as long."""
+    names: list[str] = []
+    for name, op in dist.ReduceOp.RedOpType.__members__.items():
+        if name == "PREMUL_SUM" or hash(dist.ReduceOp(op)) != len(names) or op.value != len(names):
+            break
+        names.append(name)
+    return tuple(names)
+
+
+_NAMES = _names_by_hash()
+
+
 def reduce_op_name(value: Any) -> str:
     """Return the name of what an operation got as its reduce op: "SUM", "MAX"..., "" for none.
 
@@ -467,6 +481,8 @@ def reduce_op_name(value: Any) -> str:
     """
     if value is None:
         return ""
+    if type(value) is str:  # a hook in C has asked
+        return value
     if type(value) is int:  # from a kernel in C++
         return _OP_NAMES.get(value, "")
     value = getattr(value, "reduceOp", value)  # of the options that a method got

@@ -55,7 +55,7 @@ def test_any_number_and_any_word(install: Install) -> None:
             setattr(one, name, time_ns())
         for name in RANDOM.sample(OTHERS, 4):
             setattr(one, name, RANDOM.choice(NUMBERS))
-        setattr(one, RANDOM.choice(("dtype", "requested", "phase", "op")), RANDOM.choice(WORDS))
+        setattr(one, RANDOM.choice(("dtype", "requested", "phase", "op", "reduce_op")), RANDOM.choice(WORDS))
         one.captured = RANDOM.random() < 0.1
         one.is_estimated = RANDOM.random() < 0.1
         one.thread = RANDOM.randrange(1, 80)
@@ -82,22 +82,6 @@ def test_the_usual_collective_is_written_in_c(install: Install) -> None:
     assert encoder.in_c.take(noted, 99)[1:] == (2, -1)
     assert encoder.in_c.take(noted, 99)[1:] == (0, -1)  # a step is not one of them
     assert isinstance(noted[0], Step)
-
-
-def test_a_name_that_cannot_be_told_is_an_error(install: Install) -> None:
-    def fail(options: Any) -> str:
-        raise LookupError(options)
-
-    assert compiled is not None
-    noted = deque(calls(install, 2))
-    encoder = Encoder(0, 1, str, lines_in_c=compiled.Lines)
-    encoder.record(noted.popleft().__copy__())
-    failing = compiled.Lines(0, 1, fail)
-    failing.collective_lane(1, 2)
-    failing.know_thread(noted[0].thread, 2)
-    with pytest.raises(LookupError):
-        failing.take(noted, 1)
-    assert len(noted) == 1
 
 
 def test_phases_are_written_in_c_but_for_their_names(install: Install) -> None:

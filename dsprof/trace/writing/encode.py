@@ -46,10 +46,10 @@ class Encoder:
         start_ns: int,
         reduce_op_name: Callable[[Any], str],
         disclose: Callable[[str], str] = str,
-        lines_in_c: Callable[[int, int, Callable[[Any], str]], Any] | None = None,
+        lines_in_c: Callable[[int, int], Any] | None = None,
     ) -> None:
         """`lines_in_c` makes what writes the lines of records that hooks noted in C."""
-        self.in_c = lines_in_c and lines_in_c(rank, start_ns, reduce_op_name)
+        self.in_c = lines_in_c and lines_in_c(rank, start_ns)
         self._rank = rank
         self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
         self._start_ns = start_ns

@@ -11,6 +11,7 @@ enum held {
     POLL,       /* InFlight.poll, */
     CHECK,      /* and what raises an error again if a signal handler of the user raised it */
     WITH_OP,    /* types that name a reduce op; None: this operation has none */
+    OP_NAMES,   /* of reduce ops, by their hash */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
     PLAIN_GROUP,
@@ -25,11 +26,13 @@ enum number {
     FIRST_TIMED,  /* the first time at this one */
 };
 
-typedef struct {
-    PyObject *dtype; /* borrowed, and only compared */
+typedef struct { /* what is read of the arguments of a call */
+    PyObject *dtype;     /* borrowed, and only compared */
+    PyObject *reduce_op; /* its name, borrowed from `OP_NAMES`; NULL: none */
     int64_t nbytes, elements;
     Py_ssize_t tensors;
-} Sizes;
+    int is_async; /* -1: not said */
+} Asked;
 
 /* Know a dtype: the one of the last call, or another. 1: known, 0: it has no name, -1: error. */
 static int see_dtype(Wrapper *self, PyObject *dtype)
@@ -51,7 +54,7 @@ static int see_dtype(Wrapper *self, PyObject *dtype)
 }
 
 /* Add a tensor; 1: it is a plain one, dense and on the host; 0: it is not; -1: error. */
-static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
+static int measure(Wrapper *self, PyObject *tensor, Asked *asked)
 {
     int64_t nbytes;
     if ((PyObject *)Py_TYPE(tensor) != self->held[PLAIN_TENSOR])
@@ -70,24 +73,24 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
         PyErr_Clear(); /* a sparse tensor has none */
         return 0;
     }
-    sizes->dtype = dtype;
-    sizes->nbytes += nbytes;
-    sizes->elements += nbytes / self->seen.collective.item_bytes;
-    sizes->tensors++;
+    asked->dtype = dtype;
+    asked->nbytes += nbytes;
+    asked->elements += nbytes / self->seen.collective.item_bytes;
+    asked->tensors++;
     return 1;
 }
 
 /* As `measure`, of all tensors of a call. */
-static int measure_all(Wrapper *self, PyObject *args, Sizes *sizes)
+static int measure_all(Wrapper *self, PyObject *args, Asked *asked)
 {
     PyObject *sized = PyTuple_GetItem(args, self->numbers[SIZED_AT]);
     if (!self->numbers[TAKES_LIST])
-        return measure(self, sized, sizes);
+        return measure(self, sized, asked);
     if (!PyList_CheckExact(sized))
         return 0;
     int is_usual = 0;
     for (Py_ssize_t at = 0; at < PyList_Size(sized); at++)
-        if ((is_usual = measure(self, PyList_GetItem(sized, at), sizes)) <= 0)
+        if ((is_usual = measure(self, PyList_GetItem(sized, at), asked)) <= 0)
             break;
     return is_usual;
 }
@@ -125,10 +128,18 @@ static int find_group(Wrapper *self, PyObject *group)
     return failed ? -1 : 0;
 }
 
-/* Know the type of the last argument: options, which may name a reduce op, or a tensor. */
-static int see_options(Wrapper *self, PyObject *last)
+static char has(PyTypeObject *type, PyObject *name)
 {
-    PyTypeObject *type = Py_TYPE(last);
+    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
+    if (found == NULL)
+        PyErr_Clear();
+    Py_XDECREF(found);
+    return found != NULL;
+}
+
+/* Know the type of the last argument: options, a reduce op, or a tensor. */
+static int see_options(Wrapper *self, PyTypeObject *type)
+{
     if (self->seen.collective.options == type)
         return 0;
     int names_op = self->held[WITH_OP] == Py_None
@@ -136,17 +147,37 @@ static int see_options(Wrapper *self, PyObject *last)
                        : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
     if (names_op < 0)
         return -1;
-    PyObject *async_op = PyObject_GetAttr((PyObject *)type, NAME("asyncOp"));
-    if (async_op == NULL)
-        PyErr_Clear();
-    self->seen.collective.names_op = names_op;
-    self->seen.collective.are_options = names_op || async_op != NULL;
+    self->seen.collective.names_op = (char)names_op;
+    self->seen.collective.has_op = names_op && has(type, NAME("reduceOp"));
+    self->seen.collective.has_async = has(type, NAME("asyncOp"));
     self->seen.collective.options = type; /* only compared */
-    Py_XDECREF(async_op);
     return 0;
 }
 
-static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *sizes)
+/* Read the last argument, before the call: torch has just filled it in, and the call would evict
+   it. 1: it is usual, 0: it is not, -1: error. */
+static int read_options(Wrapper *self, PyObject *args, Asked *asked)
+{
+    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
+    if (see_options(self, Py_TYPE(last)) < 0)
+        return -1;
+    asked->is_async = -1;
+    if (self->seen.collective.has_async && (asked->is_async = is_true(last, NAME("asyncOp"))) < 0)
+        return -1;
+    if (!self->seen.collective.names_op)
+        return 1;
+    PyObject *op =
+        self->seen.collective.has_op ? PyObject_GetAttr(last, NAME("reduceOp")) : held(last);
+    Py_hash_t number = op == NULL ? -1 : PyObject_Hash(op);
+    Py_XDECREF(op);
+    if (PyErr_Occurred())
+        return -1;
+    int is_known = number >= 0 && number < PyTuple_Size(self->held[OP_NAMES]);
+    asked->reduce_op = is_known ? PyTuple_GetItem(self->held[OP_NAMES], number) : NULL;
+    return is_known;
+}
+
+static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Asked *asked)
 {
     const Hot *hot = self->hot;
     if (!is_live(self) || hot->device != Py_None || PyTuple_Size(hot->followers) != 0 ||
@@ -156,7 +187,8 @@ static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *size
     PyObject *group = PyTuple_GetItem(args, 0);
     if ((PyObject *)Py_TYPE(group) != self->held[PLAIN_GROUP])
         return 0;
-    return measure_all(self, args, sizes);
+    int is_plain = measure_all(self, args, asked);
+    return is_plain <= 0 ? is_plain : read_options(self, args, asked);
 }
 
 /* Whether a kernel in the dispatcher has recorded the call: another thread may have brought kernels
@@ -179,8 +211,7 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Keep a call that is in flight where its wait will find it. Calls that are waited for at once are
-   kept alike: only their options tell them apart, and those are far from all caches. */
+/* Keep a call that is in flight where its wait will find it, also one that is waited for at once. */
 static int follow(Hot *hot, PyObject *work, Call *call)
 {
     PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, (PyObject *)call);
@@ -233,18 +264,17 @@ static int find_site(Wrapper *self, const Context *context, long long *site)
 }
 
 /* Number a call, and fill in what is known of it; NULL in an error. */
-static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *context,
-                  PyObject *dtype_name, long long site)
+static Call *made(Wrapper *self, const Asked *asked, Context *context, PyObject *dtype_name,
+                  long long site)
 {
     const Hot *hot = self->hot;
-    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
-    Call *call = see_options(self, last) < 0 ? NULL : new_call();
+    Call *call = new_call();
     if (call == NULL)
         return NULL;
     call->op = held(self->held[OP]);
     call->dtype = held(dtype_name);
     call->requested = held(context->requested);
-    call->options = held(self->seen.collective.are_options ? last : Py_None);
+    call->reduce_op = held(asked->reduce_op == NULL ? Py_None : asked->reduce_op);
     call->phase = held(hot->phase);
     call->outputs = PyTuple_New(0); /* the one that there is */
     call->group = self->seen.collective.group;
@@ -253,10 +283,9 @@ static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *co
         return NULL;
     }
     context->wire_ops++;
-    call->nbytes = sizes->nbytes;
-    call->elements = sizes->elements;
-    call->tensors = sizes->tensors;
-    call->names_op = self->seen.collective.names_op;
+    call->nbytes = asked->nbytes;
+    call->elements = asked->elements;
+    call->tensors = asked->tensors;
     call->request = context->request;
     call->flush = context->flush;
     call->fetch = context->fetch;
@@ -269,7 +298,7 @@ static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *co
     return call;
 }
 
-static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *work, int64_t issue_ns,
+static int note(Wrapper *self, PyObject *args, const Asked *asked, PyObject *work, int64_t issue_ns,
                 int64_t return_ns)
 {
     Hot *hot = self->hot;
@@ -291,15 +320,16 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     context = context_of(hot, thread); /* looking for the site runs Python */
     /* Only now: while the call ran, another thread may have called for another group or dtype. */
     if (context == NULL || find_group(self, PyTuple_GetItem(args, 0)) < 0 ||
-        see_dtype(self, sizes->dtype) <= 0)
+        see_dtype(self, asked->dtype) <= 0)
         goto done;
     const long long kind = self->seen.collective.kind;
-    call = made(self, args, sizes, context, self->seen.collective.dtype_name, site);
+    call = made(self, asked, context, self->seen.collective.dtype_name, site);
     if (call == NULL)
         goto done;
     call->issue_ns = issue_ns;
     call->return_ns = return_ns;
     call->is_followed = work != Py_None;
+    call->is_async = asked->is_async < 0 ? call->is_followed : asked->is_async;
     const int64_t told[CALL_WORDS] = {
         call->id, call->seq, call->group, kind, call->nbytes, issue_ns, site, call->step,
         call->is_followed ? 0 : return_ns, (int64_t)call->thread,
@@ -321,11 +351,11 @@ done:
 
 PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
 {
-    Sizes sizes = {0};
+    Asked asked = {0};
     Hot *hot = self->hot;
     int is_timed = ++hot->calls % self->numbers[TIMED_EVERY] == self->numbers[FIRST_TIMED];
     int64_t taken_ns = is_timed ? -thread_cpu_ns() : 0;
-    int usual = is_usual(self, args, kwargs, &sizes);
+    int usual = is_usual(self, args, kwargs, &asked);
     if (usual < 0 && give_up(self) < 0)
         return NULL;
     if (usual <= 0)
@@ -339,7 +369,7 @@ PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
     int64_t return_ns = now_ns();
     if (is_timed)
         taken_ns -= thread_cpu_ns();
-    if (note(self, args, &sizes, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
+    if (note(self, args, &asked, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
         Py_CLEAR(work);
     if (is_timed) {
         hot->samples++;

@@ -18,7 +18,6 @@ static const int64_t MOST_NS = INT64_C(1000000000000000); /* 15 digits: each dou
 typedef struct {
     PyObject_HEAD
     long long rank, start_ns;
-    PyObject *reduce_op_name;
     char *buffer;
     Py_ssize_t capacity;
     int threads, lanes;
@@ -159,25 +158,9 @@ static void end_line(const Lines *self, Text *text, long long lane, int64_t star
     PUT(text, "},\n");
 }
 
-/* Write the name of a reduce op, if a call has one; -1: error. */
-static int put_reduce_op(const Lines *self, Text *text, Call *call)
-{
-    if (!call->names_op)
-        return 0;
-    PyObject *name = PyObject_CallFunctionObjArgs(self->reduce_op_name, call->options, NULL);
-    if (name == NULL)
-        return -1;
-    if (!is_empty(name)) {
-        PUT(text, ",\"reduce_op\":");
-        put_word(text, name);
-    }
-    Py_DECREF(name);
-    return 0;
-}
-
 static int64_t since(int64_t time_ns, int64_t start_ns) { return time_ns ? time_ns - start_ns : 0; }
 
-/* 1: written, 0: it is unusual, -1: error. */
+/* Say whether it could be written. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
     int64_t start_ns = self->start_ns, issue_ns = call->issue_ns - start_ns;
@@ -187,9 +170,6 @@ static int put_call(Lines *self, Text *text, Call *call)
     long long thread = lane_of(self, call->thread);
     if (!thread || !has_free_lane(self, issue_ns) || is_empty(call->op))
         return 0;
-    int is_async = call_is_async(call);
-    if (is_async < 0)
-        return -1;
     begin_line(text, "comm");
     PUT_FIRST(text, "id", call->id);
     PUT_NEXT(text, "group", call->group);
@@ -201,9 +181,9 @@ static int put_call(Lines *self, Text *text, Call *call)
     PUT_WORD(text, "dtype", call->dtype);
     PUT_WORD(text, "requested", call->requested);
     PUT_BUT(text, "request", call->request, 0);
-    PUT_FLAG(text, "is_async", is_async);
-    if (put_reduce_op(self, text, call) < 0)
-        return -1;
+    PUT_FLAG(text, "is_async", call->is_async);
+    if (call->reduce_op != Py_None)
+        PUT_WORD(text, "reduce_op", call->reduce_op);
     PUT_BUT(text, "site", call->site, 0);
     PUT_BUT(text, "step", call->step, -1);
     PUT_BUT(text, "micro_step", call->micro_step, 0);
@@ -301,17 +281,11 @@ static PyObject *take(Lines *self, PyObject *args)
 
 static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *name, *old = self->reduce_op_name;
-    if (!PyArg_ParseTuple(args, "LLO", &self->rank, &self->start_ns, &name))
-        return -1;
-    self->reduce_op_name = held(name);
-    Py_XDECREF(old);
-    return 0;
+    return PyArg_ParseTuple(args, "LL", &self->rank, &self->start_ns) ? 0 : -1;
 }
 
 static void lines_dealloc(Lines *self)
 {
-    Py_CLEAR(self->reduce_op_name);
     PyMem_Free(self->buffer);
     free_of_heap_type((PyObject *)self);
 }
@@ -327,7 +301,7 @@ static PyMethodDef lines_methods[] = {
 };
 static PyType_Slot lines_slots[] = {
     {Py_tp_init, lines_init},       {Py_tp_dealloc, lines_dealloc},
-    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (rank, start_ns, reduce_op_name)."},
+    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (rank, start_ns)."},
     {0, NULL},
 };
 static PyType_Spec lines_spec = {"dsprof.recording.recorder._hot.Lines", sizeof(Lines), 0,
