@@ -38,7 +38,7 @@ def lines_in_c(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
     encoder = Encoder(rank, _START_NS, reduce_op_name, lines_in_c=compiled.Lines)
     left, found = deque(noted), list[bytes]()
     while left:
-        data, count, _ = encoder.in_c.take(left, len(left))
+        data, count, *_ = encoder.in_c.take(left, len(left), False)
         lines = data.splitlines()
         assert len(lines) == count
         found += [line.removesuffix(b",") for line in lines]

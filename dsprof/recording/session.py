@@ -161,7 +161,7 @@ class Session:
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
             last_step=self.last_step,
-            lines_in_c=compiled and compiled.Lines,
+            lines_in_c=None if compiled is None else compiled.Lines,
         )
         folder = Path(config.out)
         if self._capture is not None:

@@ -587,7 +587,8 @@ class Kind(NamedTuple):
     what: str = ""  # where the first sentence of the record does not say it
 
 
-COMM, OPEN, PHASE, USER, HOOKS, INDEX = "comm", "open", "phase", "user", "hooks", "index"
+COMM, OPEN, PHASE, FLUSH = "comm", "open", "phase", "flush"
+USER, HOOKS, INDEX = "user", "hooks", "index"
 METADATA = "__metadata"
 
 _LATER = "at a later step end"
@@ -652,7 +653,7 @@ KINDS: Final = (
         label=lambda step: f"step {step.step}",
     ),
     Kind(
-        "flush",
+        FLUSH,
         Flush,
         "at its end",
         "flushes",

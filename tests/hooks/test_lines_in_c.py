@@ -10,16 +10,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.hooks.wire.c10d import ProcessGroupHook, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Step
 from dsprof.trace.writing.encode import Encoder
+from dsprof.trace.writing.writer import NOTHING_TAKEN
 from tests.handed_over import handed_over, lines_in_c, lines_in_python
 
 Install = Callable[..., Recorder]
@@ -29,6 +29,7 @@ OTHERS = (
     *("id", "group", "seq", "nbytes", "elements", "tensors", "request", "site", "step", "waits"),
     *("micro_step", "engine", "flush", "fetch", "coalesced", "stream"),
 )
+TEXTS = ("dtype", "requested", "phase", "op", "reduce_op")
 NUMBERS = (-1, 0, 1, 2, 9, 10, 99, 100, 1 << 31, (1 << 63) - 1, -(1 << 63))
 WORDS = ("", "float32", "a b", 'a "quoted" one', "back\\slash", "tab\t", "ä", "\x7f", "x" * 200)
 
@@ -55,7 +56,11 @@ def test_any_number_and_any_word(install: Install) -> None:
             setattr(one, name, time_ns())
         for name in RANDOM.sample(OTHERS, 4):
             setattr(one, name, RANDOM.choice(NUMBERS))
-        setattr(one, RANDOM.choice(("dtype", "requested", "phase", "op", "reduce_op")), RANDOM.choice(WORDS))
+        setattr(
+            one,
+            RANDOM.choice(TEXTS),
+            RANDOM.choice(WORDS),
+        )
         one.captured = RANDOM.random() < 0.1
         one.is_estimated = RANDOM.random() < 0.1
         one.thread = RANDOM.randrange(1, 80)
@@ -71,17 +76,53 @@ def test_collectives_that_overlap_are_on_lanes_of_their_own(install: Install) ->
     assert len(names) == 1
 
 
+def encoder_of(noted: deque[Any]) -> Encoder:
+    """Return one that has a lane for what is noted, and take out the first."""
+    encoder = Encoder(0, 1, reduce_op_name, lines_in_c=compiled and compiled.Lines)
+    assert encoder.in_c.take(noted, 5, False) == NOTHING_TAKEN  # its lanes have no name yet
+    first = noted.popleft().__copy__()
+    first.done_ns = 2
+    encoder.record(first)
+    return encoder
+
+
 def test_the_usual_collective_is_written_in_c(install: Install) -> None:
     noted = deque(calls(install, 20))
-    encoder = Encoder(0, 1, str, lines_in_c=compiled and compiled.Lines)
-    assert encoder.in_c.take(noted, 5) == (b"", 0, -1)  # its lanes have no name yet
-    encoder.record(noted.popleft().__copy__())
+    take = encoder_of(noted).in_c.take
     noted.insert(7, Step(3, 1, 2))
-    data, count, step = encoder.in_c.take(noted, 5)
-    assert (data.count(b",\n"), count, step, len(noted)) == (5, 5, -1, 15)
-    assert encoder.in_c.take(noted, 99)[1:] == (2, -1)
-    assert encoder.in_c.take(noted, 99)[1:] == (0, -1)  # a step is not one of them
+    data, *others = take(noted, 5, False)
+    assert (data.count(b",\n"), *others, len(noted)) == (5, 5, -1, (), 15)
+    assert take(noted, 99, False)[1:] == (2, -1, ())
+    assert take(noted, 99, False) == NOTHING_TAKEN  # a step is not one of them
     assert isinstance(noted[0], Step)
+    noted.popleft()
+    assert take(noted, 99, False)[1] == 12
+    assert take(noted, 99, False) == NOTHING_TAKEN
+
+
+def test_sums_are_of_one_step(install: Install) -> None:
+    noted = deque(calls(install, 9))
+    take = encoder_of(noted).in_c.take
+    for number, one in enumerate(noted):
+        one.step, one.nbytes, one.blocked_ns = number // 4, 10, number
+        one.issue_ns, one.done_ns, one.waited_ns = 100, 100, 150
+        one.is_async = number % 2 == 1
+        one.op = ("all_reduce", "broadcast")[number == 2]
+    assert take(noted, 99, True)[1:] == (
+        *(4, 0),
+        (("comm", "all_reduce", 3, 30, 4, 54), ("comm", "broadcast", 1, 10, 2, 50)),
+    )
+    assert take(noted, 2, True)[1:] == (2, 1, (("comm", "all_reduce", 2, 20, 9, 55),))
+    assert [one.step for one in noted] == [1, 1]
+
+
+def test_of_many_names_the_last_ones_wait(install: Install) -> None:
+    noted = deque(calls(install, 40))
+    take = encoder_of(noted).in_c.take
+    for number, one in enumerate(noted):
+        one.op = f"op {number}"
+    sums = [one for _ in range(3) for one in take(noted, 99, True)[3]]
+    assert [name for _, name, *_ in sums] == [f"op {number}" for number in range(39)]
 
 
 def test_phases_are_written_in_c_but_for_their_names(install: Install) -> None:

@@ -32,7 +32,9 @@ from dsprof.trace.rolling.parts import (
 )
 from dsprof.trace.rolling.rollups import RollUps
 from dsprof.trace.schema import (
+    COMM,
     LATE_STEPS,
+    PHASE,
     SCOPES,
     Collective,
     Header,
@@ -47,7 +49,15 @@ from dsprof.trace.schema import (
     Step,
     StepTotals,
 )
-from dsprof.trace.writing.writer import CHUNK_RECORDS, Source, TraceWriter, Window, write_all
+from dsprof.trace.writing.last_step import Sum
+from dsprof.trace.writing.writer import (
+    CHUNK_RECORDS,
+    EVERYTHING,
+    NOTHING_TAKEN,
+    Source,
+    TraceWriter,
+    write_all,
+)
 
 _JUDGED_TOGETHER = 32
 """Steps: together they take half the CPU time; more could have left the tails of a small budget."""
@@ -110,22 +120,33 @@ class _Details:
             device_bytes,
         )
 
+    def count(self, sums: Iterable[Sum]) -> None:
+        """Add sums of collectives and phases."""
+        for kind, name, calls, nbytes, spent_ns, _ in sums:
+            if kind == COMM:
+                self._count_op(name, calls, nbytes, spent_ns)
+            elif kind == PHASE:
+                self._count_phase(name, spent_ns)
+
     def count_collective(self, record: Collective) -> None:
         """Add to the sums of its operation."""
-        op = record.op
-        sums = self.ops.get(op)
-        if sums is None:
-            self.ops[op] = OpTotals(1, record.nbytes, record.blocked_ns)
-            return
-        sums.calls += 1
-        sums.nbytes += record.nbytes
-        sums.blocked_ns += record.blocked_ns
+        self._count_op(record.op, 1, record.nbytes, record.blocked_ns)
 
     def count_phase(self, record: Phase) -> None:
         """Add to the time of its phase."""
-        name = record.name
+        self._count_phase(record.name, record.end_ns - record.start_ns)
+
+    def _count_op(self, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
+        sums = self.ops.get(op)
+        if sums is None:
+            self.ops[op] = OpTotals(calls, nbytes, blocked_ns)
+            return
+        sums.calls += calls
+        sums.nbytes += nbytes
+        sums.blocked_ns += blocked_ns
+
+    def _count_phase(self, name: str, spent_ns: int) -> None:
         if name in SCOPES:
-            spent_ns = record.end_ns - record.start_ns
             self.phase_ns[name] = self.phase_ns.get(name, 0) + spent_ns
 
     def count_stall(self, record: Stall) -> None:
@@ -170,7 +191,7 @@ class RollingWriter(TraceWriter):
         before: TraceWriter | None = None,
     ) -> None:
         """`before` is ending in this process: its files make room, too."""
-        super().__init__(folder, header, source, Window(), budget_bytes)
+        super().__init__(folder, header, source, EVERYTHING, budget_bytes)
         self._before = before
         self.interest = Interest()
         self.alarms = Alarms()
@@ -253,11 +274,14 @@ class RollingWriter(TraceWriter):
     def _write_piece(self, details: _Details, lines: list[Line]) -> None:
         """Write lines of one step to the tails, and remember where they are."""
         if lines:
-            assert self._tails is not None
-            extent = self._tails.write(self._encode(lines))
-            self.events += len(lines)
-            if details is not self._outside:
-                details.add(extent)
+            self._write_lines(details, self._encode(lines), len(lines))
+
+    def _write_lines(self, details: _Details, data: bytes, events: int) -> None:
+        assert self._tails is not None
+        extent = self._tails.write(data)
+        self.events += events
+        if details is not self._outside:
+            details.add(extent)
 
     def _write_outside(self, lines: list[Line]) -> bytes:
         """Write lines to the tails that are no details of a step."""
@@ -286,16 +310,28 @@ class RollingWriter(TraceWriter):
             if self.wanted:
                 self._look_back(self.wanted.popleft())
             self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
-            self._write_records(records.popleft() for _ in range(min(len(records), CHUNK_RECORDS)))
+            self._write_records(records)
             self._flush()
         self.cpu_ns = time.thread_time_ns()
 
-    def _write_records(self, records: Iterable[Record]) -> None:
-        """Write neighbours of one step together."""
+    def _write_records(self, records: deque[Record]) -> None:
+        """Write the oldest records, neighbours of one step together."""
         lines: list[Line] = []
         at, details, last_step = -1, self._outside, self._source.last_step
-        encode = self._lines.record
-        for record in records:
+        encode, in_c, left = self._lines.record, self._lines.in_c, min(len(records), CHUNK_RECORDS)
+        while left > 0:
+            taken = in_c.take(records, min(left, _PIECE_LINES), True) if in_c else NOTHING_TAKEN
+            if count := taken[1]:
+                self._write_piece(details, lines)
+                noted, _, at, sums = taken
+                lines, details, left = [], self._of(at), left - count
+                self._write_lines(details, noted, count)
+                details.count(sums)
+                if last_step.is_asked:
+                    last_step.add(at, sums)
+                continue
+            record = records.popleft()
+            left -= 1
             if last_step.is_asked:
                 last_step.take(record)
             if record.step != at or len(lines) >= _PIECE_LINES:

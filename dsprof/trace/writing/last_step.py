@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
-from dsprof.trace.schema import Collective, DeviceStep, Flush, MemorySample, Record, Stall, Step
+from dsprof.trace.schema import (
+    COMM,
+    FLUSH,
+    Collective,
+    DeviceStep,
+    Flush,
+    MemorySample,
+    Record,
+    Stall,
+    Step,
+)
 
 _HOST = "cpu"
 _KEPT_STEPS = 8
@@ -17,6 +28,10 @@ _DEVICE_BYTES = {
     "reserved": RESERVED,
     "stuck": STUCK,
 }
+
+
+Sum = tuple[str, str, int, int, int, int]
+"""Of records of one kind and name (an operation, a phase): calls, bytes, time, time held."""
 
 
 @dataclass(slots=True)
@@ -55,6 +70,17 @@ class LastStep:
         elif isinstance(record, DeviceStep):
             sums = self._sums[record.step]
             self._show(record.step, record.end_ns - record.start_ns, sums.stalled_ns)
+
+    def add(self, step: int, sums: Iterable[Sum]) -> None:
+        """Add sums of a step."""
+        of_step = self._sums[step]
+        for kind, _, calls, nbytes, _, held_ns in sums:
+            if kind == COMM:
+                of_step.calls += calls
+                of_step.nbytes += nbytes
+                of_step.blocked_ns += held_ns
+            elif kind == FLUSH:
+                of_step.flushes += calls
 
     def end(self, step: Step, memory: MemorySample, device: str) -> None:
         """Take the end of a step: what is still waited for in the one before has come by now."""

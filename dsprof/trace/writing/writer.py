@@ -69,6 +69,8 @@ class Window:
 
 
 EVERYTHING = Window()
+NOTHING_TAKEN = (b"", 0, -1, ())
+"""What C returns where the next record is not one that it writes."""
 
 
 class Counters:
@@ -266,29 +268,30 @@ class TraceWriter:
     def _write_chunk(self) -> int:
         """Write the oldest records; return the step of the last one."""
         records, last_step = self._source.records, self._source.last_step
-        in_c = self._lines.in_c if self._is_all_written() else None
+        in_c, is_asked = self._lines.in_c if self._is_all_written() else None, last_step.is_asked
         pieces: list[bytes] = []
         lines: list[Line] = []
         events, step, left = 0, -1, min(len(records), CHUNK_RECORDS)
         while left > 0:
-            noted, count, noted_step = in_c.take(records, left) if in_c else (b"", 0, -1)
-            if count:
+            taken = in_c.take(records, left, is_asked) if in_c else NOTHING_TAKEN
+            if count := taken[1]:
+                noted, _, step, sums = taken
                 pieces += self._encode(lines), noted
-                events, lines = events + len(lines) + count, []
-                left, step = left - count, noted_step
+                events, lines, left = events + len(lines) + count, [], left - count
+                if is_asked:
+                    last_step.add(step, sums)
                 continue
             record = records.popleft()
             left, step = left - 1, record.step
-            if last_step.is_asked:
+            if is_asked:
                 last_step.take(record)
             lines += self._take(record)
         self._append(b"".join((*pieces, self._encode(lines))), events + len(lines))
         return step
 
     def _is_all_written(self) -> bool:
-        """Say whether each record has its line, and nobody else asks for it."""
-        is_counting = self._window != EVERYTHING or self.budget_spent
-        return not (is_counting or self._opened or self._source.last_step.is_asked)
+        """Say whether each record gets its line, and none ends one that was written as open."""
+        return self._window == EVERYTHING and not (self.budget_spent or self._opened)
 
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""

@@ -12,6 +12,7 @@ enum {
     FIRST_LANE = 1000,
     MOST_TEXT = 128, /* bytes of a word */
     MOST_LINE = 4096,
+    MOST_SUMS = 16,
 };
 static const int64_t MOST_NS = INT64_C(1000000000000000); /* 15 digits: each double has one name */
 
@@ -241,42 +242,128 @@ static int make_room(Lines *self, Text *text)
     return 0;
 }
 
-/* Write the line of the first record, and take it out. 1: written, 0: not one that is written
-   here, -1: error. */
-static int put_first(Lines *self, Text *text, PyObject *records, long long *step)
+/* -- sums of what is written ------------------------------------------------------------------- */
+
+typedef struct { /* of all records of one kind and name */
+    const char *kind;
+    PyObject *name;
+    long long calls, nbytes, spent_ns, held_ns;
+} Sum;
+
+typedef struct {
+    long long step; /* of all of them */
+    int count;
+    Sum of[MOST_SUMS];
+} Sums;
+
+/* How long a collective held its caller, as `LastStep` counts it. */
+static long long held_ns(const Call *call)
+{
+    if (call->is_async)
+        return call->blocked_ns;
+    long long held_ns = (call->waited_ns ? call->waited_ns : call->return_ns) - call->issue_ns;
+    return held_ns > 0 ? held_ns : 0;
+}
+
+static Sum of_call(const Call *call)
+{
+    return (Sum){"comm", call->op, 1, call->nbytes, call->blocked_ns, held_ns(call)};
+}
+
+static Sum of_span(const Span *span)
+{
+    return (Sum){span->kind->name, span->phase, 1, 0, span->end_ns - span->start_ns, 0};
+}
+
+/* Add a record; there has to be room for one more sum. */
+static void add(Sums *sums, const Sum *one)
+{
+    Sum *sum = sums->of, *end = sums->of + sums->count;
+    while (sum != end && (sum->kind != one->kind || sum->name != one->name))
+        sum++;
+    if (sum == end) {
+        *sum = (Sum){one->kind, held(one->name), 0, 0, 0, 0};
+        sums->count++;
+    }
+    sum->calls += one->calls;
+    sum->nbytes += one->nbytes;
+    sum->spent_ns += one->spent_ns;
+    sum->held_ns += one->held_ns;
+}
+
+/* Return them as a tuple, or NULL; they are gone. */
+static PyObject *taken(Sums *sums, int is_needed)
+{
+    PyObject *all = is_needed ? PyTuple_New(sums->count) : NULL;
+    for (int at = 0; at < sums->count; at++) {
+        Sum *sum = sums->of + at;
+        PyObject *one = all == NULL ? NULL
+                                    : Py_BuildValue("sOLLLL", sum->kind, sum->name, sum->calls,
+                                                    sum->nbytes, sum->spent_ns, sum->held_ns);
+        if (one != NULL)
+            PyTuple_SetItem(all, at, one);
+        else
+            Py_CLEAR(all);
+        Py_DECREF(sum->name);
+    }
+    return all;
+}
+
+/* -- records ----------------------------------------------------------------------------------- */
+
+/* Write the line of the first record, and take it out. 1: written, 0: it is not one that is written
+   here, or not of the step of those before, -1: error. */
+static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int is_of_one_step)
 {
     PyObject *first = make_room(self, text) < 0 ? NULL : PySequence_GetItem(records, 0);
     if (first == NULL)
         return -1;
     char *before = text->at;
-    int is_put = Py_TYPE(first) == call_type   ? put_call(self, text, (Call *)first)
-                 : Py_TYPE(first) == span_type ? put_span(self, text, (Span *)first)
-                                               : 0;
-    if (is_put > 0 && PySequence_DelItem(records, 0) < 0)
-        is_put = -1;
-    if (is_put > 0)
-        *step = Py_TYPE(first) == call_type ? ((Call *)first)->step : ((Span *)first)->step;
-    else
+    int is_call = Py_TYPE(first) == call_type, is_put = 0;
+    if (is_call || Py_TYPE(first) == span_type) {
+        long long step = is_call ? ((Call *)first)->step : ((Span *)first)->step;
+        Sum one = is_call ? of_call((Call *)first) : of_span((Span *)first);
+        int is_next = !is_of_one_step || sums->count == 0 ||
+                      (step == sums->step && sums->count < MOST_SUMS);
+        if (is_next && (is_call ? put_call(self, text, (Call *)first)
+                                : put_span(self, text, (Span *)first)))
+            is_put = PySequence_DelItem(records, 0) < 0 ? -1 : 1;
+        if (is_put > 0)
+            sums->step = step;
+        if (is_put > 0 && is_of_one_step)
+            add(sums, &one);
+    }
+    if (is_put <= 0)
         text->at = before;
     Py_DECREF(first);
     return is_put;
 }
 
-/* (records, most) -> lines, how many, and the step of the last one */
+/* (records, most, is_of_one_step) -> lines, how many, the step of the last one, and their sums if
+   they are of one step: kind, name, calls, bytes, time, time held */
 static PyObject *take(Lines *self, PyObject *args)
 {
     PyObject *records;
     Py_ssize_t most, count = 0;
-    long long step = -1;
-    int is_put = 1;
-    if (!PyArg_ParseTuple(args, "On", &records, &most))
+    Sums sums = {-1, 0, {{0}}};
+    int is_put = 1, is_of_one_step;
+    if (!PyArg_ParseTuple(args, "Onp", &records, &most, &is_of_one_step))
         return NULL;
+    Py_ssize_t waiting = PyObject_Size(records);
+    if (waiting < 0)
+        return NULL;
+    most = most < waiting ? most : waiting;
     Text text = {self->buffer, 0};
-    while (count < most && (is_put = put_first(self, &text, records, &step)) > 0)
+    while (count < most &&
+           (is_put = put_first(self, &text, records, &sums, is_of_one_step)) > 0)
         count++;
-    if (is_put < 0)
-        return NULL;
-    return Py_BuildValue("y#nL", self->buffer, text.at - self->buffer, count, step);
+    PyObject *parts = taken(&sums, is_put >= 0);
+    PyObject *lines =
+        parts == NULL ? NULL : PyBytes_FromStringAndSize(self->buffer, text.at - self->buffer);
+    if (lines != NULL)
+        return Py_BuildValue("NnLN", lines, count, sums.step, parts);
+    Py_XDECREF(parts);
+    return NULL;
 }
 
 static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
@@ -292,8 +379,8 @@ static void lines_dealloc(Lines *self)
 
 static PyMethodDef lines_methods[] = {
     {"take", (PyCFunction)take, METH_VARARGS,
-     "Take the first records that are written here, at most so many, out of a deque; return their"
-     " lines, how many, and the step of the last one."},
+     "Take the first records that are written here, at most so many and if asked of one step, out"
+     " of a deque; return their lines, how many, the step of the last one, and sums of one step."},
     {"collective_lane", (PyCFunction)collective_lane, METH_VARARGS,
      "Return the lane of a collective from its start to its end, and whether it is new."},
     {"know_thread", (PyCFunction)know_thread, METH_VARARGS, "Know the lane of a thread."},
