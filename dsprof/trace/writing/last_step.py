@@ -31,7 +31,7 @@ _DEVICE_BYTES = {
 
 
 Sum = tuple[str, str, int, int, int, int]
-"""Of records of one kind and name (an operation, a phase): calls, bytes, time, time held."""
+"""Of an operation or a phase: kind of the records, name, calls, bytes, time, time held."""
 
 
 @dataclass(slots=True)

@@ -111,8 +111,25 @@ def test_reduce_op_root_and_peer(install: Install, kind: type) -> None:
     found = collectives(recorder)
     assert [reduce_op_name(record.reduce_op) for record in found] == ["MAX", "", ""]
     assert reduce_op_name([tensor()]) == ""  # a method that got no options
+
     assert reduce_op_name(dist.group.WORLD.boxed()) == ""  # an object that does not tell
     assert [record.peer for record in found] == [-1, 6, 5]
+
+
+@pytest.mark.parametrize("name", ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
+def test_each_reduce_op_has_its_name(install: Install, name: str) -> None:
+    recorder = install(ProcessGroupHook)
+    for is_async in (True, False):
+        dist.all_reduce(tensor(), op=getattr(dist.ReduceOp, name), async_op=is_async)
+    found = collectives(recorder)
+    assert [reduce_op_name(record.reduce_op) for record in found] == [name, name]
+    assert sorted(record.is_async for record in found) == [False, True]
+
+
+def test_premul_sum(install: Install) -> None:
+    recorder = install(ProcessGroupHook)
+    dist.all_reduce(tensor(), op=dist._make_nccl_premul_sum(2.0))
+    assert [reduce_op_name(record.reduce_op) for record in collectives(recorder)] == ["PREMUL_SUM"]
 
 
 @pytest.mark.parametrize("kind", ALL_WAYS)

@@ -244,7 +244,7 @@ static int make_room(Lines *self, Text *text)
 
 /* -- sums of what is written ------------------------------------------------------------------- */
 
-typedef struct { /* of all records of one kind and name */
+typedef struct { /* of an operation or a phase */
     const char *kind;
     PyObject *name;
     long long calls, nbytes, spent_ns, held_ns;
