@@ -13,6 +13,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import Header, HookStatus, Trailer
 from dsprof.trace.selection import EVERYTHING, Selection
+from dsprof.trace.sharing import shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Run(Aggregate):
             path=trace.path,
             header=trace.header,
             trailer=trace.trailer,
-            hooks=tuple(trace.hooks),
+            hooks=shared(tuple(trace.hooks)),
             notes={note.text: note.count for note in trace.notes},
             broken_lines=trace.broken_lines,
             collectives=len(trace.collectives),

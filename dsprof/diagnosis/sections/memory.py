@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from heapq import nlargest
 
-from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, StepMemory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
+from dsprof.trace.columns import IntArray
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
-from dsprof.trace.schema import MemorySample
 
 _MOST_RANKS = 64
 _EXTREMES = 4
@@ -56,25 +56,24 @@ def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
         shm_total_bytes=facts.shm_total_bytes,
         least_shm_free_bytes=facts.least_shm_free_bytes,
         device=facts.device_max,
-        steps=[sample.step for sample in at_steps],
-        rss_bytes=[sample.rss_bytes for sample in at_steps],
+        steps=at_steps.step.tolist(),
+        rss_bytes=at_steps.rss_bytes.tolist(),
         allocated_bytes=_device_column(at_steps, ALLOCATED),
         reserved_bytes=_device_column(at_steps, RESERVED),
         stuck_bytes=_device_column(at_steps, STUCK),
-        gathered_bytes=_buffer_column(at_steps, facts.gathered_bytes),
-        reducing_bytes=_buffer_column(at_steps, facts.reducing_bytes),
+        gathered_bytes=_buffer_column(at_steps.gathered_bytes),
+        reducing_bytes=_buffer_column(at_steps.reducing_bytes),
     )
 
 
-def _buffer_column(samples: Sequence[MemorySample], held: Mapping[int, int]) -> list[int | None]:
-    values = [held.get(sample.step) for sample in samples]
+def _buffer_column(column: IntArray) -> list[int | None]:
+    values = [None if value == UNKNOWN else value for value in column.tolist()]
     return values if any(values) else []
 
 
-def _device_column(samples: Iterable[MemorySample], name: str) -> list[int]:
-    values = [(sample.device or {}).get(name) for sample in samples]
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else []
+def _device_column(at_steps: StepMemory, name: str) -> list[int]:
+    column = at_steps.counters.get(name)
+    return [] if column is None or (column == UNKNOWN).any() else column.tolist()
 
 
 def snapshots(summary: RunSummary) -> list[model.SnapshotRow]:

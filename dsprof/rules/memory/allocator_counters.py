@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
-from dsprof.analysis.aggregates.memory import Memory, RankMemory
+from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, RankMemory
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.trace.device_counters import RETRIES
 
@@ -14,13 +14,14 @@ _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORC
 
 def host_series(memory: RankMemory) -> list[int]:
     """Return resident bytes of a process at the ends of steps after warm-up."""
-    return _after_warmup([one.rss_bytes for one in memory.at_steps if one.rss_bytes > 0])
+    return _after_warmup([rss for rss in memory.at_steps.rss_bytes.tolist() if rss > 0])
 
 
 def device_series(memory: RankMemory, counter: str) -> list[int]:
     """Return a counter of the device at the ends of steps after warm-up."""
-    samples = (one.device for one in memory.at_steps if one.device)
-    return _after_warmup([sample[counter] for sample in samples if counter in sample])
+    column = memory.at_steps.counters.get(counter)
+    values = [] if column is None else column.tolist()
+    return _after_warmup([value for value in values if value != UNKNOWN])
 
 
 def retries(memory: RankMemory) -> int:

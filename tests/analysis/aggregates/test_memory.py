@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.memory import UNKNOWN, Memory
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.schema import MemorySample
 from tests.factories.trace import issued, rank_trace, summary
 
@@ -16,7 +17,17 @@ def test_extremes_are_over_all_samples_and_columns_over_step_ends():
     assert (memory.least_shm_free_bytes, memory.least_host_available_bytes) == (5, 7)
     assert memory.device_max == {"a": 8}
     assert (memory.device_first, memory.device_last) == ({"a": 8}, {"a": 3})
-    assert [sample.step for sample in memory.at_steps] == [0, 1]
+    assert memory.at_steps.step.tolist() == [0, 1]
+    assert memory.at_steps.rss_bytes.tolist() == [50, 70]
+
+
+def test_counters_of_the_device_are_unknown_where_a_sample_lacks_them():
+    counted = [{ALLOCATED: 8}, None, {ALLOCATED: 0, "another": 5}]
+    samples = [MemorySample("step", n, step=n, device=one) for n, one in enumerate(counted)]
+    columns = summary(rank_trace(memory=samples))[Memory].ranks[0].at_steps.counters
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        ALLOCATED: [8, UNKNOWN, 0]
+    }
 
 
 def test_what_could_not_be_read_is_none():
@@ -41,5 +52,5 @@ def test_buffers_are_the_most_at_once_in_each_sampled_step():
     ]
     samples = [MemorySample("step", at, step=step) for step, at in ((0, 1), (1, 2))]
     memory = summary(rank_trace(memory=samples, comm=comm))[Memory].ranks[0]
-    assert memory.reducing_bytes == {0: 6 << 20, 1: 1 << 20}
-    assert memory.gathered_bytes == {1: 3 << 20}
+    assert memory.at_steps.reducing_bytes.tolist() == [6 << 20, 1 << 20]
+    assert memory.at_steps.gathered_bytes.tolist() == [UNKNOWN, 3 << 20]
