@@ -104,6 +104,8 @@ class Counters:
 
     def take(self, before: int) -> list[StepCounters]:
         """Take out the counters of steps before `before`."""
+        if not self._steps:
+            return []
         steps = sorted(step for step in self._steps if step < before)
         return [StepCounters(step, list(self._steps.pop(step).values())) for step in steps]
 
