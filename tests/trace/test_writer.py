@@ -370,6 +370,18 @@ def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
     assert list(trace.collectives.is_open) == [False]
 
 
+def test_an_open_one_whose_record_never_comes_is_forgotten(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
+    run.writer.start()
+    while not run.writer._opened:
+        os.sched_yield()
+    run.unfinished.clear()
+    while run.writer._opened:
+        os.sched_yield()
+    assert list(run.close_started().collectives.is_open) == [True]
+
+
 def test_what_was_open_is_written_in_full_outside_the_window_too(tmp_path: Path) -> None:
     run = Run(tmp_path, Window(start_step=5))
     late = collective(5, 0, done_ns=0, waits=0)

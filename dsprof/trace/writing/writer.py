@@ -155,6 +155,7 @@ class TraceWriter:
         self._memory: MemorySample | None = None
         self._counters = Counters()
         self._opened: set[int] = set()
+        self._in_flight: set[int] = set()  # when last looked
         self._json = msgspec.json.Encoder()
         self._lines = Encoder(
             header.rank,
@@ -292,8 +293,8 @@ class TraceWriter:
         return step
 
     def _is_all_written(self) -> bool:
-        """Say whether each record gets its line, and none ends one that was written as open."""
-        return self._window == EVERYTHING and not (self.budget_spent or self._opened)
+        """Say whether each record gets its line, whatever it is."""
+        return self._window == EVERYTHING and not self.budget_spent
 
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""
@@ -354,10 +355,13 @@ class TraceWriter:
     def _write_open(self) -> None:
         if self._given_up:
             return
-        now = time.perf_counter_ns()
+        now, unfinished = time.perf_counter_ns(), self._source.unfinished()
+        # The record of what was in flight at the last look may still come.
+        before, self._in_flight = self._in_flight, {record.id for record in unfinished}
+        self._opened &= before | self._in_flight
         late = [
             record
-            for record in self._source.unfinished()
+            for record in unfinished
             if now - record.issue_ns > self._open_after_ns(record) and record.id not in self._opened
         ]
         self._opened.update(record.id for record in late)
