@@ -85,7 +85,7 @@ class Sites:
 
     def here(self) -> int:
         """Return the number of the site from which the caller was called, however far up."""
-        return self._walk(sys._getframe().f_back)[0]  # None: C++ has called, by way of C
+        return self._walk(sys._getframe().f_back)[0]  # no frame: C++ called, through C
 
     def _forget(self) -> None:
         """Define all sites again, in a new trace."""

@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 
 _PARTS_A_PROCESS = 3  # of what is left
 _LARGEST_PART = 64
-"""What is equal on many ranks is held once in each part."""
+"""Large parts save memory: each holds once what is equal on many of its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def fold(values: Iterable[R], merge: Callable[[R, R], R]) -> R:
 def parted(tasks: Sequence[T], processes: int) -> list[Sequence[T]]:
     """Split tasks into parts of which each gives one result: fewer to send, enough to share.
 
-    The last parts are small: then no process works on while the others have nothing left to do.
+    The last parts are small, so that all processes end at about the same time.
     """
     parts: list[Sequence[T]] = []
     left = tasks

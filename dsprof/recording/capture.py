@@ -163,8 +163,8 @@ class Capture:
     def _ahead(
         self, name: str, steps: int, cause: str, why: Literal["capture", "alarm"] = "capture"
     ) -> Captured:
-        """Return steps that no rank has reached when all know of them."""
-        usual_ns = self._writer.interest.usual_ns  # unknown at first, and late: of steps judged
+        """Return steps that no rank will have reached when all ranks know of them."""
+        usual_ns = self._writer.interest.usual_ns  # unknown at first; lags behind
         by_usual = round(_AHEAD_S * 1e9 / usual_ns) if usual_ns else 0
         ahead = max(_LEAST_AHEAD, by_usual, round(_AHEAD_S / _TICK_S * self._steps_a_tick))
         return Captured(name, self._step() + ahead, steps, why, cause)

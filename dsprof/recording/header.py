@@ -1,4 +1,4 @@
-"""Who this process is, as its trace says it at its begin."""
+"""The header of a trace: which process writes it, and since when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsprof.trace.schema import SCHEMA_VERSION, Header
 
 
 def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymized: bool) -> Header:
-    """Return the header of a trace that this process begins now, as this rank."""
+    """Return the header of the trace that this process begins now as a rank."""
     return Header(
         schema_version=SCHEMA_VERSION,
         run_key=environment.run_key(os.environ, world_size),

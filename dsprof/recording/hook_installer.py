@@ -1,4 +1,4 @@
-"""Puts hooks in as the modules that they watch get imported, and takes them out at the end."""
+"""Installs hooks when the modules that they watch are imported, and removes them at the end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class HookInstaller:
-    """The hooks of one session, and what the trace says of each."""
+    """The hooks of one session, and the status of each in the trace."""
 
     def __init__(
         self, config: Config, recorder: Recorder, tell: Callable[[list[HookStatus]], None]
     ) -> None:
-        """`tell` takes what is known of all hooks whenever that changes."""
+        """`tell` is called with the status of all hooks whenever one changes."""
         self._config, self._recorder, self._tell = config, recorder, tell
         self._installed: list[Hook] = []
         self._patches = PatchSet()
@@ -29,11 +29,14 @@ class HookInstaller:
 
     @property
     def status(self) -> list[HookStatus]:
-        """What is known of all hooks."""
+        """The status of all hooks."""
         return list(self._status.values())
 
     def install(self) -> None:
-        """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
+        """Install hooks now, or once the modules that they watch are imported.
+
+        torch must be imported.
+        """
         from dsprof.hooks.registry import FALLBACKS, create_hooks
 
         self._fallbacks = FALLBACKS
@@ -41,7 +44,7 @@ class HookInstaller:
             self._install(hook)
 
     def remove(self) -> list[Patch]:
-        """Take all hooks out; return what another tool has wrapped, and that stays inert."""
+        """Remove all hooks; return the patches that stay, inert: another tool has wrapped them."""
         left = self._patches.revert()
         for hook in dict.fromkeys(self._installed):
             self._take_out(hook)
@@ -53,7 +56,7 @@ class HookInstaller:
         self._put_status(f"{hook}/failure", HookStatus(hook, installed=True, why=why))
 
     def losses(self) -> dict[str, str]:
-        """Return which hooks could not do their work, and why."""
+        """Return why hooks record less than they should, by the name of the hook."""
         off: dict[str, str] = {}
         for status in self._status.values():
             said = "; ".join(filter(None, (off.get(status.name), status.why, *status.lost)))
@@ -69,7 +72,7 @@ class HookInstaller:
                 when_imported(package, partial(self._look_for, hook, module, inner))
 
     def _look_for(self, hook: Hook, module: str, inner: str) -> None:
-        """Say what is lost where a release has no module of that name, or none above it."""
+        """Say what is lost if this release lacks the module, or a package above it."""
         if self._recorder.stopped or is_importable(inner):
             return
         try:
@@ -93,7 +96,7 @@ class HookInstaller:
 
     def _put_in(self, hook: Hook, module: str) -> None:
         """Install all of a hook for one module, or nothing."""
-        self._installed.append(hook)  # first: what is half in has to come out, too
+        self._installed.append(hook)  # first: a half-installed hook has to be removed, too
         try:
             hook.install(module)
             self._patches.apply(hook.patches(module))

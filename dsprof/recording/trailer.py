@@ -1,4 +1,4 @@
-"""How a recording ended, as the last line of its trace says it."""
+"""The trailer of a trace: how the recording ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def trailer_of(
     recorder: Recorder, crash: CrashNotes | None, started_ns: int, reason: str
 ) -> Trailer:
-    """Return what the recorder has to say at the end of a trace that began at `started_ns`."""
+    """Return the trailer of a trace that began at `started_ns`, without the writer's part."""
     return Trailer(
         reason=reason,
         exception=_uncaught(crash.exception if crash else None),
@@ -37,7 +37,7 @@ def trailer_of(
 
 
 def with_writer(trailer: Trailer, writer: TraceWriter) -> Trailer:
-    """Add what the writer has to say."""
+    """Add the writer's part."""
     return msgspec.structs.replace(
         trailer,
         events=writer.events,

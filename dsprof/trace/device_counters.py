@@ -1,4 +1,4 @@
-"""Counters of a device's memory, by the names that `MemorySample.device` has for them."""
+"""The names of memory counters in `MemorySample.device`."""
 
 ALLOCATED = "allocated_bytes.all.current"
 PEAK_ALLOCATED = "allocated_bytes.all.peak"
@@ -10,4 +10,4 @@ FREED = "num_device_free"
 """As torch.cuda.memory_stats() calls them."""
 
 DEVICE_TOTAL = "device_total_bytes"
-"""Added to torch's counters: what the device has, whoever uses it."""
+"""Added to torch's counters: the whole memory of the device."""

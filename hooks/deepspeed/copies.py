@@ -64,8 +64,8 @@ class DeepSpeedCopiesHook(Hook):
         recorder.shared(KnownEngines).append(self._learn)
 
     def patches(self, module: str) -> list[Patch]:
-        """Patch next to nothing until an engine offloads: most never do."""
-        # Another hook may be around that one.
+        """Patch only the gather until an engine offloads: most never do."""
+        # Not later: another hook may then be around it.
         return [one for one in super().patches(module) if self._offloads or one.name == _GATHER]
 
     def uninstall(self) -> None:

@@ -38,7 +38,7 @@ _IN_C = {
     "_backward_epilogue": (4, ""),
     "_take_model_step": (5, ""),
 }
-"""Of methods that C takes: their number there, and the phase that they begin."""
+"""Methods whose usual case is in C: their number there, and the phase that they begin."""
 
 
 class DeepSpeedEngineHook(Hook):
@@ -71,7 +71,7 @@ class DeepSpeedEngineHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        # By identity, with what tells whether that has been given to another object meanwhile.
+        # By identity, which another object may have later: hence the weakref.
         self._engines: dict[int, tuple[weakref.ref[Any], EngineProgress]] = {}
         self._numbers = itertools.count()
         self._known_engines = recorder.shared(KnownEngines)
@@ -136,7 +136,7 @@ class DeepSpeedEngineHook(Hook):
         if phase == "backward":
             progress.had_backward = True
             return self._enter(phase, progress)
-        if progress.backward is not None:  # which raised in between
+        if progress.backward is not None:  # open if backward raised
             self._close(progress)
         if phase == "forward":
             if not progress.is_described:
@@ -223,7 +223,7 @@ class DeepSpeedEngineHook(Hook):
         self._count_step(progress.number, micro_steps)
 
     def _progress(self, engine: Any, *args: Any, **kwargs: Any) -> EngineProgress:
-        """Return where an engine stands; the writer gets the configuration of one that is new."""
+        """Return the progress of an engine; the writer gets the configuration of a new one."""
         known = self._engines.get(id(engine))
         if known is not None and known[0]() is engine:
             return known[1]

@@ -24,7 +24,7 @@ _STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
 _ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
 _IN_C = {"reduce_ipg_grads": ("comm_dtype", 0), _STAGE_3_FLUSH: ("communication_data_type", 3)}
-"""Of methods that C takes: the argument that names the bucket, and the stage; 0: 1 or 2."""
+"""Methods whose usual case is in C: argument that names the bucket, and stage; 0: 1 or 2."""
 _EPILOGUE = "independent_gradient_partition_epilogue"
 
 

@@ -62,7 +62,7 @@ class TrainingLoopHook(Hook):
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # Inside an engine's backward, or another one, there is nothing to do.
+            # Nothing to do: an engine, or an outer call, is in backward already.
             if is_compiling() or (hot.phase == "backward" and loop.forward is None):
                 return original(*args, **kwargs)
             return method(*args, **kwargs)
@@ -99,7 +99,7 @@ class TrainingLoopHook(Hook):
             self.recorder.progress.end_step("optimizer")
 
     def _is_engines(self) -> bool:
-        """Tell whether a step within a phase is that of an engine, whose steps count."""
+        """Tell whether the optimizer step in progress is an engine's, whose steps are counted."""
         progress = self.recorder.progress
         return bool(progress.steps) and progress.step_source == "deepspeed" and not self._open
 

@@ -460,8 +460,10 @@ _OP_NAMES: dict[int, str] = {
 
 
 def _names_by_hash() -> tuple[str, ...]:
-    """Return the names of reduce ops whose hash is their number, from 0 on: to compare them, or to
-    ask them for it, takes several times as long."""
+    """Return the names of reduce ops by their hash, up to the first whose hash is not its number.
+
+    Reading the hash is several times as fast as comparing ops or reading their number.
+    """
     names: list[str] = []
     for name, op in dist.ReduceOp.RedOpType.__members__.items():
         if name == "PREMUL_SUM" or hash(dist.ReduceOp(op)) != len(names) or op.value != len(names):
@@ -481,7 +483,7 @@ def reduce_op_name(value: Any) -> str:
     """
     if value is None:
         return ""
-    if type(value) is str:  # a hook in C has asked
+    if type(value) is str:  # a hook in C has looked it up
         return value
     if type(value) is int:  # from a kernel in C++
         return _OP_NAMES.get(value, "")

@@ -22,18 +22,18 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 64, 1 << 12  # of a rank
 
 
 COUNTERS = (ALLOCATED, RESERVED, STUCK, FREED, RETRIES)
-"""Counters of a device that are kept of steps."""
+"""Counters of a device that are kept for each step."""
 UNKNOWN = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """Columns, one row per sample at the end of a step; UNKNOWN where a trace does not tell."""
+    """Columns, one row per sample at the end of a step; UNKNOWN where the trace has no value."""
 
     step: IntArray
     rss_bytes: IntArray  # -1 where it could not be read
     counters: dict[str, IntArray]  # those of COUNTERS that any sample has
-    gathered_bytes: IntArray  # in the step, the most at once
+    gathered_bytes: IntArray  # the most at once in the step
     reducing_bytes: IntArray  # of gradient buckets in flight, the same
 
 

@@ -81,7 +81,7 @@ class Phases(Aggregate):
 
 
 def _by_name(spans: SpanColumns, chosen: BoolArray, most: int | None = None) -> dict[str, Array]:
-    """Return the places of chosen spans by their name; those of names after `most` together."""
+    """Return the places of chosen spans by name; all names after the first `most` are one."""
     places = np.flatnonzero(chosen)
     codes, first, counts = np.unique(spans.name[places], return_index=True, return_counts=True)
     by_code = np.split(places[np.argsort(spans.name[places], kind="stable")], np.cumsum(counts))

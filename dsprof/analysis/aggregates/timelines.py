@@ -40,7 +40,7 @@ CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
 RANKS = 16  # more would not fit a page
 BARS_PER_LANE = 300
-_AS_LONG = (0.99, 1.01)  # from and to this share of a step another one is as long
+_AS_LONG = (0.99, 1.01)  # a step counts as equally long between these shares of another
 STREAMS = 4  # of a device, the busiest
 _GAPS = 1000  # of a step: kernels that are closer are drawn as one
 WHOLE = -1  # in place of a step: all that a rank without steps recorded
@@ -118,10 +118,10 @@ class Timelines(Aggregate):
         return [(name, number) for number, name in chosen.items()]
 
     def _median(self, order: Sequence[int]) -> int:
-        """Return the step in the middle, or one as long as it that is drawn.
+        """Return the median step, or one as long that more ranks have drawn.
 
-        The step in the middle of all ranks is hardly ever among the candidates of each: all that
-        are drawn would be read again for it.
+        The median step of all ranks is rarely a candidate of each rank: the ranks on the page
+        would be read again for it.
         """
         middle = len(order) // 2
         length = {n: spent / count for n, (spent, count) in self.durations.items()}

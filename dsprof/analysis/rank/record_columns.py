@@ -1,4 +1,4 @@
-"""Steps and spans of a trace as columns: a long run has more of them than a loop gets through."""
+"""Steps and spans of a trace as columns: a long run has too many for a loop."""
 
 from __future__ import annotations
 

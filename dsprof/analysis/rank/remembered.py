@@ -1,4 +1,4 @@
-"""Facts of a trace that many aggregates ask for, found once while a rank is summed up."""
+"""Caches the facts of a trace that many aggregates need, while a rank is summarised."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def in_steps(step: IntArray, numbers: Array) -> BoolArray:
 
 
 def taken_micro_steps(trace: RankTrace, numbers: Array) -> int:
-    """Return the micro-steps of some steps (ascending), at least one of each."""
+    """Return how many micro-steps these steps (ascending) have, at least one each."""
     steps = step_columns(trace)
     return int(np.maximum(steps.micro_steps[in_steps(steps.number, numbers)], 1).sum())
 

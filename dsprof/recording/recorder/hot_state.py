@@ -36,7 +36,7 @@ class HotState:
         *("samples", "scope", "step_start_ns", "works"),
     )
     recording: bool
-    in_epilogue: bool  # of backward: what is flushed then is the rest
+    in_epilogue: bool  # of backward, which flushes what buckets still hold
     scope: Scope
     device: Any  # DeviceWatch, once collectives run on a device
     followers: tuple[Callable[..., None], ...]
@@ -67,7 +67,7 @@ class HotState:
 
     @property
     def phase(self) -> str:
-        """Of the scope, which need not be made for it in C."""
+        """The phase of the scope; in C no `Scope` is made for it."""
         return self.scope.phase
 
     def __init__(self) -> None:

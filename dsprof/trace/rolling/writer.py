@@ -323,9 +323,9 @@ class RollingWriter(TraceWriter):
             taken = in_c.take(records, min(left, _PIECE_LINES), True) if in_c else NOTHING_TAKEN
             if count := taken[1]:
                 self._write_piece(details, lines)
-                noted, _, at, sums = taken
+                data, _, at, sums = taken
                 lines, details, left = [], self._of(at), left - count
-                self._write_lines(details, noted, count)
+                self._write_lines(details, data, count)
                 details.count(sums)
                 if last_step.is_asked:
                     last_step.add(at, sums)

@@ -48,13 +48,13 @@ class Encoder:
         disclose: Callable[[str], str] = str,
         lines_in_c: Callable[[int, int], Any] | None = None,
     ) -> None:
-        """`lines_in_c` makes what writes the lines of records that hooks noted in C."""
+        """`lines_in_c` makes the writer of lines in C; without it Python writes all."""
         self.in_c = lines_in_c and lines_in_c(rank, start_ns)
         self._rank = rank
         self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
         self._start_ns = start_ns
         self._reduce_op_name = reduce_op_name
-        self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane), unless C has it
+        self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane); unused if C has one
         self._place = self.in_c.collective_lane if self.in_c else self._lane_between
         self._lanes: dict[int, int] = {}  # thread -> lane
         self._streams: dict[int | None, int] = {}  # stream of a device -> lane

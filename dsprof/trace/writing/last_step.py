@@ -31,7 +31,10 @@ _DEVICE_BYTES = {
 
 
 Sum = tuple[str, str, int, int, int, int]
-"""Of an operation or a phase: kind of the records, name, calls, bytes, time, time held."""
+"""Kind of records, their name, calls, bytes, time, and blocked time of collectives.
+
+The time of collectives is that of their waits; blocked time is as `LastStep` counts it.
+"""
 
 
 @dataclass(slots=True)
@@ -74,11 +77,11 @@ class LastStep:
     def add(self, step: int, sums: Iterable[Sum]) -> None:
         """Add sums of a step."""
         of_step = self._sums[step]
-        for kind, _, calls, nbytes, _, held_ns in sums:
+        for kind, _, calls, nbytes, _, blocked_ns in sums:
             if kind == COMM:
                 of_step.calls += calls
                 of_step.nbytes += nbytes
-                of_step.blocked_ns += held_ns
+                of_step.blocked_ns += blocked_ns
             elif kind == FLUSH:
                 of_step.flushes += calls
 
@@ -113,7 +116,7 @@ class LastStep:
 
 
 def _blocked_ns(call: Collective) -> int:
-    """Return how long a collective held its caller, as `blocked` of the analysis places it."""
+    """Return how long a collective blocked its caller, as `blocked` of the analysis places it."""
     if call.is_async:
         return call.blocked_ns
     return max((call.waited_ns or call.return_ns) - call.issue_ns, 0)

@@ -70,7 +70,7 @@ class Window:
 
 EVERYTHING = Window()
 NOTHING_TAKEN = (b"", 0, -1, ())
-"""What C returns where the next record is not one that it writes."""
+"""What C returns if Python has to write the next record."""
 
 
 class Counters:
@@ -124,7 +124,7 @@ class Source:
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
     show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
     last_step: LastStep = field(default_factory=LastStep)
-    lines_in_c: Callable[..., Any] | None = None  # where hooks note in C; as of an `Encoder`
+    lines_in_c: Callable[..., Any] | None = None  # of an `Encoder`; None: no hook is in C
 
 
 class TraceWriter:
@@ -278,8 +278,8 @@ class TraceWriter:
         while left > 0:
             taken = in_c.take(records, left, is_asked) if in_c else NOTHING_TAKEN
             if count := taken[1]:
-                noted, _, step, sums = taken
-                pieces += self._encode(lines), noted
+                data, _, step, sums = taken
+                pieces += self._encode(lines), data
                 events, lines, left = events + len(lines) + count, [], left - count
                 if is_asked:
                     last_step.add(step, sums)
@@ -293,7 +293,7 @@ class TraceWriter:
         return step
 
     def _is_all_written(self) -> bool:
-        """Say whether each record gets its line, whatever it is."""
+        """Say whether each record becomes a line: none is only counted."""
         return self._window == EVERYTHING and not self.budget_spent
 
     def _describe(self, lines: list[Line]) -> None:
@@ -356,7 +356,7 @@ class TraceWriter:
         if self._given_up:
             return
         now, unfinished = time.perf_counter_ns(), self._source.unfinished()
-        # The record of what was in flight at the last look may still come.
+        # What was in flight at the last look may have ended since, with its record still to come.
         before, self._in_flight = self._in_flight, {record.id for record in unfinished}
         self._opened &= before | self._in_flight
         late = [

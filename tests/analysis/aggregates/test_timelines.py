@@ -67,7 +67,7 @@ def test_a_rank_that_ends_early_does_not_hide_the_worst_step_of_the_others():
     assert max(number for _, number in pair.choose()) < 6
 
 
-def test_of_steps_as_long_as_the_median_one_that_all_have_drawn_is_shown():
+def test_a_step_as_long_as_the_median_is_shown_if_all_ranks_have_drawn_it():
     # A golden ratio apart: the order of the steps differs between ranks and their mean.
     shares = [[(n * 0.618 + rank * 0.3) % 1 for n in range(500)] for rank in range(4)]
     traces = []

@@ -151,7 +151,7 @@ def test_the_report_names_and_marks_it() -> None:
     assert mark.step in LATE or first <= LATE[0] <= last
 
 
-def test_of_many_late_steps_the_longest_are_to_be_looked_at() -> None:
+def test_a_finding_names_the_longest_of_many_late_steps() -> None:
     traces = [rank(number, range(301, 341)) for number in range(RANKS)]
     for trace in traces:
         trace.steps[339].end_ns += 5_000_000

@@ -1,4 +1,4 @@
-"""Files of every kind that is read, made to stop whoever reads them: huge, nested, wrong, endless.
+"""Files of every kind that is read, made to break their readers: huge, nested, wrong, endless.
 
 A maker writes the files of one case into a folder. `scale` is 1 in `make fuzz`, where files take
 what a gigabyte of memory must not, and small in the tests, where only what is cheap is full size.

@@ -1,4 +1,4 @@
-"""What all these cases are made of, and where they register."""
+"""The registry of the cases, and what many of them use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALUES: dict[str, Any] = {
     "object": {},
     "nested": {"a": {"a": [{}]}},
 }
-"""What stands in a field where something else should."""
+"""Wrong values for a field."""
 
 
 def case(kind: str, name: str) -> Callable[[Maker], Maker]:

@@ -27,7 +27,7 @@ def _names(folder: Path, _: float) -> None:
 
 @case("folder", "kinds")
 def _kinds(folder: Path, _: float) -> None:
-    """What is no regular file, or no file to be read."""
+    """Entries that are no regular file, or cannot be read."""
     write_run(folder, 2)
     os.mkfifo(folder / "trace.rank00002.json")
     with socket.socket(socket.AF_UNIX) as server:
@@ -55,7 +55,7 @@ def _many_files(folder: Path, scale: float) -> None:
 
 @case("folder", "ranks")
 def _many_ranks(folder: Path, scale: float) -> None:
-    """Many ranks of which each is a header alone, and as many copies."""
+    """Many ranks with only a header each, and as many copies."""
     for i in range(count(3000, scale)):
         head = msgspec.json.encode(HEADER).replace(b'"rank":0', b'"rank":%d' % i)
         head = head.replace(b'"world_size":1', b'"world_size":1048576')

@@ -1,8 +1,8 @@
-/* `DeepSpeedEngineHook` for an engine that it knows: phases, micro-steps and ends of steps. */
+/* `DeepSpeedEngineHook` for engines that it knows: phases, micro-steps and ends of steps. */
 
 #include "hot.h"
 
-typedef struct { /* how far one engine is in its training, for all wrappers of the hook */
+typedef struct { /* how far one engine is in its training; all wrappers of the hook share it */
     PyObject_HEAD
     long long number, micro_step;
     char had_backward, in_step, stepped, is_described;
@@ -15,13 +15,13 @@ enum held {
     PHASE,     /* its name */
     FIND_SITE, /* returns the number of the caller's call site */
     COUNT,     /* counts an optimizer step: engine, micro-steps */
-    REF,       /* the weakref of the last call, */
-    STATE,     /* and its EngineProgress */
+    REF,       /* weakref to the engine of the last call, */
+    STATE,     /* and the EngineProgress of that engine */
 };
 enum number { METHOD };
 enum method { FORWARD, BACKWARD, STEP, PROLOGUE, EPILOGUE, MODEL_STEP };
 
-/* Find the engine of a call, borrowed; NULL without an error: Python has to. */
+/* Return the state of a call's engine, borrowed. NULL without an error: Python has to find it. */
 static EngineProgress *find_engine(Wrapper *self, PyObject *args)
 {
     PyObject **held = self->held, *engine = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : NULL;
@@ -42,7 +42,7 @@ static EngineProgress *find_engine(Wrapper *self, PyObject *args)
     return (EngineProgress *)held[STATE];
 }
 
-/* Whether a call begins something that only Python can: a model to describe, a first step. */
+/* Say whether Python has to take a call: it describes a model, or asks for earlier steps. */
 static int is_rare(const Wrapper *self, const EngineProgress *engine)
 {
     return (self->numbers[METHOD] == FORWARD && !engine->is_described) ||
@@ -58,7 +58,7 @@ static void end_micro_step(Hot *hot, EngineProgress *engine)
     }
 }
 
-/* Begin the phase of a method, unless the engine is in it; NULL without an error: it is. */
+/* Begin the phase of a method. NULL without an error: the engine is in that phase already. */
 static Span *enter(Wrapper *self, const EngineProgress *engine, int has_site)
 {
     long long site = 0;
@@ -75,6 +75,7 @@ static Span *enter(Wrapper *self, const EngineProgress *engine, int has_site)
     return enter_phase(self->hot, self->held[PHASE], engine->number, engine->micro_step, site);
 }
 
+/* End the phase that `_backward_prologue` began, if it is open. */
 static int close_backward(Hot *hot, EngineProgress *engine)
 {
     PyObject *begun = engine->backward;
@@ -86,7 +87,7 @@ static int close_backward(Hot *hot, EngineProgress *engine)
     return failed;
 }
 
-/* What comes before the method; returns the phase that ends with it, NULL: none, or an error. */
+/* Do what comes before the method; return the phase that ends with it. NULL: none, or an error. */
 static Span *begin(Wrapper *self, EngineProgress *engine, PyObject *object)
 {
     long long method = self->numbers[METHOD];
@@ -94,9 +95,9 @@ static Span *begin(Wrapper *self, EngineProgress *engine, PyObject *object)
         return NULL;
     if (method == BACKWARD || method == PROLOGUE)
         engine->had_backward = 1;
-    else if (close_backward(self->hot, engine) < 0) /* which raised in between */
+    else if (close_backward(self->hot, engine) < 0) /* open if backward raised */
         return NULL;
-    if (method == FORWARD && engine->had_backward) { /* see Python */
+    if (method == FORWARD && engine->had_backward) { /* why: see `_begin` in Python */
         int is_training = is_true(object, NAME("training"));
         if (is_training < 0)
             return NULL;
@@ -118,7 +119,7 @@ static Span *begin(Wrapper *self, EngineProgress *engine, PyObject *object)
 }
 
 /* Count an optimizer step. */
-static int count(Wrapper *self, EngineProgress *engine)
+static int count_step(Wrapper *self, EngineProgress *engine)
 {
     long long micro_steps = engine->micro_step + 1;
     engine->micro_step = engine->had_backward = 0;
@@ -128,7 +129,7 @@ static int count(Wrapper *self, EngineProgress *engine)
     return done == NULL ? -1 : 0;
 }
 
-/* What comes after the method, also one that has raised. */
+/* Do what comes after the method, also if it raised. */
 static int end(Wrapper *self, EngineProgress *engine, Span *begun)
 {
     long long method = self->numbers[METHOD];
@@ -141,7 +142,7 @@ static int end(Wrapper *self, EngineProgress *engine, Span *begun)
     if (begun != NULL && leave_phase(self->hot, (PyObject *)begun) < 0)
         return -1;
     if ((method == STEP && engine->stepped) || (method == MODEL_STEP && !engine->in_step))
-        return count(self, engine);
+        return count_step(self, engine);
     if (method == STEP)
         end_micro_step(self->hot, engine);
     return 0;

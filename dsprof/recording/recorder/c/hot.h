@@ -27,7 +27,7 @@ typedef struct { /* where the live state has what, in words */
 
 typedef struct {
     PyObject_HEAD
-    char recording, in_epilogue; /* of backward: what is flushed then is the rest */
+    char recording, in_epilogue; /* of backward, which flushes what buckets still hold */
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long step, micro_step, engine, site; /* of the scope */
     long long step_start_ns, moves;           /* of the scope, how often it has changed */
@@ -78,8 +78,8 @@ struct Text;
 typedef struct SpanKind {
     const char *name;                /* `cat` of its lines */
     PyObject *(*made)(const Span *); /* the record */
-    /* writes a line from behind the bracket of `args` to behind `name`, with times since the start
-       of the trace; NULL: Python does */
+    /* writes a line from the first field of `args` to `name`; the times are since the start of the
+       trace. NULL: Python writes the line */
     void (*put)(struct Text *, const Span *, int64_t start_ns, int64_t end_ns);
 } SpanKind;
 

@@ -1,6 +1,7 @@
-/* Lines of what hooks in C have noted, without an object for each number: equal to the byte to what
-   `dsprof.trace.writing.encode` makes of the records. Whatever is not usual is left to that: a lane
-   that has no name yet, text that JSON escapes, a time too long for a double. */
+/* Writes the lines of what hooks in C noted, without a Python object for each number. Each line is
+   equal, to the byte, to the one that `dsprof.trace.writing.encode` makes of the record. That
+   module writes what is unusual: a lane without a name yet, text that JSON escapes, a time of more
+   digits than a double holds. */
 
 #include "lines.h"
 
@@ -8,13 +9,13 @@
 
 enum {
     MOST_THREADS = 64,
-    LANES = 100, /* as in encode.py, as is the first one */
+    LANES = 100, /* of collectives; as in encode.py, like the first one */
     FIRST_LANE = 1000,
-    MOST_TEXT = 128, /* bytes of a word */
-    MOST_LINE = 4096,
-    MOST_SUMS = 16,
+    MOST_TEXT = 128,  /* bytes of a word */
+    MOST_LINE = 4096, /* bytes; no line is longer */
+    MOST_SUMS = 16,   /* of one `take` */
 };
-static const int64_t MOST_NS = INT64_C(1000000000000000); /* 15 digits: each double has one name */
+static const int64_t MOST_NS = INT64_C(1000000000000000); /* `repr` shows 15 digits as they are */
 
 typedef struct {
     PyObject_HEAD
@@ -68,7 +69,7 @@ void put_word(Text *text, PyObject *word)
     Py_ssize_t length = 0;
     const char *from = PyUnicode_AsUTF8AndSize(word, &length);
     if (from == NULL || length > MOST_TEXT) {
-        PyErr_Clear(); /* of lone surrogates */
+        PyErr_Clear(); /* a lone surrogate has no UTF-8 */
         text->is_unusual = 1;
         return;
     }
@@ -142,7 +143,7 @@ static void begin_line(Text *text, const char *kind)
     PUT(text, "\",\"args\":{");
 }
 
-/* Write what Chrome reads of a span. */
+/* Write what follows `name`: process, thread, begin and duration. */
 static void end_line(const Lines *self, Text *text, long long lane, int64_t start_ns,
                      int64_t end_ns)
 {
@@ -159,9 +160,10 @@ static void end_line(const Lines *self, Text *text, long long lane, int64_t star
     PUT(text, "},\n");
 }
 
+/* Return a time since the start of the trace; 0, which means unknown, stays 0. */
 static int64_t since(int64_t time_ns, int64_t start_ns) { return time_ns ? time_ns - start_ns : 0; }
 
-/* Say whether it could be written. */
+/* Write the line of a collective; return 0 if Python has to. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
     int64_t start_ns = self->start_ns, issue_ns = call->issue_ns - start_ns;
@@ -213,7 +215,8 @@ static int put_call(Lines *self, Text *text, Call *call)
     return !text->is_unusual;
 }
 
-static int put_span(Lines *self, Text *text, const Span *span)
+/* Write the line of a span; return 0 if Python has to. */
+static int put_span(const Lines *self, Text *text, const Span *span)
 {
     long long lane = lane_of(self, span->thread);
     if (!lane || !span->end_ns || span->kind->put == NULL)
@@ -225,6 +228,7 @@ static int put_span(Lines *self, Text *text, const Span *span)
     return !text->is_unusual;
 }
 
+/* Make room for one more line; -1: no memory. */
 static int make_room(Lines *self, Text *text)
 {
     Py_ssize_t used = text->at - self->buffer;
@@ -244,30 +248,32 @@ static int make_room(Lines *self, Text *text)
 
 /* -- sums of what is written ------------------------------------------------------------------- */
 
-typedef struct { /* of an operation or a phase */
+typedef struct { /* of the records with one kind and name */
     const char *kind;
     PyObject *name;
-    long long calls, nbytes, spent_ns, held_ns;
+    long long calls, nbytes;
+    long long spent_ns;   /* in phases; in waits for collectives */
+    long long blocked_ns; /* in collectives, as `LastStep` counts it */
 } Sum;
 
 typedef struct {
-    long long step; /* of all of them */
+    long long step; /* of all records in the sums */
     int count;
     Sum of[MOST_SUMS];
 } Sums;
 
-/* How long a collective held its caller, as `LastStep` counts it. */
-static long long held_ns(const Call *call)
+/* Return how long a collective blocked its caller. */
+static long long blocked_ns(const Call *call)
 {
     if (call->is_async)
         return call->blocked_ns;
-    long long held_ns = (call->waited_ns ? call->waited_ns : call->return_ns) - call->issue_ns;
-    return held_ns > 0 ? held_ns : 0;
+    long long span_ns = (call->waited_ns ? call->waited_ns : call->return_ns) - call->issue_ns;
+    return span_ns > 0 ? span_ns : 0;
 }
 
 static Sum of_call(const Call *call)
 {
-    return (Sum){"comm", call->op, 1, call->nbytes, call->blocked_ns, held_ns(call)};
+    return (Sum){"comm", call->op, 1, call->nbytes, call->blocked_ns, blocked_ns(call)};
 }
 
 static Sum of_span(const Span *span)
@@ -275,7 +281,7 @@ static Sum of_span(const Span *span)
     return (Sum){span->kind->name, span->phase, 1, 0, span->end_ns - span->start_ns, 0};
 }
 
-/* Add a record; there has to be room for one more sum. */
+/* Add a record. There must be room for one more sum. */
 static void add(Sums *sums, const Sum *one)
 {
     Sum *sum = sums->of, *end = sums->of + sums->count;
@@ -288,10 +294,10 @@ static void add(Sums *sums, const Sum *one)
     sum->calls += one->calls;
     sum->nbytes += one->nbytes;
     sum->spent_ns += one->spent_ns;
-    sum->held_ns += one->held_ns;
+    sum->blocked_ns += one->blocked_ns;
 }
 
-/* Return them as a tuple, or NULL; they are gone. */
+/* Return the sums as a tuple, and release their names. NULL: an error, or none are needed. */
 static PyObject *taken(Sums *sums, int is_needed)
 {
     PyObject *all = is_needed ? PyTuple_New(sums->count) : NULL;
@@ -299,7 +305,7 @@ static PyObject *taken(Sums *sums, int is_needed)
         Sum *sum = sums->of + at;
         PyObject *one = all == NULL ? NULL
                                     : Py_BuildValue("sOLLLL", sum->kind, sum->name, sum->calls,
-                                                    sum->nbytes, sum->spent_ns, sum->held_ns);
+                                                    sum->nbytes, sum->spent_ns, sum->blocked_ns);
         if (one != NULL)
             PyTuple_SetItem(all, at, one);
         else
@@ -311,8 +317,8 @@ static PyObject *taken(Sums *sums, int is_needed)
 
 /* -- records ----------------------------------------------------------------------------------- */
 
-/* Write the line of the first record, and take it out. 1: written, 0: it is not one that is written
-   here, or not of the step of those before, -1: error. */
+/* Write the line of the first record, and remove the record. 1: done, 0: nothing has changed
+   (Python has to write it, it is of another step, or there are enough sums), -1: error. */
 static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int is_of_one_step)
 {
     PyObject *first = make_room(self, text) < 0 ? NULL : PySequence_GetItem(records, 0);
@@ -339,8 +345,8 @@ static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int
     return is_put;
 }
 
-/* (records, most, is_of_one_step) -> lines, how many, the step of the last one, and their sums if
-   they are of one step: kind, name, calls, bytes, time, time held */
+/* (records, most, is_of_one_step) -> lines, their number, the step of the last one, and sums if all
+   are to be of one step: see `Sum` of `dsprof.trace.writing.last_step` */
 static PyObject *take(Lines *self, PyObject *args)
 {
     PyObject *records;
@@ -379,11 +385,11 @@ static void lines_dealloc(Lines *self)
 
 static PyMethodDef lines_methods[] = {
     {"take", (PyCFunction)take, METH_VARARGS,
-     "Take the first records that are written here, at most so many and if asked of one step, out"
-     " of a deque; return their lines, how many, the step of the last one, and sums of one step."},
+     "Remove records from the front of a deque, up to the first that Python has to write; return"
+     " their lines, their number, the step of the last one, and sums if all are of one step."},
     {"collective_lane", (PyCFunction)collective_lane, METH_VARARGS,
      "Return the lane of a collective from its start to its end, and whether it is new."},
-    {"know_thread", (PyCFunction)know_thread, METH_VARARGS, "Know the lane of a thread."},
+    {"know_thread", (PyCFunction)know_thread, METH_VARARGS, "Remember the lane of a thread."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot lines_slots[] = {

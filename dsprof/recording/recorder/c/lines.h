@@ -1,5 +1,5 @@
-/* What writes the lines of a trace in C: fields in the order of `dsprof.trace.schema`, without those
-   that have their default. */
+/* Writes the fields of a line, in the order of `dsprof.trace.schema`. Fields with their default are
+   left out. */
 
 #ifndef DSPROF_LINES_H
 #define DSPROF_LINES_H
@@ -7,8 +7,8 @@
 #include "hot.h"
 
 typedef struct Text {
-    char *at;        /* there is room for a line behind it */
-    char is_unusual; /* the line is left to Python */
+    char *at;        /* the end; there is room for one more line */
+    char is_unusual; /* Python has to write the line */
 } Text;
 
 void put(Text *text, const char *part, size_t length);

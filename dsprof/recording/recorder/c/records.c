@@ -1,6 +1,7 @@
-/* What hooks in C note: numbers side by side, of which the writer's thread makes the record of the
-   schema. There each number is an object, which training would make and another core would free.
-   Until then hooks in Python see in a `Call` what they see in a `Collective`. */
+/* The structs that hooks in C fill in. In a record of the schema each number is an object, which
+   training would make and another core would free. The writer's thread writes lines of these
+   structs (`lines.c`), or makes the record if Python has to write it. Hooks in Python read a
+   `Call` as they read a `Collective`. */
 
 #include "hot.h"
 
