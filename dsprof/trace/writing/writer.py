@@ -271,7 +271,8 @@ class TraceWriter:
     def _write_chunk(self) -> int:
         """Write the oldest records; return the step of the last one."""
         records, last_step = self._source.records, self._source.last_step
-        in_c, is_asked = self._lines.in_c if self._is_all_written() else None, last_step.is_asked
+        in_c = self._lines.in_c if self._is_all_written() else None
+        is_asked = last_step.is_asked
         pieces: list[bytes] = []
         lines: list[Line] = []
         events, step, left = 0, -1, min(len(records), CHUNK_RECORDS)

@@ -117,12 +117,12 @@ static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t en
     PUT_NEXT(text, "elements", span->elements);
     PUT_NEXT(text, "start_ns", start_ns);
     PUT_NEXT(text, "end_ns", end_ns);
-    PUT_BUT(text, "wait_ns", span->own[WAIT_NS], 0);
+    PUT_UNLESS(text, "wait_ns", span->own[WAIT_NS], 0);
     PUT_FLAG(text, "is_recomputation", span->own[IS_AGAIN]);
-    PUT_BUT(text, "step", span->step, -1);
-    PUT_BUT(text, "micro_step", span->micro_step, 0);
+    PUT_UNLESS(text, "step", span->step, -1);
+    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
     PUT_WORD(text, "phase", span->phase);
-    PUT_BUT(text, "engine", span->engine, -1);
+    PUT_UNLESS(text, "engine", span->engine, -1);
     PUT(text, "},\"name\":");
     put_word(text, kind);
 }

@@ -148,16 +148,16 @@ static void put_flush(Text *text, const Span *span, int64_t start_ns, int64_t en
     PUT_NEXT(text, "elements", span->elements);
     PUT_NEXT(text, "start_ns", start_ns);
     PUT_NEXT(text, "end_ns", end_ns);
-    PUT_BUT(text, "capacity", span->own[CAPACITY], 0);
-    PUT_BUT(text, "nbytes", span->own[ALL_BYTES], 0);
+    PUT_UNLESS(text, "capacity", span->own[CAPACITY], 0);
+    PUT_UNLESS(text, "nbytes", span->own[ALL_BYTES], 0);
     PUT_WORD(text, "dtype", span->text);
-    PUT_BUT(text, "parameters", span->own[PARAMETERS], 0);
+    PUT_UNLESS(text, "parameters", span->own[PARAMETERS], 0);
     PUT_WORD(text, "cause", is_last ? NAME("end of backward") : NAME("full"));
-    PUT_BUT(text, "slot", span->own[SLOT], -1);
-    PUT_BUT(text, "step", span->step, -1);
-    PUT_BUT(text, "micro_step", span->micro_step, 0);
+    PUT_UNLESS(text, "slot", span->own[SLOT], -1);
+    PUT_UNLESS(text, "step", span->step, -1);
+    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
     PUT_WORD(text, "phase", span->phase);
-    PUT_BUT(text, "engine", span->engine, -1);
+    PUT_UNLESS(text, "engine", span->engine, -1);
     PUT(text, "},\"name\":");
     put_word(text, is_last ? NAME("flush: end of backward") : NAME("flush: full"));
 }

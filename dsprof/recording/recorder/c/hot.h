@@ -71,7 +71,7 @@ typedef struct Span { /* a phase, a step, a flush or a fetch */
     const struct SpanKind *kind;
     long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
     unsigned long thread;
-    PyObject *phase, *text; /* of the scope; a dtype, or who marks steps */
+    PyObject *phase, *text; /* of the scope; a dtype, or the source of steps */
 } Span;
 
 struct Text;

@@ -180,30 +180,30 @@ static int put_call(Lines *self, Text *text, Call *call)
     PUT_NEXT(text, "nbytes", call->nbytes);
     PUT_NEXT(text, "elements", call->elements);
     PUT_NEXT(text, "issue_ns", issue_ns);
-    PUT_BUT(text, "tensors", call->tensors, 1);
+    PUT_UNLESS(text, "tensors", call->tensors, 1);
     PUT_WORD(text, "dtype", call->dtype);
     PUT_WORD(text, "requested", call->requested);
-    PUT_BUT(text, "request", call->request, 0);
+    PUT_UNLESS(text, "request", call->request, 0);
     PUT_FLAG(text, "is_async", call->is_async);
     if (call->reduce_op != Py_None)
         PUT_WORD(text, "reduce_op", call->reduce_op);
-    PUT_BUT(text, "site", call->site, 0);
-    PUT_BUT(text, "step", call->step, -1);
-    PUT_BUT(text, "micro_step", call->micro_step, 0);
+    PUT_UNLESS(text, "site", call->site, 0);
+    PUT_UNLESS(text, "step", call->step, -1);
+    PUT_UNLESS(text, "micro_step", call->micro_step, 0);
     PUT_WORD(text, "phase", call->phase);
-    PUT_BUT(text, "engine", call->engine, -1);
-    PUT_BUT(text, "flush", call->flush, 0);
-    PUT_BUT(text, "fetch", call->fetch, 0);
-    PUT_BUT(text, "coalesced", call->coalesced, 0);
+    PUT_UNLESS(text, "engine", call->engine, -1);
+    PUT_UNLESS(text, "flush", call->flush, 0);
+    PUT_UNLESS(text, "fetch", call->fetch, 0);
+    PUT_UNLESS(text, "coalesced", call->coalesced, 0);
     PUT_NEXT(text, "thread", thread);
-    PUT_BUT(text, "return_ns", return_ns, 0);
-    PUT_BUT(text, "stream", call->stream, 0);
-    PUT_BUT(text, "pending_ns", since(call->pending_ns, start_ns), 0);
-    PUT_BUT(text, "done_ns", done_ns, 0);
-    PUT_BUT(text, "wait_ns", since(call->wait_ns, start_ns), 0);
-    PUT_BUT(text, "waited_ns", waited_ns, 0);
-    PUT_BUT(text, "blocked_ns", call->blocked_ns, 0);
-    PUT_BUT(text, "waits", call->waits, 0);
+    PUT_UNLESS(text, "return_ns", return_ns, 0);
+    PUT_UNLESS(text, "stream", call->stream, 0);
+    PUT_UNLESS(text, "pending_ns", since(call->pending_ns, start_ns), 0);
+    PUT_UNLESS(text, "done_ns", done_ns, 0);
+    PUT_UNLESS(text, "wait_ns", since(call->wait_ns, start_ns), 0);
+    PUT_UNLESS(text, "waited_ns", waited_ns, 0);
+    PUT_UNLESS(text, "blocked_ns", call->blocked_ns, 0);
+    PUT_UNLESS(text, "waits", call->waits, 0);
     PUT_FLAG(text, "captured", call->captured);
     PUT_FLAG(text, "is_estimated", call->is_estimated);
     PUT(text, "},\"name\":");
@@ -325,7 +325,7 @@ static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int
     if (first == NULL)
         return -1;
     char *before = text->at;
-    int is_call = Py_TYPE(first) == call_type, is_put = 0;
+    int is_call = Py_TYPE(first) == call_type, written = 0;
     if (is_call || Py_TYPE(first) == span_type) {
         long long step = is_call ? ((Call *)first)->step : ((Span *)first)->step;
         Sum one = is_call ? of_call((Call *)first) : of_span((Span *)first);
@@ -333,16 +333,16 @@ static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int
                       (step == sums->step && sums->count < MOST_SUMS);
         if (is_next && (is_call ? put_call(self, text, (Call *)first)
                                 : put_span(self, text, (Span *)first)))
-            is_put = PySequence_DelItem(records, 0) < 0 ? -1 : 1;
-        if (is_put > 0)
+            written = PySequence_DelItem(records, 0) < 0 ? -1 : 1;
+        if (written > 0)
             sums->step = step;
-        if (is_put > 0 && is_of_one_step)
+        if (written > 0 && is_of_one_step)
             add(sums, &one);
     }
-    if (is_put <= 0)
+    if (written <= 0)
         text->at = before;
     Py_DECREF(first);
-    return is_put;
+    return written;
 }
 
 /* (records, most, is_of_one_step) -> lines, their number, the step of the last one, and sums if all
@@ -352,7 +352,7 @@ static PyObject *take(Lines *self, PyObject *args)
     PyObject *records;
     Py_ssize_t most, count = 0;
     Sums sums = {-1, 0, {{0}}};
-    int is_put = 1, is_of_one_step;
+    int written = 1, is_of_one_step;
     if (!PyArg_ParseTuple(args, "Onp", &records, &most, &is_of_one_step))
         return NULL;
     Py_ssize_t waiting = PyObject_Size(records);
@@ -361,9 +361,9 @@ static PyObject *take(Lines *self, PyObject *args)
     most = most < waiting ? most : waiting;
     Text text = {self->buffer, 0};
     while (count < most &&
-           (is_put = put_first(self, &text, records, &sums, is_of_one_step)) > 0)
+           (written = put_first(self, &text, records, &sums, is_of_one_step)) > 0)
         count++;
-    PyObject *parts = taken(&sums, is_put >= 0);
+    PyObject *parts = taken(&sums, written >= 0);
     PyObject *lines =
         parts == NULL ? NULL : PyBytes_FromStringAndSize(self->buffer, text.at - self->buffer);
     if (lines != NULL)

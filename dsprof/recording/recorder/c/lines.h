@@ -27,7 +27,7 @@ int is_empty(PyObject *word);
         PUT(text, ",\"" key "\":");                                                                \
         put_number(text, number);                                                                  \
     } while (0)
-#define PUT_BUT(text, key, number, usual)                                                          \
+#define PUT_UNLESS(text, key, number, usual)                                                       \
     do {                                                                                           \
         if ((number) != (usual))                                                                   \
             PUT_NEXT(text, key, number);                                                           \

@@ -26,10 +26,10 @@ static void put_phase(Text *text, const Span *span, int64_t start_ns, int64_t en
     text->is_unusual |= is_empty(span->phase);
     PUT_FIRST(text, "start_ns", start_ns);
     PUT_NEXT(text, "end_ns", end_ns);
-    PUT_BUT(text, "step", span->step, -1);
-    PUT_BUT(text, "micro_step", span->micro_step, 0);
-    PUT_BUT(text, "engine", span->engine, -1);
-    PUT_BUT(text, "stage", span->own[STAGE], -1);
+    PUT_UNLESS(text, "step", span->step, -1);
+    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
+    PUT_UNLESS(text, "engine", span->engine, -1);
+    PUT_UNLESS(text, "stage", span->own[STAGE], -1);
     PUT(text, "},\"name\":");
     put_word(text, span->phase);
 }
