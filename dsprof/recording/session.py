@@ -132,7 +132,7 @@ class Session:
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
-        from dsprof.hooks.wire.c10d import reduce_op_name
+        from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
@@ -161,7 +161,7 @@ class Session:
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
             last_step=self.last_step,
-            lines_in_c=None if compiled is None else compiled.Lines,
+            lines_in_c=None if compiled is None else partial(compiled.Lines, OP_NAMES),
         )
         folder = Path(config.out)
         if self._capture is not None:

@@ -369,7 +369,7 @@ class ProcessGroupHook(_WireHook):
             *(op.name, self.groups.state, DTYPES),
             *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
             *(recorder.in_flight.poll, raise_if_of_signal_handler),
-            *(_WITH_OP if "reduce" in op.name else None, _NAMES, self.layers.noted_below),
+            *(_WITH_OP if "reduce" in op.name else None, self.layers.noted_below),
             *(torch.Tensor, dist.ProcessGroup),
         )
         numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)
@@ -472,7 +472,8 @@ def _names_by_hash() -> tuple[str, ...]:
     return tuple(names)
 
 
-_NAMES = _names_by_hash()
+OP_NAMES = _names_by_hash()
+"""By the hash, which is the number of an op."""
 
 
 def reduce_op_name(value: Any) -> str:
@@ -483,8 +484,6 @@ def reduce_op_name(value: Any) -> str:
     """
     if value is None:
         return ""
-    if type(value) is str:  # a hook in C has looked it up
-        return value
     if type(value) is int:  # from a kernel in C++
         return _OP_NAMES.get(value, "")
     value = getattr(value, "reduceOp", value)  # of the options that a method got

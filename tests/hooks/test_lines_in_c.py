@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.hooks.wire.c10d import ProcessGroupHook, reduce_op_name
+from dsprof.hooks.wire.c10d import OP_NAMES, ProcessGroupHook, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Step
@@ -29,7 +30,7 @@ OTHERS = (
     *("id", "group", "seq", "nbytes", "elements", "tensors", "request", "site", "step", "waits"),
     *("micro_step", "engine", "flush", "fetch", "coalesced", "stream"),
 )
-TEXTS = ("dtype", "requested", "phase", "op", "reduce_op")
+TEXTS = ("dtype", "requested", "phase", "op")
 NUMBERS = (-1, 0, 1, 2, 9, 10, 99, 100, 1 << 31, (1 << 63) - 1, -(1 << 63))
 WORDS = ("", "float32", "a b", 'a "quoted" one', "back\\slash", "tab\t", "ä", "\x7f", "x" * 200)
 
@@ -37,8 +38,10 @@ WORDS = ("", "float32", "a b", 'a "quoted" one', "back\\slash", "tab\t", "ä", "
 def calls(install: Install, count: int = 1) -> list[Any]:
     """Return collectives as a hook in C has noted them."""
     recorder = install(ProcessGroupHook, TrainingLoopHook)
-    while len(recorder.outbox.records) < count + 1:
-        dist.all_reduce(torch.zeros(4), async_op=True).wait()
+    while (number := len(recorder.outbox.records)) < count + 1:
+        work = dist.all_reduce(torch.zeros(4), async_op=number % 2 == 1)
+        if work is not None:
+            work.wait()
     noted = list(recorder.outbox.records)[1:]  # the first one of a process may be left to Python
     assert {type(one).__name__ for one in noted} == {"Call"}
     return noted
@@ -78,7 +81,8 @@ def test_collectives_that_overlap_are_on_lanes_of_their_own(install: Install) ->
 
 def encoder_of(noted: deque[Any]) -> Encoder:
     """Return one that has a lane for what is noted, and take out the first."""
-    encoder = Encoder(0, 1, reduce_op_name, lines_in_c=compiled and compiled.Lines)
+    assert compiled is not None
+    encoder = Encoder(0, 1, reduce_op_name, lines_in_c=partial(compiled.Lines, OP_NAMES))
     assert encoder.in_c.take(noted, 5, False) == NOTHING_TAKEN  # its lanes have no name yet
     first = noted.popleft().__copy__()
     first.done_ns = 2
@@ -106,7 +110,6 @@ def test_sums_are_of_one_step(install: Install) -> None:
     for number, one in enumerate(noted):
         one.step, one.nbytes, one.blocked_ns = number // 4, 10, number
         one.issue_ns, one.done_ns, one.waited_ns = 100, 100, 150
-        one.is_async = number % 2 == 1
         one.op = ("all_reduce", "broadcast")[number == 2]
     assert take(noted, 99, True)[1:] == (
         *(4, 0),

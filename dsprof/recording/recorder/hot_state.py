@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
 
-_REVISION = 4
+_REVISION = 5
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None

@@ -11,7 +11,6 @@ enum held {
     POLL,       /* InFlight.poll, */
     CHECK,      /* and what raises an error again if a signal handler of the user raised it */
     WITH_OP,    /* types that name a reduce op; None: this operation has none */
-    OP_NAMES,   /* of reduce ops, by their hash */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
     PLAIN_GROUP,
@@ -26,13 +25,11 @@ enum number {
     FIRST_TIMED,  /* the first time at this one */
 };
 
-typedef struct { /* what is read of the arguments of a call */
-    PyObject *dtype;     /* borrowed, and only compared */
-    PyObject *reduce_op; /* its name, borrowed from `OP_NAMES`; NULL: none */
+typedef struct {
+    PyObject *dtype; /* borrowed, and only compared */
     int64_t nbytes, elements;
     Py_ssize_t tensors;
-    int is_async; /* -1: not said */
-} Asked;
+} Sizes;
 
 /* Know a dtype: the one of the last call, or another. 1: known, 0: it has no name, -1: error. */
 static int see_dtype(Wrapper *self, PyObject *dtype)
@@ -54,7 +51,7 @@ static int see_dtype(Wrapper *self, PyObject *dtype)
 }
 
 /* Add a tensor; 1: it is a plain one, dense and on the host; 0: it is not; -1: error. */
-static int measure(Wrapper *self, PyObject *tensor, Asked *asked)
+static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
 {
     int64_t nbytes;
     if ((PyObject *)Py_TYPE(tensor) != self->held[PLAIN_TENSOR])
@@ -73,24 +70,24 @@ static int measure(Wrapper *self, PyObject *tensor, Asked *asked)
         PyErr_Clear(); /* a sparse tensor has none */
         return 0;
     }
-    asked->dtype = dtype;
-    asked->nbytes += nbytes;
-    asked->elements += nbytes / self->seen.collective.item_bytes;
-    asked->tensors++;
+    sizes->dtype = dtype;
+    sizes->nbytes += nbytes;
+    sizes->elements += nbytes / self->seen.collective.item_bytes;
+    sizes->tensors++;
     return 1;
 }
 
 /* As `measure`, of all tensors of a call. */
-static int measure_all(Wrapper *self, PyObject *args, Asked *asked)
+static int measure_all(Wrapper *self, PyObject *args, Sizes *sizes)
 {
     PyObject *sized = PyTuple_GetItem(args, self->numbers[SIZED_AT]);
     if (!self->numbers[TAKES_LIST])
-        return measure(self, sized, asked);
+        return measure(self, sized, sizes);
     if (!PyList_CheckExact(sized))
         return 0;
     int is_usual = 0;
     for (Py_ssize_t at = 0; at < PyList_Size(sized); at++)
-        if ((is_usual = measure(self, PyList_GetItem(sized, at), asked)) <= 0)
+        if ((is_usual = measure(self, PyList_GetItem(sized, at), sizes)) <= 0)
             break;
     return is_usual;
 }
@@ -128,18 +125,10 @@ static int find_group(Wrapper *self, PyObject *group)
     return failed ? -1 : 0;
 }
 
-static char has(PyTypeObject *type, PyObject *name)
+/* Know the type of the last argument: options, which may name a reduce op, or a tensor. */
+static int see_options(Wrapper *self, PyObject *last)
 {
-    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
-    if (found == NULL)
-        PyErr_Clear();
-    Py_XDECREF(found);
-    return found != NULL;
-}
-
-/* Know the type of the last argument: options, a reduce op, or a tensor. */
-static int see_options(Wrapper *self, PyTypeObject *type)
-{
+    PyTypeObject *type = Py_TYPE(last);
     if (self->seen.collective.options == type)
         return 0;
     int names_op = self->held[WITH_OP] == Py_None
@@ -147,37 +136,17 @@ static int see_options(Wrapper *self, PyTypeObject *type)
                        : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
     if (names_op < 0)
         return -1;
-    self->seen.collective.names_op = (char)names_op;
-    self->seen.collective.has_op = names_op && has(type, NAME("reduceOp"));
-    self->seen.collective.has_async = has(type, NAME("asyncOp"));
+    PyObject *async_op = PyObject_GetAttr((PyObject *)type, NAME("asyncOp"));
+    if (async_op == NULL)
+        PyErr_Clear();
+    self->seen.collective.names_op = names_op;
+    self->seen.collective.are_options = names_op || async_op != NULL;
     self->seen.collective.options = type; /* only compared */
+    Py_XDECREF(async_op);
     return 0;
 }
 
-/* Read the last argument, before the call: torch has just filled it in, and the call would evict
-   it. 1: it is usual, 0: it is not, -1: error. */
-static int read_options(Wrapper *self, PyObject *args, Asked *asked)
-{
-    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
-    if (see_options(self, Py_TYPE(last)) < 0)
-        return -1;
-    asked->is_async = -1;
-    if (self->seen.collective.has_async && (asked->is_async = is_true(last, NAME("asyncOp"))) < 0)
-        return -1;
-    if (!self->seen.collective.names_op)
-        return 1;
-    PyObject *op =
-        self->seen.collective.has_op ? PyObject_GetAttr(last, NAME("reduceOp")) : held(last);
-    Py_hash_t number = op == NULL ? -1 : PyObject_Hash(op);
-    Py_XDECREF(op);
-    if (PyErr_Occurred())
-        return -1;
-    int is_known = number >= 0 && number < PyTuple_Size(self->held[OP_NAMES]);
-    asked->reduce_op = is_known ? PyTuple_GetItem(self->held[OP_NAMES], number) : NULL;
-    return is_known;
-}
-
-static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Asked *asked)
+static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *sizes)
 {
     const Hot *hot = self->hot;
     if (!is_live(self) || hot->device != Py_None || PyTuple_Size(hot->followers) != 0 ||
@@ -187,8 +156,7 @@ static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Asked *aske
     PyObject *group = PyTuple_GetItem(args, 0);
     if ((PyObject *)Py_TYPE(group) != self->held[PLAIN_GROUP])
         return 0;
-    int is_plain = measure_all(self, args, asked);
-    return is_plain <= 0 ? is_plain : read_options(self, args, asked);
+    return measure_all(self, args, sizes);
 }
 
 /* Whether a kernel in the dispatcher has recorded the call: another thread may have brought kernels
@@ -211,7 +179,8 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Keep a call that is in flight where its wait will find it, also one that is waited for at once. */
+/* Keep a call that is in flight where its wait will find it. Calls that are waited for at once are
+   kept alike: only their options tell them apart, and those are far from all caches. */
 static int follow(Hot *hot, PyObject *work, Call *call)
 {
     PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, (PyObject *)call);
@@ -264,17 +233,18 @@ static int find_site(Wrapper *self, const Context *context, long long *site)
 }
 
 /* Number a call, and fill in what is known of it; NULL in an error. */
-static Call *made(Wrapper *self, const Asked *asked, Context *context, PyObject *dtype_name,
-                  long long site)
+static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *context,
+                  PyObject *dtype_name, long long site)
 {
     const Hot *hot = self->hot;
-    Call *call = new_call();
+    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
+    Call *call = see_options(self, last) < 0 ? NULL : new_call();
     if (call == NULL)
         return NULL;
     call->op = held(self->held[OP]);
     call->dtype = held(dtype_name);
     call->requested = held(context->requested);
-    call->reduce_op = held(asked->reduce_op == NULL ? Py_None : asked->reduce_op);
+    call->options = held(self->seen.collective.are_options ? last : Py_None);
     call->phase = held(hot->phase);
     call->outputs = PyTuple_New(0); /* the one that there is */
     call->group = self->seen.collective.group;
@@ -283,9 +253,10 @@ static Call *made(Wrapper *self, const Asked *asked, Context *context, PyObject 
         return NULL;
     }
     context->wire_ops++;
-    call->nbytes = asked->nbytes;
-    call->elements = asked->elements;
-    call->tensors = asked->tensors;
+    call->nbytes = sizes->nbytes;
+    call->elements = sizes->elements;
+    call->tensors = sizes->tensors;
+    call->names_op = self->seen.collective.names_op;
     call->request = context->request;
     call->flush = context->flush;
     call->fetch = context->fetch;
@@ -298,7 +269,7 @@ static Call *made(Wrapper *self, const Asked *asked, Context *context, PyObject 
     return call;
 }
 
-static int note(Wrapper *self, PyObject *args, const Asked *asked, PyObject *work, int64_t issue_ns,
+static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *work, int64_t issue_ns,
                 int64_t return_ns)
 {
     Hot *hot = self->hot;
@@ -320,16 +291,15 @@ static int note(Wrapper *self, PyObject *args, const Asked *asked, PyObject *wor
     context = context_of(hot, thread); /* looking for the site runs Python */
     /* Only now: while the call ran, another thread may have called for another group or dtype. */
     if (context == NULL || find_group(self, PyTuple_GetItem(args, 0)) < 0 ||
-        see_dtype(self, asked->dtype) <= 0)
+        see_dtype(self, sizes->dtype) <= 0)
         goto done;
     const long long kind = self->seen.collective.kind;
-    call = made(self, asked, context, self->seen.collective.dtype_name, site);
+    call = made(self, args, sizes, context, self->seen.collective.dtype_name, site);
     if (call == NULL)
         goto done;
     call->issue_ns = issue_ns;
     call->return_ns = return_ns;
     call->is_followed = work != Py_None;
-    call->is_async = asked->is_async < 0 ? call->is_followed : asked->is_async;
     const int64_t told[CALL_WORDS] = {
         call->id, call->seq, call->group, kind, call->nbytes, issue_ns, site, call->step,
         call->is_followed ? 0 : return_ns, (int64_t)call->thread,
@@ -351,11 +321,11 @@ done:
 
 PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
 {
-    Asked asked = {0};
+    Sizes sizes = {0};
     Hot *hot = self->hot;
     int is_timed = ++hot->calls % self->numbers[TIMED_EVERY] == self->numbers[FIRST_TIMED];
     int64_t taken_ns = is_timed ? -thread_cpu_ns() : 0;
-    int usual = is_usual(self, args, kwargs, &asked);
+    int usual = is_usual(self, args, kwargs, &sizes);
     if (usual < 0 && give_up(self) < 0)
         return NULL;
     if (usual <= 0)
@@ -369,7 +339,7 @@ PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
     int64_t return_ns = now_ns();
     if (is_timed)
         taken_ns -= thread_cpu_ns();
-    if (note(self, args, &asked, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
+    if (note(self, args, &sizes, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
         Py_CLEAR(work);
     if (is_timed) {
         hot->samples++;

@@ -60,10 +60,10 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
     PyObject_HEAD
     long long id, issue_ns, pending_ns, done_ns, wait_ns, waited_ns, blocked_ns, waits;
     unsigned long thread;
-    char is_followed, is_async, captured, is_estimated;
+    char is_followed, names_op, is_async, captured, is_estimated; /* is_async: see read_async */
     long long group, seq, nbytes, elements, tensors, request, site, step, micro_step, engine, flush;
     long long fetch, coalesced, return_ns, stream;
-    PyObject *op, *dtype, *requested, *reduce_op, *phase, *outputs;
+    PyObject *op, *dtype, *requested, *options, *phase, *outputs;
 } Call;
 
 typedef struct Span { /* a phase, a step, a flush or a fetch */
@@ -98,7 +98,7 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
             PyObject *dtype, *dtype_name; /* borrowed from `DTYPES` */
             PyTypeObject *options;
             long long item_bytes, kind, group;
-            char names_op, has_op, has_async;
+            int names_op, are_options;
         } collective;
         struct {
             PyObject *optimizer; /* borrowed, and only compared */
@@ -144,6 +144,7 @@ PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned);
 int add_records(PyObject *module);
 Call *new_call(void);
 Span *new_span(const Hot *hot, const SpanKind *kind); /* in the scope of now */
+int read_async(Call *call);
 
 /* lines.c */
 int add_lines(PyObject *module);

@@ -20,6 +20,7 @@ static const int64_t MOST_NS = INT64_C(1000000000000000); /* `repr` shows 15 dig
 typedef struct {
     PyObject_HEAD
     long long rank, start_ns;
+    PyObject *op_names; /* of reduce ops, by their hash */
     char *buffer;
     Py_ssize_t capacity;
     int threads, lanes;
@@ -163,6 +164,25 @@ static void end_line(const Lines *self, Text *text, long long lane, int64_t star
 /* Return a time since the start of the trace; 0, which means unknown, stays 0. */
 static int64_t since(int64_t time_ns, int64_t start_ns) { return time_ns ? time_ns - start_ns : 0; }
 
+/* Write the name of the reduce op, if the call names one. */
+static void put_reduce_op(const Lines *self, Text *text, const Call *call)
+{
+    if (!call->names_op)
+        return;
+    PyObject *op = PyObject_GetAttr(call->options, NAME("reduceOp"));
+    if (op == NULL) { /* it is one itself */
+        PyErr_Clear();
+        op = held(call->options);
+    }
+    Py_hash_t number = PyObject_Hash(op);
+    Py_DECREF(op);
+    PyErr_Clear();
+    if (number >= 0 && number < PyTuple_Size(self->op_names))
+        PUT_WORD(text, "reduce_op", PyTuple_GetItem(self->op_names, number));
+    else
+        text->is_unusual = 1;
+}
+
 /* Write the line of a collective; return 0 if Python has to. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
@@ -185,8 +205,7 @@ static int put_call(Lines *self, Text *text, Call *call)
     PUT_WORD(text, "requested", call->requested);
     PUT_UNLESS(text, "request", call->request, 0);
     PUT_FLAG(text, "is_async", call->is_async);
-    if (call->reduce_op != Py_None)
-        PUT_WORD(text, "reduce_op", call->reduce_op);
+    put_reduce_op(self, text, call);
     PUT_UNLESS(text, "site", call->site, 0);
     PUT_UNLESS(text, "step", call->step, -1);
     PUT_UNLESS(text, "micro_step", call->micro_step, 0);
@@ -328,6 +347,10 @@ static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int
     int is_call = Py_TYPE(first) == call_type, written = 0;
     if (is_call || Py_TYPE(first) == span_type) {
         long long step = is_call ? ((Call *)first)->step : ((Span *)first)->step;
+        if (is_call && read_async((Call *)first) < 0) {
+            Py_DECREF(first);
+            return -1;
+        }
         Sum one = is_call ? of_call((Call *)first) : of_span((Span *)first);
         int is_next = !is_of_one_step || sums->count == 0 ||
                       (step == sums->step && sums->count < MOST_SUMS);
@@ -374,11 +397,17 @@ static PyObject *take(Lines *self, PyObject *args)
 
 static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
 {
-    return PyArg_ParseTuple(args, "LL", &self->rank, &self->start_ns) ? 0 : -1;
+    PyObject *names, *old = self->op_names;
+    if (!PyArg_ParseTuple(args, "O!LL", &PyTuple_Type, &names, &self->rank, &self->start_ns))
+        return -1;
+    self->op_names = held(names);
+    Py_XDECREF(old);
+    return 0;
 }
 
 static void lines_dealloc(Lines *self)
 {
+    Py_CLEAR(self->op_names);
     PyMem_Free(self->buffer);
     free_of_heap_type((PyObject *)self);
 }
@@ -394,7 +423,7 @@ static PyMethodDef lines_methods[] = {
 };
 static PyType_Slot lines_slots[] = {
     {Py_tp_init, lines_init},       {Py_tp_dealloc, lines_dealloc},
-    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (rank, start_ns)."},
+    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (names of reduce ops by their hash, rank, start_ns)."},
     {0, NULL},
 };
 static PyType_Spec lines_spec = {"dsprof.recording.recorder._hot.Lines", sizeof(Lines), 0,
