@@ -24,9 +24,9 @@ enum method { FORWARD, BACKWARD, STEP, PROLOGUE, EPILOGUE, MODEL_STEP };
 /* Return the state of a call's engine, borrowed. NULL without an error: Python has to find it. */
 static EngineProgress *find_engine(Wrapper *self, PyObject *args)
 {
-    PyObject **held = self->held, *engine = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : NULL;
-    if (engine == NULL)
+    if (PyTuple_Size(args) == 0)
         return NULL;
+    PyObject **held = self->held, *engine = PyTuple_GetItem(args, 0);
     if (held[REF] != NULL && PyWeakref_GetObject(held[REF]) == engine)
         return (EngineProgress *)held[STATE];
     PyObject *key = PyLong_FromVoidPtr(engine);

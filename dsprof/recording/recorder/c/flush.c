@@ -185,8 +185,8 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     Context *outer = NULL;
     Span *span = NULL;
     int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
-    if (found > 0 && (thread = thread_key()) != NULL && (span = new_span(hot, &flush_span)) != NULL &&
-        next_of(hot->ids, &span->id) == 0)
+    if (found > 0 && (thread = thread_key()) != NULL &&
+        (span = new_span(hot, &flush_span)) != NULL && next_of(hot->ids, &span->id) == 0)
         outer = begin(hot, thread, span->id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)

@@ -183,7 +183,7 @@ static void put_reduce_op(const Lines *self, Text *text, const Call *call)
         text->is_unusual = 1;
 }
 
-/* Write the line of a collective; return 0 if Python has to. */
+/* Write the line of a collective. 1: done, 0: Python has to, -1: error. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
     int64_t start_ns = self->start_ns, issue_ns = call->issue_ns - start_ns;
@@ -193,6 +193,8 @@ static int put_call(Lines *self, Text *text, Call *call)
     long long thread = lane_of(self, call->thread);
     if (!thread || !has_free_lane(self, issue_ns) || is_empty(call->op))
         return 0;
+    if (read_async(call) < 0)
+        return -1;
     begin_line(text, "comm");
     PUT_FIRST(text, "id", call->id);
     PUT_NEXT(text, "group", call->group);
@@ -301,19 +303,19 @@ static Sum of_span(const Span *span)
 }
 
 /* Add a record. There must be room for one more sum. */
-static void add(Sums *sums, const Sum *one)
+static void add(Sums *sums, Sum one)
 {
     Sum *sum = sums->of, *end = sums->of + sums->count;
-    while (sum != end && (sum->kind != one->kind || sum->name != one->name))
+    while (sum != end && (sum->kind != one.kind || sum->name != one.name))
         sum++;
     if (sum == end) {
-        *sum = (Sum){one->kind, held(one->name), 0, 0, 0, 0};
+        *sum = (Sum){one.kind, held(one.name), 0, 0, 0, 0};
         sums->count++;
     }
-    sum->calls += one->calls;
-    sum->nbytes += one->nbytes;
-    sum->spent_ns += one->spent_ns;
-    sum->blocked_ns += one->blocked_ns;
+    sum->calls += one.calls;
+    sum->nbytes += one.nbytes;
+    sum->spent_ns += one.spent_ns;
+    sum->blocked_ns += one.blocked_ns;
 }
 
 /* Return the sums as a tuple, and release their names. NULL: an error, or none are needed. */
@@ -347,20 +349,17 @@ static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int
     int is_call = Py_TYPE(first) == call_type, written = 0;
     if (is_call || Py_TYPE(first) == span_type) {
         long long step = is_call ? ((Call *)first)->step : ((Span *)first)->step;
-        if (is_call && read_async((Call *)first) < 0) {
-            Py_DECREF(first);
-            return -1;
-        }
-        Sum one = is_call ? of_call((Call *)first) : of_span((Span *)first);
         int is_next = !is_of_one_step || sums->count == 0 ||
                       (step == sums->step && sums->count < MOST_SUMS);
-        if (is_next && (is_call ? put_call(self, text, (Call *)first)
-                                : put_span(self, text, (Span *)first)))
-            written = PySequence_DelItem(records, 0) < 0 ? -1 : 1;
+        if (is_next)
+            written = is_call ? put_call(self, text, (Call *)first)
+                              : put_span(self, text, (Span *)first);
+        if (written > 0 && PySequence_DelItem(records, 0) < 0)
+            written = -1;
         if (written > 0)
             sums->step = step;
         if (written > 0 && is_of_one_step)
-            add(sums, &one);
+            add(sums, is_call ? of_call((Call *)first) : of_span((Span *)first));
     }
     if (written <= 0)
         text->at = before;
@@ -422,8 +421,10 @@ static PyMethodDef lines_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot lines_slots[] = {
-    {Py_tp_init, lines_init},       {Py_tp_dealloc, lines_dealloc},
-    {Py_tp_methods, lines_methods}, {Py_tp_doc, "Writes lines: (names of reduce ops by their hash, rank, start_ns)."},
+    {Py_tp_init, lines_init},
+    {Py_tp_dealloc, lines_dealloc},
+    {Py_tp_methods, lines_methods},
+    {Py_tp_doc, "Writes lines: (names of reduce ops by their hash, rank, start_ns)."},
     {0, NULL},
 };
 static PyType_Spec lines_spec = {"dsprof.recording.recorder._hot.Lines", sizeof(Lines), 0,

@@ -31,8 +31,8 @@ Span *new_span(const Hot *hot, const SpanKind *kind)
     return span;
 }
 
-/* Note whether the call was asked to return a Work; -1: error. Not in training, where each attribute
-   of what pybind11 made costs 0.5 to 2 us, for its code is far from all caches. */
+/* Note whether the call was asked to return a Work; -1: error. Only the writer asks: in training
+   each attribute of what pybind11 made costs 0.5 to 2 us, for its code is far from all caches. */
 int read_async(Call *call)
 {
     int is = is_true(call->options, NAME("asyncOp"));
