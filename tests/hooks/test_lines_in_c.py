@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -18,9 +19,9 @@ from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.hooks.wire.c10d import OP_NAMES, ProcessGroupHook, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import Step
+from dsprof.trace.schema import Collective, Step
 from dsprof.trace.writing.encode import Encoder
-from dsprof.trace.writing.writer import NOTHING_TAKEN
+from dsprof.trace.writing.writer import NOTHING_WRITTEN
 from tests.handed_over import handed_over, lines_in_c, lines_in_python
 
 Install = Callable[..., Recorder]
@@ -83,9 +84,10 @@ def encoder_of(noted: deque[Any]) -> Encoder:
     """Return one that has a lane for what is noted, and take out the first."""
     assert compiled is not None
     encoder = Encoder(0, 1, reduce_op_name, lines_in_c=partial(compiled.Lines, OP_NAMES))
-    assert encoder.in_c.take(noted, 5, False) == NOTHING_TAKEN  # its lanes have no name yet
-    first = noted.popleft().__copy__()
-    first.done_ns = 2
+    assert encoder.in_c.take(noted, 5, False) == NOTHING_WRITTEN  # its lanes have no name yet
+    first = compiled.made(noted.popleft())
+    if isinstance(first, Collective):
+        first.done_ns = 2
     encoder.record(first)
     return encoder
 
@@ -97,11 +99,34 @@ def test_the_usual_collective_is_written_in_c(install: Install) -> None:
     data, *others = take(noted, 5, False)
     assert (data.count(b",\n"), *others, len(noted)) == (5, 5, -1, (), 15)
     assert take(noted, 99, False)[1:] == (2, -1, ())
-    assert take(noted, 99, False) == NOTHING_TAKEN  # a step is not one of them
+    assert take(noted, 99, False) == NOTHING_WRITTEN  # a step is not one of them
     assert isinstance(noted[0], Step)
     noted.popleft()
     assert take(noted, 99, False)[1] == 12
-    assert take(noted, 99, False) == NOTHING_TAKEN
+    assert take(noted, 99, False) == NOTHING_WRITTEN
+
+
+def test_out_of_memory_leaves_the_records(install: Install) -> None:
+    """Of phases: torch ends the process if there is no memory for the options of a call."""
+    memory = pytest.importorskip("_testcapi")
+    recorder = install(TrainingLoopHook)
+    for _ in range(99):
+        recorder.progress.leave(recorder.progress.enter("forward"))
+    noted = deque(recorder.outbox.records)
+    take = encoder_of(noted).in_c.take
+    counts = set()
+    for allocation in range(9):
+        before, count = [*noted], 0
+        memory.set_nomemory(allocation, allocation + 1)
+        try:
+            count = take(noted, 9, True)[1]
+        except MemoryError:
+            pass
+        finally:
+            memory.remove_mem_hooks()
+        assert [*noted] == before[count:]
+        counts.add(count)
+    assert counts == {0, 9}
 
 
 def test_sums_are_of_one_step(install: Install) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from dsprof.trace.schema import (
     Group,
     Header,
     MemorySample,
+    Note,
     Phase,
     Record,
     Stall,
@@ -438,6 +440,27 @@ def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path
     run.unfinished.append(collective(5, 0, wait_ns=0, waited_ns=0, waits=0))
     trace = run.close()
     assert list(trace.collectives.is_open) == [False]
+
+
+def test_records_that_a_failing_disk_takes_are_dropped_and_counted(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+
+    def full(data: bytes, events: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run.definitions.append(Note("written"))
+    run.records.extend(collective(number, 0) for number in range(1, 1501))
+    write = run.writer._append
+    run.writer._append = lambda data, events: (full if events > 99 else write)(data, events)
+    run.writer.start()
+    run.writer.close(lambda: Trailer("disable"))
+    assert isinstance(run.writer.error, OSError)
+    assert run.writer.dropped == 1500
+    ends = "the recording ended early, 1,500 records were dropped: OSError: [Errno 28] No space"
+    assert [note.text[: len(ends)] for note in read_trace(run.writer.path).notes] == [
+        "written",
+        ends,
+    ]
 
 
 def test_what_cannot_be_encoded_is_dropped_and_counted(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ from dsprof.trace.schema import (
     MemorySample,
     OpTotals,
     Phase,
-    Record,
     RollUp,
     Segment,
     Stall,
@@ -51,9 +50,7 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.writing.last_step import Sum
 from dsprof.trace.writing.writer import (
-    CHUNK_RECORDS,
     EVERYTHING,
-    NOTHING_TAKEN,
     Source,
     TraceWriter,
     write_all,
@@ -269,6 +266,7 @@ class RollingWriter(TraceWriter):
             self.dropped += len(lines)
             return
         write_all(self._file, data)
+        self._at_bytes += len(data)
         self.events += len(lines)
 
     def _write_piece(self, details: _Details, lines: list[Line]) -> None:
@@ -310,30 +308,23 @@ class RollingWriter(TraceWriter):
             if self.wanted:
                 self._look_back(self.wanted.popleft())
             self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
-            self._write_records(records)
+            self._write_records()
             self._flush()
+            self._in_hand = 0
         self.cpu_ns = time.thread_time_ns()
 
-    def _write_records(self, records: deque[Record]) -> None:
+    def _write_records(self) -> None:
         """Write the oldest records, neighbours of one step together."""
         lines: list[Line] = []
-        at, details, last_step = -1, self._outside, self._source.last_step
-        encode, in_c, left = self._lines.record, self._lines.in_c, min(len(records), CHUNK_RECORDS)
-        while left > 0:
-            taken = in_c.take(records, min(left, _PIECE_LINES), True) if in_c else NOTHING_TAKEN
-            if count := taken[1]:
+        at, details, encode = -1, self._outside, self._lines.record
+        for record in self._take_out(self._lines.in_c, _PIECE_LINES, is_of_one_step=True):
+            if isinstance(record, tuple):
                 self._write_piece(details, lines)
-                data, _, at, sums = taken
-                lines, details, left = [], self._of(at), left - count
+                data, count, at, sums = record
+                lines, details = [], self._of(at)
                 self._write_lines(details, data, count)
                 details.count(sums)
-                if last_step.is_asked:
-                    last_step.add(at, sums)
                 continue
-            record = records.popleft()
-            left -= 1
-            if last_step.is_asked:
-                last_step.take(record)
             if record.step != at or len(lines) >= _PIECE_LINES:
                 self._write_piece(details, lines)
                 lines, at, details = [], record.step, self._of(record.step)

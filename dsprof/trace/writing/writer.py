@@ -10,7 +10,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ from dsprof.trace.schema import (
     Header,
     Heartbeat,
     MemorySample,
+    Note,
     Record,
     Step,
     StepCounters,
@@ -34,7 +36,7 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.writing.encode import Encoder
 from dsprof.trace.writing.heartbeat import Silence
-from dsprof.trace.writing.last_step import LastStep
+from dsprof.trace.writing.last_step import LastStep, Sum
 from dsprof.trace.writing.step_index import IndexBuilder
 
 INTERVAL_S = 0.4
@@ -69,7 +71,10 @@ class Window:
 
 
 EVERYTHING = Window()
-NOTHING_TAKEN = (b"", 0, -1, ())
+Written = tuple[bytes, int, int, tuple[Sum, ...]]
+"""What C wrote of several records: lines, their number, the step of the last one, and sums."""
+
+NOTHING_WRITTEN: Written = (b"", 0, -1, ())
 """What C returns if Python has to write the next record."""
 
 
@@ -156,6 +161,7 @@ class TraceWriter:
         self._counters = Counters()
         self._opened: set[int] = set()
         self._in_flight: set[int] = set()  # when last looked
+        self._in_hand = 0  # records that were taken out and are not written yet
         self._json = msgspec.json.Encoder()
         self._lines = Encoder(
             header.rank,
@@ -234,6 +240,8 @@ class TraceWriter:
         except Exception as error:  # noqa: BLE001 - no traceback on the user's terminal
             self.error = error
             self._discard()
+            with suppress(Exception):  # the disk may still be full
+                self._end_early(error)
         finally:
             self._close_files()
 
@@ -270,28 +278,46 @@ class TraceWriter:
 
     def _write_chunk(self) -> int:
         """Write the oldest records; return the step of the last one."""
-        records, last_step = self._source.records, self._source.last_step
-        in_c = self._lines.in_c if self._is_all_written() else None
-        is_asked = last_step.is_asked
         pieces: list[bytes] = []
         lines: list[Line] = []
-        events, step, left = 0, -1, min(len(records), CHUNK_RECORDS)
-        while left > 0:
-            taken = in_c.take(records, left, is_asked) if in_c else NOTHING_TAKEN
-            if count := taken[1]:
-                data, _, step, sums = taken
+        events, step, in_c = 0, -1, self._lines.in_c if self._is_all_written() else None
+        for taken in self._take_out(in_c, CHUNK_RECORDS, self._source.last_step.is_asked):
+            if isinstance(taken, tuple):
+                data, count, step, _ = taken
                 pieces += self._encode(lines), data
-                events, lines, left = events + len(lines) + count, [], left - count
+                events, lines = events + len(lines) + count, []
+            else:
+                step = taken.step
+                lines += self._take(taken)
+        self._append(b"".join((*pieces, self._encode(lines))), events + len(lines))
+        self._in_hand = 0
+        return step
+
+    def _take_out(
+        self, in_c: Any, most_at_once: int, is_of_one_step: bool
+    ) -> Iterator[Written | Record]:
+        """Take out at most CHUNK_RECORDS: yield what C wrote of several, or the next record.
+
+        `is_of_one_step`: what C wrote at once is of one step, and has sums.
+        """
+        records, last_step = self._source.records, self._source.last_step
+        left, is_asked = min(len(records), CHUNK_RECORDS), last_step.is_asked and is_of_one_step
+        while left > 0:
+            written: Written = NOTHING_WRITTEN
+            if in_c:
+                written = in_c.take(records, min(left, most_at_once), is_of_one_step)
+            _, count, step, sums = written
+            self._in_hand += count or 1
+            left -= count or 1
+            if count:
                 if is_asked:
                     last_step.add(step, sums)
-                continue
-            record = records.popleft()
-            left, step = left - 1, record.step
-            if is_asked:
-                last_step.take(record)
-            lines += self._take(record)
-        self._append(b"".join((*pieces, self._encode(lines))), events + len(lines))
-        return step
+                yield written
+            else:
+                record = records.popleft()
+                if is_asked:
+                    last_step.take(record)
+                yield record
 
     def _is_all_written(self) -> bool:
         """Say whether each record becomes a line: none is only counted."""
@@ -432,12 +458,25 @@ class TraceWriter:
 
     def _discard(self) -> None:
         """After a failure of the disk: keep the buffers empty, so that memory stays bounded."""
+        self.dropped += self._in_hand  # a part may be in the file
         while not self._closing:
             self.dropped += len(self._source.records)
             self._source.records.clear()
             self._source.definitions.clear()
             self._source.show_life()
             self._wake.wait(INTERVAL_S)
+        self.dropped += len(self._source.records)
+
+    def _end_early(self, error: Exception) -> None:
+        """Say after the last whole line what happened; without a trailer, which would hide it."""
+        if self._file < 0 or self._given_up:
+            return
+        os.ftruncate(self._file, self._at_bytes)
+        os.lseek(self._file, 0, os.SEEK_END)
+        what = f"{type(error).__name__}: {error}"
+        text = f"the recording ended early, {self.dropped:,} records were dropped: {what}"
+        note = self._source.disclose(Note(text))
+        write_all(self._file, self._encode([self._lines.definition(note)]))
 
 
 def write_environment(folder: Path, header: Header, environment: EnvSnapshot) -> Path:

@@ -179,13 +179,13 @@ int add_fetching(PyObject *module); /* their state */
 PyObject *call_engine(Wrapper *self, PyObject *args, PyObject *kwargs);
 int add_engine(PyObject *module); /* its state */
 
-/* An interned string, made once. */
+/* An interned string, made once; without memory for it, None: looking that up is an error. */
 #define NAME(text)                                                                                 \
     ({                                                                                             \
         static PyObject *name;                                                                     \
         if (name == NULL)                                                                          \
             name = PyUnicode_InternFromString(text);                                               \
-        name;                                                                                      \
+        name == NULL ? Py_None : name;                                                             \
     })
 
 #endif

@@ -338,33 +338,37 @@ static PyObject *taken(Sums *sums, int is_needed)
 
 /* -- records ----------------------------------------------------------------------------------- */
 
-/* Write the line of the first record, and remove the record. 1: done, 0: nothing has changed
-   (Python has to write it, it is of another step, or there are enough sums), -1: error. */
-static int put_first(Lines *self, Text *text, PyObject *records, Sums *sums, int is_of_one_step)
+/* Write the line of a record. 1: done, 0: nothing has changed (Python has to write it, it is of
+   another step, or there are enough sums), -1: error. */
+static int put_record(Lines *self, Text *text, PyObject *record, Sums *sums, int is_of_one_step)
 {
-    PyObject *first = make_room(self, text) < 0 ? NULL : PySequence_GetItem(records, 0);
-    if (first == NULL)
+    if (record == NULL || make_room(self, text) < 0)
         return -1;
     char *before = text->at;
-    int is_call = Py_TYPE(first) == call_type, written = 0;
-    if (is_call || Py_TYPE(first) == span_type) {
-        long long step = is_call ? ((Call *)first)->step : ((Span *)first)->step;
+    int is_call = Py_TYPE(record) == call_type, written = 0;
+    if (is_call || Py_TYPE(record) == span_type) {
+        long long step = is_call ? ((Call *)record)->step : ((Span *)record)->step;
         int is_next = !is_of_one_step || sums->count == 0 ||
                       (step == sums->step && sums->count < MOST_SUMS);
         if (is_next)
-            written = is_call ? put_call(self, text, (Call *)first)
-                              : put_span(self, text, (Span *)first);
-        if (written > 0 && PySequence_DelItem(records, 0) < 0)
-            written = -1;
+            written = is_call ? put_call(self, text, (Call *)record)
+                              : put_span(self, text, (Span *)record);
         if (written > 0)
             sums->step = step;
         if (written > 0 && is_of_one_step)
-            add(sums, is_call ? of_call((Call *)first) : of_span((Span *)first));
+            add(sums, is_call ? of_call((Call *)record) : of_span((Span *)record));
     }
     if (written <= 0)
         text->at = before;
-    Py_DECREF(first);
     return written;
+}
+
+static int remove_first(PyObject *records, Py_ssize_t count)
+{
+    while (count-- > 0)
+        if (PySequence_DelItem(records, 0) < 0)
+            return -1;
+    return 0;
 }
 
 /* (records, most, is_of_one_step) -> lines, their number, the step of the last one, and sums if all
@@ -382,16 +386,17 @@ static PyObject *take(Lines *self, PyObject *args)
         return NULL;
     most = most < waiting ? most : waiting;
     Text text = {self->buffer, 0};
-    while (count < most &&
-           (written = put_first(self, &text, records, &sums, is_of_one_step)) > 0)
-        count++;
+    for (; count < most && written > 0; count += written > 0) {
+        PyObject *record = PySequence_GetItem(records, count);
+        written = put_record(self, &text, record, &sums, is_of_one_step);
+        Py_XDECREF(record);
+    }
     PyObject *parts = taken(&sums, written >= 0);
-    PyObject *lines =
-        parts == NULL ? NULL : PyBytes_FromStringAndSize(self->buffer, text.at - self->buffer);
-    if (lines != NULL)
-        return Py_BuildValue("NnLN", lines, count, sums.step, parts);
-    Py_XDECREF(parts);
-    return NULL;
+    PyObject *lines = PyBytes_FromStringAndSize(self->buffer, text.at - self->buffer);
+    PyObject *all = Py_BuildValue("NnLN", lines, count, sums.step, parts); /* NULL if one is */
+    if (all != NULL && remove_first(records, count) < 0) /* not before: no memory, no loss */
+        Py_CLEAR(all);
+    return all;
 }
 
 static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
