@@ -206,7 +206,7 @@ class Capture:
             self._signal.take()  # all ranks may have got it at once
         self._writer.wanted.append(found)
         if self._profiler is not None:
-            self._profiler.want(found.range)
+            self._profiler.want(found.range, is_alarm=found.why == "alarm")
         if self._leads:
             self._tell(found)
 

@@ -123,12 +123,57 @@ def test_steps_that_are_over_are_noted(run: Run) -> None:
     assert run.notes == ["torch.profiler did not run from step 1 on: these steps were over"]
 
 
-def test_a_window_that_waits_is_not_lost_to_a_later_one(run: Run) -> None:
+@pytest.mark.parametrize("is_alarm", [True, False])
+def test_what_was_asked_for_first_is_not_lost_to_what_comes_later(run: Run, is_alarm: bool) -> None:
     run.window.want(range(7, 9))
-    run.window.want(range(1, 4))
+    run.window.want(range(1, 4), is_alarm=is_alarm)
     run.train(12)
     assert run.end().count("aten::add_") == 2
-    assert run.notes == ["torch.profiler ran from step 7 on"]
+    assert run.notes == [
+        "torch.profiler did not run from step 1 on: it waits for step 7",
+        "torch.profiler ran from step 7 on",
+    ]
+
+
+def test_what_is_asked_for_replaces_what_waits_for_an_alarm(run: Run) -> None:
+    run.window.want(range(1, 8), is_alarm=True)
+    run.window.want(range(5, 7))
+    run.train(12)
+    assert run.end().count("aten::add_") == 2
+    assert run.notes == [
+        "torch.profiler did not run from step 1 on: steps from 5 on were asked for",
+        "torch.profiler ran from step 5 on",
+    ]
+
+
+def test_what_is_asked_for_follows_the_window_of_an_alarm(run: Run) -> None:
+    run.window.want(range(1, 5), is_alarm=True)
+    run.train(2)
+    run.window.want(range(3, 10))
+    run.train(3)
+    run.wait_until_written()
+    run.train(9)
+    assert run.end().count("aten::add_") == 4
+    assert run.notes == [f"torch.profiler ran from step {step} on" for step in (1, 6)]
+
+
+def test_an_alarm_does_not_replace_what_was_asked_for(run: Run) -> None:
+    run.window.want(range(1, 5))
+    run.train(2)
+    run.window.want(range(3, 10), is_alarm=True)
+    run.train(12)
+    assert run.end().count("aten::add_") == 4
+    assert run.notes == [
+        "torch.profiler did not run from step 3 on: a profile that was asked for comes first",
+        "torch.profiler ran from step 1 on",
+    ]
+
+
+def test_steps_that_never_came_are_noted(run: Run) -> None:
+    run.window.want(range(7, 9))
+    run.train(3)
+    assert run.end() == []
+    assert run.notes == ["torch.profiler did not run from step 7 on: the recording ended before"]
 
 
 def test_it_is_short(run: Run) -> None:

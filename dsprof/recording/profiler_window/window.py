@@ -10,10 +10,11 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsprof.recording.profiler_window.main_thread import caller
 from dsprof.recording.profiler_window.others import OtherProfilers
@@ -28,6 +29,11 @@ _PATIENCE_S = 10.0
 _WRITTEN_WITHIN_S = 10.0
 
 
+class _Wanted(NamedTuple):
+    steps: range
+    is_alarm: bool  # not asked for by a user, whose requests come first
+
+
 class ProfilerWindow:
     """The window of one session. Only the main thread opens and ends it."""
 
@@ -40,8 +46,10 @@ class ProfilerWindow:
             AttributeError: this release of torch has other functions.
         """
         self._note, self._fail = note, fail
-        self._wanted = range(0)
+        self._new: deque[_Wanted] = deque()
+        self._wanted: _Wanted | None = None
         self._steps = range(0)  # of the last window
+        self._is_for_alarm = False  # the last window
         self._profile: Any = None  # while the window is open
         self._is_switching = False  # set by the main thread only
         self._writer: ProfileWriter | None = None
@@ -56,9 +64,9 @@ class ProfilerWindow:
         """Belong to a new trace; `trace` returns where it is."""
         self._header, self._trace, self._disclose = header, trace, disclose
 
-    def want(self, steps: range) -> None:
-        """Profile the first of these steps that are to come, unless a window waits for others."""
-        self._wanted = self._wanted or steps
+    def want(self, steps: range, *, is_alarm: bool = False) -> None:
+        """Profile the first of these steps that are to come; what a user asks for comes first."""
+        self._new.append(_Wanted(steps, is_alarm))
 
     def slows(self, step: int) -> bool:
         """Say whether a step takes longer because of the last window."""
@@ -66,19 +74,37 @@ class ProfilerWindow:
 
     def end_step(self, step: int) -> None:
         """Open or end the window; a step has just ended."""
+        while self._new:
+            self._choose(self._new.popleft())
+        begun, wanted = step + 1, self._wanted
         if self._profile is not None:
-            if step + 1 >= self._steps.stop:
+            if begun >= self._steps.stop:
                 self._end_here()
-        elif self._wanted and step + 1 >= self._wanted.start:
-            wanted, self._wanted = self._wanted, range(0)
-            if step + 1 < wanted.stop:
-                self._open(range(step + 1, wanted.stop)[:_MOST_STEPS])
-            else:
-                self._decline(wanted, "these steps were over")
+        elif wanted is not None and begun >= wanted.steps.stop:
+            in_the_way = "the last profile is still being written"
+            self._decline_wanted(in_the_way if self._is_writing() else "these steps were over")
+        elif wanted is not None and begun >= wanted.steps.start and not self._is_writing():
+            self._wanted, self._is_for_alarm = None, wanted.is_alarm
+            self._open(range(begun, wanted.steps.stop)[:_MOST_STEPS])
+
+    def _choose(self, new: _Wanted) -> None:
+        """Let what a user asked for replace what waits for an alarm; else the first one stays."""
+        wanted = self._wanted
+        is_busy = self._profile is not None or self._is_writing()
+        if new.is_alarm and is_busy and not self._is_for_alarm:
+            self._decline(new.steps, "a profile that was asked for comes first")
+        elif wanted is not None and (new.is_alarm or not wanted.is_alarm):
+            self._decline(new.steps, f"it waits for step {wanted.steps.start:,}")
+        else:
+            self._decline_wanted(f"steps from {new.steps.start:,} on were asked for")
+            self._wanted = new
+
+    def _is_writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
 
     def close(self) -> None:
         """End the window, write its profile, and follow other profilers no more."""
-        self._wanted = range(0)
+        self._decline_wanted("the recording ended before")
         with suppress(RuntimeError):  # the main thread is blocked: nothing is written
             self._give_way()
         self._others.remove()
@@ -87,7 +113,7 @@ class ProfilerWindow:
 
     def abandon(self) -> None:
         """Do nothing any more, in a forked child."""
-        self._profile, self._wanted = None, range(0)
+        self._profile, self._wanted = None, None
         self._others.remove()
 
     # -- in the main thread ---------------------------------------------------------------------
@@ -95,9 +121,6 @@ class ProfilerWindow:
     def _open(self, steps: range) -> None:
         if threading.current_thread() is not threading.main_thread():
             self._decline(steps, "steps end in a thread that is not the main thread")
-            return
-        if self._writer is not None and self._writer.is_alive():
-            self._decline(steps, "the last profile is still being written")
             return
         self._is_switching = True
         writer = None
@@ -183,6 +206,11 @@ class ProfilerWindow:
                 )
             self._end_soon()
             time.sleep(_LOOK_S)
+
+    def _decline_wanted(self, why: str) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self._decline(wanted.steps, why)
 
     def _decline(self, steps: range, why: str) -> None:
         self._note(Note(f"torch.profiler did not run from step {steps.start:,} on: {why}"))
