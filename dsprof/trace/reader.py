@@ -38,6 +38,7 @@ from dsprof.trace.schema import (
     Header,
     Kind,
     Phase,
+    RollUp,
     Segment,
     StepTotals,
 )
@@ -441,6 +442,14 @@ def _put_phase(trace: RankTrace, line: Line) -> None:
     trace.spans.append(phase)
 
 
+def _put_rollup(trace: RankTrace, line: Line) -> None:
+    """Keep what was written last: the segments of a recording are read in any order."""
+    span: RollUp = line.args
+    known = trace.rollups.get(span.span)
+    if known is None or span.steps >= known.steps:
+        trace.rollups[span.span] = span
+
+
 def _put_hooks(trace: RankTrace, line: Line) -> None:
     trace.hooks = line.args.get("hooks", [])
 
@@ -450,9 +459,9 @@ def _pass_over(trace: RankTrace, line: Line) -> None:
 
 
 _LISTS = {part.name for part in dataclasses.fields(RankTrace) if part.default_factory is list}
-_BY_HAND = {PHASE: _put_phase, USER: _put_phase, HOOKS: _put_hooks}
+_BY_HAND = {PHASE: _put_phase, USER: _put_phase, HOOKS: _put_hooks, "rollup": _put_rollup}
 _PUT: dict[Any, Callable[[RankTrace, Line], None]] = {
-    LINES[kind.cat]: _putter(kind) if kind.held else _BY_HAND.get(kind.cat, _pass_over)
+    LINES[kind.cat]: _BY_HAND.get(kind.cat) or (_putter(kind) if kind.held else _pass_over)
     for kind in KINDS
 }
 

@@ -705,7 +705,13 @@ KINDS: Final = (
     Kind("segment", Segment, "rolling: first in a file of details"),
     Kind("kept", Kept, "rolling: before the lines of the step", "kept", "step"),
     Kind("totals", StepTotals, "rolling: two steps later", "totals", "step"),
-    Kind("rollup", RollUp, "rolling: once the span is over", "rollups", "span"),
+    Kind(
+        "rollup",
+        RollUp,
+        "rolling: once the span is over, and where a segment begins",
+        "rollups",
+        "span",
+    ),
     Kind("note", Note, "any time", "notes"),
     Kind(
         METADATA,

@@ -25,6 +25,7 @@ class RollUps:
 
     def __init__(self) -> None:
         self._open: list[RollUp | None] = [None] * len(SPANS_S)
+        self._is_in_full = False  # so is what comes of the shortest
 
     def add(self, step: StepTotals, ended_s: int) -> list[RollUp]:
         """Take a step that ended at a time of the wall clock; return the spans that are over."""
@@ -35,6 +36,11 @@ class RollUps:
             span = self._open[0] = RollUp(at, SPANS_S[0], step.step)
         add_step(span, step)
         return over
+
+    def open(self) -> Iterator[RollUp]:
+        """Return the spans that are not over, in full; so is the shortest when it is over."""
+        self._is_in_full = True
+        return filter(None, self._open)
 
     def end(self) -> Iterator[RollUp]:
         """Yield all spans, over or not."""
@@ -51,7 +57,8 @@ class RollUps:
             self._open[level] = None
             if level + 1 < len(SPANS_S):
                 self._add_span(level + 1, span)
-            yield span if length_s >= FULL_FROM_S else short(span)
+            yield span if length_s >= FULL_FROM_S or self._is_in_full else short(span)
+            self._is_in_full = False
 
     def _add_span(self, level: int, span: RollUp) -> None:
         length_s, longer = SPANS_S[level], self._open[level]
@@ -127,8 +134,8 @@ def complete(
 ) -> dict[tuple[int, int], RollUp]:
     """Return all spans, those included that were not over when a process was killed.
 
-    `totals` are sums of single steps, those since the last full span included; `started_ns` is the
-    start of the trace on the wall clock.
+    `spans` hold what was written last of each. `totals` are sums of single steps, all those since
+    included; `started_ns` is the start of the trace on the wall clock.
     """
     shortest = SPANS_S[0]
     found = dict(spans)
@@ -140,9 +147,10 @@ def complete(
     for of_s, length_s in pairwise(SPANS_S):
         for (known_s, at_s), span in sorted(found.items()):
             whole = (length_s, at_s // length_s * length_s)
-            if known_s == of_s and whole not in spans:
+            if known_s == of_s:
                 longer = found.setdefault(whole, RollUp(whole[1], length_s, span.first_step))
-                merge(longer, _in_full(span, totals))
+                if span.first_step >= longer.first_step + longer.steps:
+                    merge(longer, _in_full(span, totals))
     return found
 
 

@@ -244,7 +244,9 @@ class RollingWriter(TraceWriter):
             self._series.pack()
         for details in (*self._unjudged.values(), *self._judged.values()):
             details.forget(number - 1)
-        return self._encode([self._lines.definition(Segment(number, self._step))])
+        # Sums of steps may expire before a span is over.
+        parts = (Segment(number, self._step), *self._over, *self._rollups.open())
+        return self._encode([*map(self._lines.definition, parts)])
 
     # -- lines --------------------------------------------------------------------------------
 

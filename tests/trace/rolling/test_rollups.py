@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 from dsprof.trace.rolling.rollups import RollUps, complete, short
@@ -43,6 +45,25 @@ def test_without_sums_of_steps_phases_are_missing_and_nothing_else() -> None:
     assert {at: short(one) for at, one in found.items()} == {
         at: short(one) for at, one in whole.items()
     }
+
+
+@pytest.mark.parametrize("written_at", [3599, 3650, 3671])
+def test_spans_are_completed_from_what_was_written_before_they_were_over(written_at: int) -> None:
+    rollups, killed = RollUps(), dict[tuple[int, int], RollUp]()
+    for number in range(3700):
+        one = of_step(number)
+        over = rollups.add(one, STARTED_S + one.end_ns // SECOND_NS)
+        killed |= {one.span: one for one in over}
+        if number == written_at:
+            killed |= {one.span: deepcopy(one) for one in rollups.open()}
+    whole = killed | {one.span: one for one in rollups.end()}
+    newest = {number: of_step(number) for number in range(written_at + 1, 3700)}
+    found = complete(killed, newest, STARTED_S * SECOND_NS)
+    assert all(
+        short(found[at]) == short(one) if at[0] == 10 else found[at] == one
+        for at, one in whole.items()
+    )
+    assert found.keys() == whole.keys()
 
 
 def test_a_damaged_span_does_not_fill_memory() -> None:
