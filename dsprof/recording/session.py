@@ -161,6 +161,7 @@ class Session:
             disclose=self._disclose,
             show_life=lambda: state.beat(recorder.progress.scope),
             last_step=self.last_step,
+            warn=say,
             lines_in_c=None if compiled is None else partial(compiled.Lines, OP_NAMES),
         )
         folder = Path(config.out)
@@ -341,10 +342,6 @@ class Session:
         """Say once, on rank 0, where the trace is and what to type next."""
         writer = self.writer
         assert writer is not None
-        for one in (*self._ended, writer):
-            if one.error is not None:
-                what = f"{type(one.error).__name__}: {one.error}"
-                say(f"the trace in {self.config.out} ends early: {what}")
         if writer.error is not None:
             return
         if not writer.path.exists():
@@ -353,6 +350,8 @@ class Session:
             files = len([*traces_in(Path(self.config.out))])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
+            if writer.lost_steps:
+                apart = f" ({writer.lost_steps} of them are lost: {writer.disk_error})"
             say(
                 f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"

@@ -45,6 +45,8 @@ def with_writer(trailer: Trailer, writer: TraceWriter) -> Trailer:
         counted_only_steps=writer.counted_only_steps,
         writer_ns=writer.cpu_ns,
         budget_spent=writer.budget_spent,
+        disk_error=writer.disk_error,
+        lost_steps=writer.lost_steps,
     )
 
 

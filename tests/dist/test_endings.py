@@ -19,7 +19,8 @@ from tests.dist.launch import PROGRAMS, environment
 from tests.dist.programs.endings import SCENARIOS
 
 ENDS_EARLY = {"exits_at_once", "is_terminated", "waits_in_vain"}
-CANNOT_WRITE = {"has_a_full_disk", "is_out_of_memory", "has_a_read_only_folder"}
+CANNOT_WRITE = {"is_out_of_memory", "has_a_read_only_folder"}
+FULL_DISK = "has_a_full_disk"
 _TIME = re.compile(r"\[F\d{4} [\d:.]+ ")  # in gloo's messages
 
 pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
@@ -52,12 +53,13 @@ def test_a_process_ends_as_without_dsprof(endings: dict[str, Any], name: str) ->
 def test_the_trace_says_how_it_ended(folder: Path, name: str) -> None:
     log = "".join(file.read_text() for file in folder.glob(f"{name}.recorded.*.err"))
     assert ("ends early" in log) == (name in CANNOT_WRITE)
+    assert ("cannot write" in log) == (name == FULL_DISK)
     for trace in traces(folder, name):
         is_closed = name not in ENDS_EARLY | CANNOT_WRITE
         assert (trace.trailer is not None) == is_closed
         if trace.trailer is not None:
             assert trace.trailer.exception == ("RuntimeError" if name == "raises" else "")
-            assert trace.trailer.dropped == 0
+            assert (trace.trailer.dropped > 0) == (name == FULL_DISK)
             assert trace.trailer.failed_hooks == {}
             assert len(trace.collectives) >= 1
 

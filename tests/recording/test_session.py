@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -26,7 +25,6 @@ from dsprof.recording import session
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
-from dsprof.trace.writing.writer import TraceWriter
 from tests.factories.foreign_kernel import foreign_kernel
 
 
@@ -369,20 +367,6 @@ def test_an_unwritable_folder_is_said_and_the_run_goes_on(
     communicate(3)
     dsprof.disable()
     assert "ends early" in capfd.readouterr().err
-
-
-def test_an_earlier_worlds_trace_that_failed_is_told_of(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    dsprof.enable(out=str(tmp_path))
-    communicate(3)
-    recording = session.current()
-    assert recording is not None
-    failed = SimpleNamespace(error=OSError("no space left"), is_done=True, join=lambda: None)
-    recording._ended.append(cast(TraceWriter, failed))
-    dsprof.disable()
-    told = f"dsprof: the trace in {tmp_path} ends early: OSError: no space left\n"
-    assert capfd.readouterr().err == told
 
 
 def test_why_nothing_was_recorded_is_said_in_one_sentence(

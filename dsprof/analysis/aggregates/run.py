@@ -134,8 +134,8 @@ class Run(Aggregate):
         """Return what recording cost in training threads and in the writer, per time in steps.
 
         Medians over ranks; None where no rank both ended cleanly and took a step, or only some
-        steps were read: the cost is that of all. The cost in training threads is an estimate from
-        few samples: that of a single rank is mostly chance.
+        steps were read or written: the cost is that of all. The cost in training threads is an
+        estimate from few samples: that of a single rank is mostly chance.
         """
         if self.selection.steps is not None:
             return None
@@ -146,7 +146,7 @@ class Run(Aggregate):
         shares = [
             (trailer.hooks_ns / spent[rank], trailer.writer_ns / spent[rank])
             for rank, trailer in ended.items()
-            if trailer is not None
+            if trailer is not None and not trailer.lost_steps
         ]
         if not shares:
             return None

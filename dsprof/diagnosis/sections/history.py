@@ -39,12 +39,12 @@ def history(summary: RunSummary) -> model.History:
 
 def history_note(found: model.History) -> str:
     """Say what of a rolling recording was left out; "" where nothing was."""
-    if found.detailed_steps >= found.steps:
+    if found.detailed_steps >= found.steps or not found.newest_from:
         return ""
     newest = plural(found.steps - found.newest_from, "step")
     return (
-        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, and sums of all. "
-        f"Findings and figures per step describe the newest {newest}, from step "
+        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, and sums of all "
+        f"recorded ones. Findings and figures per step describe the newest {newest}, from step "
         f"{found.newest_from:,} on; use --steps to analyse other kept steps"
     )
 

@@ -77,6 +77,7 @@ class DataQuality:
             yield self._failed(facts.exceptions, endings)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
+        yield from self._refused(facts)
         if lost := _lost(facts):
             yield self._lost(lost, is_recorded=facts.is_recorded)
 
@@ -220,6 +221,33 @@ class DataQuality:
             confidence="high",
         )
 
+    def _refused(self, run: Run) -> Iterable[Finding]:
+        """Report a disk that was full, or failed."""
+        refused = {
+            rank: facts.trailer
+            for rank, facts in sorted(run.ranks.items())
+            if facts.trailer is not None and facts.trailer.disk_error
+        }
+        if not refused:
+            return
+        ranks, worst = [*refused], max(refused.values(), key=lambda one: one.lost_steps)
+        most = "up to " if len(ranks) > 1 else ""
+        lost = f"{most}{worst.lost_steps:,} of {plural(worst.steps, 'step')}"
+        yield self.meta.finding(
+            Status.FAIL,
+            f"The disk refused records of {lost} of {named(ranks)}: {worst.disk_error}. Figures "
+            "cover the other steps.",
+            problem=f"{worst.disk_error}: {lost} are not recorded",
+            fix="Free space on the disk of the recording",
+            title="The disk refused to record some steps",
+            severity=Severity.MEDIUM,
+            cause="The disk was full, or failed. dsprof tried again at least once a minute.",
+            action="Free space on the disk of the recording, or set `budget_mb` lower: a rank "
+            "writes no more than that.",
+            ranks=tuple(ranks),
+            confidence="high",
+        )
+
     def _lost(self, lost: dict[str, int], *, is_recorded: bool) -> Finding:
         return self.meta.finding(
             Status.FAIL,
@@ -228,7 +256,7 @@ class DataQuality:
             + ". Sums do not include them.",
             problem="Parts of the record are lost",
             severity=Severity.MEDIUM,
-            cause="The writer could not keep up, the disk filled, or a file was damaged.",
+            cause="The writer could not keep up, or a file was damaged.",
             action=_lost_action(lost) if is_recorded else "Give the original files.",
             confidence="high",
         )
@@ -281,7 +309,7 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
 
 def _lost(run: Run) -> dict[str, int]:
     found = {
-        _DROPPED: sum(trailer.dropped for trailer in run.trailers),
+        _DROPPED: sum(one.dropped for one in run.trailers if not one.disk_error),
         _UNREADABLE: sum(facts.broken_lines for facts in run.ranks.values()),
     }
     return {name: count for name, count in found.items() if count}

@@ -22,7 +22,7 @@ from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
 from dsprof.trace.source import is_readable
-from dsprof.trace.writing.writer import past_standard_files, write_all
+from dsprof.trace.writing.disk import append, give_up_lines, past_standard_files
 
 TAILS = (".tail0", ".tail1")
 KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
@@ -104,6 +104,7 @@ class Tails:
         self.segment = 0
         self._size = 0
         self._unwritten = bytearray()
+        self._refused: OSError | None = None
         self._put(begin(0))
 
     @property
@@ -114,11 +115,7 @@ class Tails:
     def write(self, data: bytes) -> Extent:
         """Append lines, in the next segment if this one is full; `flush` writes them."""
         if self._size + len(data) > self._most_bytes:
-            self.flush()
-            self.segment += 1
-            self._size = 0
-            os.ftruncate(self._files[self.segment % len(self._files)], 0)
-            self._put(self._begin(self.segment))
+            self._attempt(self._begin_next)
         start = self._size
         self._put(data)
         return Extent(self.segment, start, self._size)
@@ -130,21 +127,56 @@ class Tails:
         return os.pread(self._files[extent.segment % len(self._files)], length, extent.start)
 
     def flush(self) -> None:
-        """Write the lines so far, in one call."""
+        """Write the lines so far, in one call.
+
+        Raises:
+            OSError: the disk refuses them, or refused some since the last call; none is lost.
+        """
+        error, self._refused = self._refused, None
+        if error is not None:
+            raise error
         if self._unwritten:
-            write_all(self._files[self.segment % len(self._files)], bytes(self._unwritten))
+            append(self._newest, bytes(self._unwritten), self._size - len(self._unwritten))
             self._unwritten.clear()
+
+    def give_up_lines(self) -> bytes:
+        """Remove the last lines, so that the disk has room; return them."""
+        written = give_up_lines(self._newest, self._size - len(self._unwritten))
+        lines = written + self._unwritten
+        self._size -= len(lines)
+        self._unwritten.clear()
+        return lines
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files:
             os.close(file)
 
+    @property
+    def _newest(self) -> int:
+        return self._files[self.segment % len(self._files)]
+
     def _put(self, data: bytes) -> None:
         self._unwritten += data
         self._size += len(data)
         if len(self._unwritten) >= _WRITTEN_BYTES:
-            self.flush()
+            self._attempt(self.flush)
+
+    def _begin_next(self) -> None:
+        self.flush()
+        first = self._begin(self.segment + 1)
+        self.segment += 1
+        self._size = 0
+        os.ftruncate(self._newest, 0)
+        self._put(first)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Leave it to `flush` to raise: whoever writes has lines that are nowhere else."""
+        if self._refused is None:
+            try:
+                act()
+            except OSError as error:
+                self._refused = error
 
 
 _HEAD = struct.Struct("<4s6xH2sHIqq")
@@ -218,7 +250,7 @@ class Packed:
             self._shrink(self._limit // 2)
         if self._size + len(data) > self._limit:
             return
-        write_all(self._file, data)
+        append(self._file, data, self._size)
         self._members.append(_Member(number, worth, self._size, len(data)))
         self._numbers.add(number)
         self._size += len(data)
@@ -252,19 +284,24 @@ class Packed:
         part = self._path.with_name(f".{self._path.name}")
         file = _create(part, os.O_TRUNC)
         members, at = [], 0
-        for member in sorted(chosen, key=lambda one: one.start):
-            self._copy(member, file)
-            members.append(member._replace(start=at))
-            at += member.size
-        os.replace(part, self._path)
+        try:
+            for member in sorted(chosen, key=lambda one: one.start):
+                self._copy(member, file, at)
+                members.append(member._replace(start=at))
+                at += member.size
+            os.replace(part, self._path)
+        except OSError:
+            os.close(file)
+            part.unlink(missing_ok=True)
+            raise
         os.close(self._file)
         self._file, self._members, self._size = file, members, at
         self._numbers = {member.number for member in members}
 
-    def _copy(self, member: _Member, to: int) -> None:
-        for at in range(member.start, member.start + member.size, _COPIED_BYTES):
-            size = min(_COPIED_BYTES, member.start + member.size - at)
-            write_all(to, os.pread(self._file, size, at))
+    def _copy(self, member: _Member, to: int, to_bytes: int) -> None:
+        for at in range(0, member.size, _COPIED_BYTES):
+            size = min(_COPIED_BYTES, member.size - at)
+            append(to, os.pread(self._file, size, member.start + at), to_bytes + at)
 
 
 def _create(path: Path, how: int = os.O_EXCL) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -53,7 +54,6 @@ from dsprof.trace.writing.writer import (
     EVERYTHING,
     Source,
     TraceWriter,
-    write_all,
 )
 
 _JUDGED_TOGETHER = 32
@@ -255,21 +255,26 @@ class RollingWriter(TraceWriter):
         if self._tails is None:
             self._enter(lines)
         else:
-            self._write_outside(lines)
+            self._write_piece(self._outside, lines)
             self._flush()
 
     def _enter(self, lines: list[Line]) -> None:
         """Write to the book, which is never shortened."""
-        if not lines:
+        self._undescribed += lines
+        if not self._undescribed:
             return
-        data = self._encode(lines)
-        self._book_left_bytes -= len(data)
-        if self._book_left_bytes < 0:
-            self.dropped += len(lines)
-            return
-        write_all(self._file, data)
-        self._at_bytes += len(data)
-        self.events += len(lines)
+        data, count = self._encode(self._undescribed), len(self._undescribed)
+        if len(data) > self._book_left_bytes:
+            self._book_left_bytes = 0
+            self.dropped += count
+        else:
+            self._extend(data)
+            self._book_left_bytes -= len(data)
+            self.events += count
+        self._undescribed = []
+
+    def _describe(self, lines: list[Line]) -> None:
+        self._enter(lines)
 
     def _write_piece(self, details: _Details, lines: list[Line]) -> None:
         """Write lines of one step to the tails, and remember where they are."""
@@ -283,17 +288,21 @@ class RollingWriter(TraceWriter):
         if details is not self._outside:
             details.add(extent)
 
-    def _write_outside(self, lines: list[Line]) -> bytes:
-        """Write lines to the tails that are no details of a step."""
-        assert self._tails is not None
-        data = self._encode(lines)
-        self._tails.write(data)
-        self.events += len(lines)
-        return data
-
     def _flush(self) -> None:
         if self._tails is not None:
             self._tails.flush()
+
+    @property
+    def _last_written(self) -> int:
+        return self._step  # what the disk refuses waits in memory
+
+    def _give_up_lines(self) -> bytes:
+        if self._tails is None:
+            return b""
+        lines = self._tails.give_up_lines()
+        with suppress(OSError):  # sums need less room
+            self._end_sums()
+        return lines
 
     def _of(self, step: int) -> _Details:
         if step < 0:
@@ -306,13 +315,14 @@ class RollingWriter(TraceWriter):
         definitions, records = self._source.definitions, self._source.records
         if records:
             self._silence.broken(time.perf_counter_ns())
+        self._enter([])
         while (definitions or records or self.wanted) and not self._given_up:
             if self.wanted:
                 self._look_back(self.wanted.popleft())
             self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
             self._write_records()
-            self._flush()
             self._in_hand = 0
+            self._flush()
         self.cpu_ns = time.thread_time_ns()
 
     def _write_records(self) -> None:
@@ -383,13 +393,20 @@ class RollingWriter(TraceWriter):
         if over := self._over:
             first = min(span.first_step for span in over)
             last = max(span.first_step + span.steps for span in over)
-            lines = self._write_outside([*map(self._lines.definition, over)])
-            self._series.add(range(first, last), lines)
-            over.clear()
+            self._over = []
+            self._write_batch(self._series, range(first, last), over)
         if sums := self._sums:
-            lines = self._write_outside([*map(self._lines.definition, sums)])
-            self._step_lines.add(range(sums[0].step, sums[-1].step + 1), lines)
-            sums.clear()
+            self._sums = []
+            steps = range(sums[0].step, sums[-1].step + 1)
+            self._write_batch(self._step_lines, steps, sums)
+
+    def _write_batch(
+        self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]
+    ) -> None:
+        """Write sums to the tails; they are packed before these forget them."""
+        lines = self._encode([*map(self._lines.definition, sums)])
+        batch.add(steps, lines)
+        self._write_lines(self._outside, lines, len(sums))
 
     def _keep(self, kept: Kept) -> None:
         """Copy the details of a step; not of one that the tails no longer hold whole."""
@@ -414,16 +431,19 @@ class RollingWriter(TraceWriter):
             if details is not None and (step := details.step) is not None:
                 self._keep(wanted.kept(number, self.interest.times(step.end_ns - step.start_ns)))
 
+    def _end_sums(self) -> None:
+        self._over += self._rollups.end()
+        self._write_sums()
+        self._series.pack()
+        self._step_lines.pack()
+
     def _finish(self) -> None:
         self._drain()
         if self._given_up:
             return
         self._write(self._last_lines())
         self._judge_before(self._step + 1)
-        self._over += self._rollups.end()
-        self._write_sums()
-        self._step_lines.pack()
-        self._series.pack()
+        self._end_sums()
         self._flush()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()

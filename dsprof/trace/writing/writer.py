@@ -1,11 +1,11 @@
 """Writes one rank's trace from a daemon thread, so that a killed process loses half a second.
 
-Each chunk is one unbuffered write of whole lines. A failing disk ends the trace, never the run.
+Each chunk is one unbuffered write of whole lines. While the disk refuses it, steps are lost, and
+training goes on.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
@@ -34,9 +34,11 @@ from dsprof.trace.schema import (
     StepCounters,
     Trailer,
 )
+from dsprof.trace.writing.disk import append, create_trace, give_up_lines, has_room
 from dsprof.trace.writing.encode import Encoder
 from dsprof.trace.writing.heartbeat import Silence
 from dsprof.trace.writing.last_step import LastStep, Sum
+from dsprof.trace.writing.outage import Outage
 from dsprof.trace.writing.step_index import IndexBuilder
 
 INTERVAL_S = 0.4
@@ -128,6 +130,7 @@ class Source:
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
     show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
+    warn: Callable[[str], None] = lambda text: None  # whoever reads the log of the run
     last_step: LastStep = field(default_factory=LastStep)
     lines_in_c: Callable[..., Any] | None = None  # of an `Encoder`; None: no hook is in C
 
@@ -142,6 +145,8 @@ class TraceWriter:
         self.error: Exception | None = None
         self.events = 0
         self.dropped = 0
+        self.disk_error = ""  # why the disk took nothing for a while
+        self.lost_steps = 0  # meanwhile
         self.cpu_ns = 0
         self.counted_only_steps = 0
         self.budget_spent = False
@@ -152,6 +157,9 @@ class TraceWriter:
         self._budget_bytes = budget_bytes
         self._written_bytes = 0
         self._at_bytes = 0  # in the file, its first line included
+        self._undescribed: list[Line] = []  # that the disk has not taken
+        self._written_step = self._last_lost = -1
+        self._outage: Outage | None = None
         self._index = IndexBuilder(header.started_monotonic_ns)
         self._first_number = 0
         self._file = -1
@@ -212,7 +220,7 @@ class TraceWriter:
         """Wait for the ending thread; give up after `timeout_s`."""
         self.wait(timeout_s)
         if self._thread.is_alive():
-            self.error = TimeoutError(f"the writer was not done after {timeout_s:.0f} s")
+            self._fail(TimeoutError(f"the writer was not done after {timeout_s:.0f} s"))
             self._given_up = True
             self._thread.join(1.0)
 
@@ -222,28 +230,114 @@ class TraceWriter:
             os.close(self._file)
             self._file = -1
 
+    def _fail(self, error: Exception) -> None:
+        self.error = error
+        what = f"{type(error).__name__}: {error}"
+        self._source.warn(f"the trace in {self._folder} ends early: {what}")
+
     # -- in the thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._open()
+            self._take_turn()
             spent_s = 0.0
             while not self._closing:
                 self._wake.wait(max(INTERVAL_S - spent_s, _SHORTEST_WAIT_S))
                 begin_s = time.monotonic()
                 self._source.show_life()
-                self._drain()
-                self._write_open()
-                self._show_life()
+                self._take_turn()
                 spent_s = time.monotonic() - begin_s
-            self._finish()
+            self._end()
         except Exception as error:  # noqa: BLE001 - no traceback on the user's terminal
-            self.error = error
+            self._fail(error)
             self._discard()
             with suppress(Exception):  # the disk may still be full
                 self._end_early(error)
         finally:
             self._close_files()
+
+    def _take_turn(self) -> None:
+        """Write what there is; while the disk refuses it, only count it."""
+        try:
+            if self._outage is None or self._resume(self._outage):
+                self._drain()
+                self._write_open()
+                self._show_life()
+        except OSError as error:
+            self._suffer(error)
+
+    def _end(self) -> None:
+        """Write the rest; if the disk refuses it, a trailer in place of the last lines."""
+        try:
+            if self._outage is None or self._resume(self._outage, is_last=True):
+                self._finish()
+                return
+        except OSError as error:
+            self._suffer(error)
+        if self._outage is not None and not self._given_up:
+            self.dropped += self._outage.lose_lines(self._give_up_lines())
+            self._end_outage(self._outage)
+            self._describe([])
+            self._write_trailer()
+
+    def _suffer(self, error: OSError) -> None:
+        """Begin or go on to lose records."""
+        if self._outage is None:
+            self._outage = Outage(error, max(self._last_written, self._last_lost), self._step)
+            if not self.disk_error:
+                where = f"rank {self._header.rank} cannot write to {self._folder}"
+                self._source.warn(f"{where}: {self._outage.why}. Until it can, steps are lost")
+            self.disk_error = self._outage.why
+        self.dropped += self._in_hand
+        self._in_hand = 0
+        self._lose(self._outage)
+
+    @property
+    def _last_written(self) -> int:
+        """The last step that the disk took."""
+        return self._written_step
+
+    def _lose(self, outage: Outage) -> None:
+        self.dropped += outage.lose(self._source.records, self._show)
+
+    def _show(self, record: Record) -> None:
+        """Let those know of a record who look while the disk refuses it."""
+        if not (last_step := self._source.last_step).is_asked:
+            return
+        last_step.take(record)
+        if isinstance(record, Step):
+            last_step.end(record, self._look_at_memory(record), self._header.device)
+
+    def _resume(self, outage: Outage, *, is_last: bool = False) -> bool:
+        """Write again from the next whole step on, if there is one and the disk has room.
+
+        Raises:
+            OSError: the disk refuses data.
+        """
+        if not is_last and not outage.is_due():
+            self._lose(outage)
+            return False
+        has_room(self._file, self._at_bytes)
+        records = self._source.records
+        self.dropped += outage.skip(records, self._show)
+        if not records and not is_last:
+            outage.try_soon()
+            return False
+        self._end_outage(outage)
+        return True
+
+    def _end_outage(self, outage: Outage) -> None:
+        self.lost_steps += len(outage.lost)
+        self._last_lost = outage.lost.stop - 1
+        self._undescribed += self._define([Note(outage.text())])
+        self._outage = None
+
+    def _give_up_lines(self) -> bytes:
+        """Remove the newest lines, so that the disk has room for the trailer; return them."""
+        lines = give_up_lines(self._file, self._at_bytes, self._start_bytes)
+        self._at_bytes -= len(lines)
+        return lines
 
     def _close_files(self) -> None:
         if self._file >= 0:
@@ -251,20 +345,21 @@ class TraceWriter:
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file, self.path = _create(self._folder, self._header.rank, self._first_number)
         line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
         start = b"[\n" + line + b",\n"
-        write_all(self._file, start)
-        self._at_bytes = len(start)
+        rank, first = self._header.rank, self._first_number
+        self._file, self.path = create_trace(self._folder, rank, first, start)
+        self._start_bytes = self._at_bytes = len(start)
         self._index.keep(0, self._at_bytes)
-        self._describe(self._define(self._source.prepare()))
-        self._write(self._lines.record(self._source.sample_memory("writer", -1)))
+        self._undescribed = self._define(self._source.prepare())
+        self._undescribed += self._lines.record(self._source.sample_memory("writer", -1))
 
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
         definitions, records = self._source.definitions, self._source.records
         if records:
             self._silence.broken(time.perf_counter_ns())
+        self._describe([])
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             if definitions:
@@ -325,8 +420,10 @@ class TraceWriter:
 
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""
+        self._undescribed += lines
         begin = self._at_bytes
-        self._write(lines)
+        self._write(self._undescribed)
+        self._undescribed = []
         if self._at_bytes > begin:
             self._index.keep(begin, self._at_bytes)
 
@@ -412,11 +509,15 @@ class TraceWriter:
         self._append(self._encode(lines), len(lines))
 
     def _append(self, data: bytes, events: int) -> None:
-        write_all(self._file, data)
+        self._extend(data)
         self.events += events
-        self._at_bytes += len(data)
+        self._written_step = self._step
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
+
+    def _extend(self, data: bytes) -> None:
+        append(self._file, data, self._at_bytes)
+        self._at_bytes += len(data)
 
     def _encode(self, lines: list[Line]) -> bytes:
         """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
@@ -454,7 +555,7 @@ class TraceWriter:
     def _write_trailer(self) -> None:
         args = self._source.disclose(self._trailer())
         trailer = LINES["trailer"](args, ph="M", pid=self._header.rank)
-        write_all(self._file, self._json.encode(trailer) + b"\n]\n")
+        self._extend(self._json.encode(trailer) + b"\n]\n")
 
     def _discard(self) -> None:
         """After a failure of the disk: keep the buffers empty, so that memory stays bounded."""
@@ -471,12 +572,10 @@ class TraceWriter:
         """Say after the last whole line what happened; without a trailer, which would hide it."""
         if self._file < 0 or self._given_up:
             return
-        os.ftruncate(self._file, self._at_bytes)
-        os.lseek(self._file, 0, os.SEEK_END)
         what = f"{type(error).__name__}: {error}"
         text = f"the recording ended early, {self.dropped:,} records were dropped: {what}"
         note = self._source.disclose(Note(text))
-        write_all(self._file, self._encode([self._lines.definition(note)]))
+        self._extend(self._encode([self._lines.definition(note)]))
 
 
 def write_environment(folder: Path, header: Header, environment: EnvSnapshot) -> Path:
@@ -493,41 +592,6 @@ def write_environment(folder: Path, header: Header, environment: EnvSnapshot) ->
     )
     data = b"[\n" + b",\n".join(map(msgspec.json.encode, lines)) + b"\n]\n"
     folder.mkdir(parents=True, exist_ok=True)
-    file, path = _create(folder, rank)
-    try:
-        write_all(file, data)
-    except OSError:
-        path.unlink()
-        raise
-    finally:
-        os.close(file)
+    file, path = create_trace(folder, rank, 0, data)
+    os.close(file)
     return path
-
-
-def _create(folder: Path, rank: int, first: int = 0) -> tuple[int, Path]:
-    """Create a file that no run has used: the second run in a folder gets trace.1.rank00000."""
-    for run in itertools.count(first):
-        path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            continue
-        return past_standard_files(file), path
-    raise AssertionError("unreachable: count() does not end")
-
-
-def past_standard_files(file: int) -> int:
-    """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
-    below = []
-    while file <= 2:
-        below.append(file)
-        file = os.dup(file)
-    for one in below:
-        os.close(one)
-    return file
-
-
-def write_all(file: int, data: bytes) -> None:
-    """Write all of `data`: the system may take less at once."""
-    while data:
-        data = data[os.write(file, data) :]

@@ -233,8 +233,8 @@ def begins_again_as_another(rank: int) -> None:
 
 
 def has_a_full_disk(rank: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
-    for _ in range(20):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    for _ in range(40):
         total = communicate(20)
         time.sleep(0.05)
     print(total)

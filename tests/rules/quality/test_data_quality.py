@@ -56,6 +56,22 @@ def test_missing_ranks_are_named():
     assert "traces of 3 of 4 ranks are missing: ranks 0, 2-3" in finding.summary
 
 
+def test_a_disk_that_was_full_is_named_and_not_blamed_on_the_writer():
+    error = {"disk_error": "No space left on device", "dropped": 90, "steps": 1500}
+    ranks = [
+        zero_rank(rank, 3, trailer=Trailer(reason="exit", **(error | {"lost_steps": lost})))
+        for rank, lost in enumerate((1200, 7))
+    ]
+    [finding] = judged(RULE, *ranks, zero_rank(2, 3))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.ranks == (0, 1)
+    assert finding.summary == (
+        "The disk refused records of up to 1,200 of 1,500 steps of ranks 0-1: No space left on "
+        "device. Figures cover the other steps."
+    )
+    assert "Free space" in finding.action
+
+
 def test_many_missing_ranks_are_a_range():
     assert "are missing: ranks 1-999." in said(RULE, zero_rank(0, 1000)).summary
 

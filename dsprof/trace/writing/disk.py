@@ -1,0 +1,83 @@
+"""Files that the writer appends to: a write that fails leaves nothing of itself."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_ROOM_BYTES = 1 << 14
+_SEARCHED_BYTES = 1 << 20
+
+
+def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int, Path]:
+    """Create a file that no run has used: the second run in a folder gets trace.1.rank00000.
+
+    Raises:
+        OSError: it cannot be made, or takes less than `start`; then it is not there.
+    """
+    for run in itertools.count(first):
+        path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            continue
+        file = past_standard_files(file)
+        try:
+            append(file, start, 0)
+        except OSError:
+            os.close(file)
+            path.unlink()
+            raise
+        return file, path
+    raise AssertionError("unreachable: count() does not end")
+
+
+def past_standard_files(file: int) -> int:
+    """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
+    below = []
+    while file <= 2:
+        below.append(file)
+        file = os.dup(file)
+    for one in below:
+        os.close(one)
+    return file
+
+
+def append(file: int, data: bytes, size_bytes: int) -> None:
+    """Append `data` to a file of `size_bytes`, all of it or nothing: the system may take less."""
+    at = 0
+    try:
+        while at < len(data):
+            at += os.pwrite(file, data[at:] if at else data, size_bytes + at)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(file, size_bytes)
+        raise
+
+
+def has_room(file: int, size_bytes: int) -> None:
+    """Try whether a file of `size_bytes` can grow by so much that it is worth it.
+
+    Raises:
+        OSError: it cannot.
+    """
+    append(file, bytes(_SEARCHED_BYTES), size_bytes)
+    os.ftruncate(file, size_bytes)
+
+
+def give_up_lines(file: int, size_bytes: int, least_bytes: int = 0) -> bytes:
+    """Remove the last lines of a file, so that the disk has room; return them.
+
+    It keeps `least_bytes`, which are whole lines.
+
+    Raises:
+        OSError: it cannot be read or shortened.
+    """
+    end = max(size_bytes - _ROOM_BYTES, least_bytes)
+    begin = max(end - _SEARCHED_BYTES, least_bytes)
+    size = begin + os.pread(file, end - begin, begin).rfind(b"\n") + 1
+    lines = os.pread(file, size_bytes - size, size)
+    os.ftruncate(file, size)
+    return lines

@@ -1,0 +1,176 @@
+"""While the disk refuses data steps are lost, but neither the trace nor what was written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.reader import read_trace
+from dsprof.trace.writing import writer as module
+from tests.factories.month import FastMotion
+from tests.factories.small_disk import SmallDisk
+from tests.trace.test_writer import Run, collective, step_end
+
+FULL = "No space left on device"
+PLENTY_BYTES = 100_000_000
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(module, "_SHORTEST_WAIT_S", 0.001)
+
+
+class Training:
+    """Steps of three collectives, which the writer of a default recording gets one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._run = Run(folder)
+        self.writer = self._run.writer
+        self.warnings: list[str] = []
+        self.writer._source.warn = self.warnings.append
+        self.steps = 0
+        self.writer.start()
+
+    def step(self) -> None:
+        first = 3 * self.steps
+        self._run.records.extend(collective(first + n, self.steps) for n in range(3))
+        self._run.records.append(step_end(self.steps))
+        self.steps += 1
+        while self._run.records and not self.writer.is_done:
+            time.sleep(0.001)
+
+    def step_until(self, happened: Callable[[], object]) -> None:
+        for _ in range(20_000):
+            if happened():
+                return
+            self.step()
+        pytest.fail("it did not happen")
+
+    def loses_more(self, what: str) -> Callable[[], object]:
+        before = getattr(self.writer, what)
+        return lambda: getattr(self.writer, what) > before
+
+    def close(self) -> RankTrace:
+        return self._run.close_started()
+
+
+def test_steps_of_a_full_disk_are_lost_and_later_ones_recorded(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 20_000)
+    with disk.mounted():
+        run = Training(tmp_path)
+        run.step_until(lambda: run.writer.disk_error)
+        for _ in range(20):
+            run.step()
+        disk.room_bytes = PLENTY_BYTES
+        run.step_until(lambda: run.writer.lost_steps)
+        for _ in range(10):
+            run.step()
+        trace = run.close()
+    recorded = [step.step for step in trace.steps]
+    lost = run.steps - len(recorded)
+    gap = next(a for a, b in pairwise(recorded) if b != a + 1)
+    assert lost == run.writer.lost_steps >= 20
+    assert recorded == [*range(gap + 1), *range(gap + 1 + lost, run.steps)]
+    assert [(trace.collectives.step == step).sum() for step in recorded] == [3] * len(recorded)
+    assert trace.broken_lines == 0
+    assert trace.trailer is not None
+    assert [note.text for note in trace.notes] == [
+        f"the disk refused records of steps {gap + 1:,} to {gap + lost:,}: {FULL}"
+    ]
+    [warning] = run.warnings
+    assert warning == f"rank 0 cannot write to {tmp_path}: {FULL}. Until it can, steps are lost"
+
+
+def test_each_time_that_a_disk_was_full_is_counted_once(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 20_000)
+    with disk.mounted():
+        run = Training(tmp_path)
+        for room_bytes in (1_300_000, 2_700_000, PLENTY_BYTES):
+            run.step_until(run.loses_more("dropped"))
+            disk.room_bytes = room_bytes
+            run.step_until(run.loses_more("lost_steps"))
+        run.step()
+        trace = run.close()
+    recorded = {step.step for step in trace.steps}
+    assert len(trace.notes) == 3
+    assert len(recorded) + run.writer.lost_steps == run.steps
+    assert trace.broken_lines == 0
+
+
+def test_a_trace_on_a_disk_that_stays_full_ends_with_a_trailer(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path, 150_000).mounted():
+        run = Training(tmp_path)
+        run.step_until(lambda: run.writer.disk_error)
+        for _ in range(20):
+            run.step()
+        trace = run.close()
+    recorded = [step.step for step in trace.steps]
+    assert recorded == [*range(len(recorded))]
+    assert len(recorded) + run.writer.lost_steps == run.steps
+    assert trace.broken_lines == 0
+    assert trace.trailer is not None
+    [note] = trace.notes
+    lost = f"steps {len(recorded):,} to {run.steps - 1:,}"
+    assert note.text == f"the disk refused records of {lost}: {FULL}"
+
+
+def test_a_disk_that_does_not_take_the_first_line_is_told_of_at_once(tmp_path: Path) -> None:
+    with SmallDisk(tmp_path, 10).mounted():
+        run = Training(tmp_path)
+        run.step_until(lambda: run.warnings)
+        assert run.warnings == [f"the trace in {tmp_path} ends early: OSError: [Errno 28] {FULL}"]
+        assert list(tmp_path.iterdir()) == []
+        run.writer.close(lambda: pytest.fail("there is no trace"))
+
+
+def test_a_recording_without_end_outlives_a_full_disk(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 300_000)
+    run = FastMotion(tmp_path, 2_000_000)
+    with disk.mounted(), run.running():
+        while not run.writer.disk_error:
+            run.train(100)
+        run.train(500)
+        disk.room_bytes = PLENTY_BYTES
+        while not run.writer.lost_steps:
+            run.train(100)
+        run.train(3000)
+    assert run.writer.error is None
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.broken_lines == 0
+    assert trace.trailer is not None
+    [note] = trace.notes
+    assert note.text.endswith(FULL)
+    for length_s in (10, 300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        summed = sum(one.steps for one in spans)
+        assert summed == run.steps - run.writer.lost_steps
+    newest = sorted(step.step for step in trace.steps if step.step >= trace.newest_from)
+    [(first, last)] = re.findall(r"steps ([\d,]+) to ([\d,]+)", note.text)
+    lost = range(int(first.replace(",", "")), int(last.replace(",", "")) + 1)
+    assert len(lost) == run.writer.lost_steps
+    assert newest == [n for n in range(trace.newest_from, run.steps) if n not in lost]
+    assert len(newest) > 100
+
+
+def test_a_recording_without_end_on_a_disk_that_stays_full_ends_with_a_trailer(
+    tmp_path: Path,
+) -> None:
+    run = FastMotion(tmp_path, 2_000_000)
+    with SmallDisk(tmp_path, 300_000).mounted(), run.running():
+        while not run.writer.disk_error:
+            run.train(100)
+        run.train(500)
+    assert run.writer.error is None
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.broken_lines == 0
+    assert trace.trailer is not None
+    assert run.writer.lost_steps >= 500
+    hours = [one for one in trace.rollups.values() if one.length_s == 3600]
+    assert sum(one.steps for one in hours) > 50
