@@ -15,6 +15,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from operator import is_
+from types import NoneType
 from typing import Any
 
 REDACTED = "<redacted>"
@@ -334,6 +336,9 @@ def _announces_secret(found: re.Match[str]) -> bool:
     return is_secret_name(name) and not is_none
 
 
+_TEXTLESS = frozenset({int, float, bool, NoneType})
+
+
 def map_text(value: Any, change: Callable[[str], str]) -> Any:
     """Return `value` with `change` applied to every string in it.
 
@@ -341,15 +346,20 @@ def map_text(value: Any, change: Callable[[str], str]) -> Any:
     tuples, lists and dicts. What does not change is the same object.
     """
     if isinstance(value, str):
-        return change(value) if type(value) is str else value  # a member of an enum
+        if type(value) is not str:  # a member of an enum
+            return value
+        new = change(value)
+        return value if new == value else new  # what holds the same object is not copied
     if isinstance(value, dict):
         return {map_text(key, change): map_text(part, change) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return _map_items(value, change)
     fields = getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ()))
-    parts = {name: getattr(value, name) for name in fields}
-    new = {name: map_text(part, change) for name, part in parts.items()}
-    changed = {name: part for name, part in new.items() if part is not parts[name]}
+    changed = {}
+    for name in fields:
+        part = getattr(value, name)
+        if type(part) not in _TEXTLESS and (new := map_text(part, change)) is not part:
+            changed[name] = new
     if not changed:
         return value
     import msgspec  # late: doctor says when it is broken
@@ -362,4 +372,6 @@ def _map_items(items: Any, change: Callable[[str], str]) -> Any:
     if not items or isinstance(items[0], (int, float)):  # columns of figures are long
         return items
     parts = [map_text(part, change) for part in items]
+    if all(map(is_, parts, items)):
+        return items
     return type(items)(*parts) if hasattr(items, "_fields") else type(items)(parts)
