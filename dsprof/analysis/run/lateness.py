@@ -85,18 +85,25 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
         row = np.searchsorted(ranks, one.ranks)
         step = np.searchsorted(steps, one.step)
         split = split_waits(one)
-        np.add.at(waited, (row[:, None], step[None, :]), split.waited_ns * one.stride)
-        np.add.at(transfer, (row[:, None], step[None, :]), split.transfer_ns * one.stride)
+        _add(waited, row, step, split.waited_ns * one.stride)
+        _add(transfer, row, step, split.transfer_ns * one.stride)
         np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
         np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
         if pairs is not None:
-            np.add.at(pairs, (row[:, None], row[split.last]), split.waited_ns * one.stride)
+            _add(pairs, row, row[split.last], split.waited_ns * one.stride)
         met[row] += len(one.seq)
         seen[row[:, None], step[None, :]] = True
     waited[~seen] = -1
     stride = max((one.stride for one in matched), default=1)
     doubt = max((_doubt(one) for one in matched), default=0)
     return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, doubt)
+
+
+def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:
+    """Add columns of a matrix of these rows; `np.add.at` takes ten times as long."""
+    order = np.argsort(columns, kind="stable")
+    places, starts = np.unique(columns[order], return_index=True)
+    sums[np.ix_(rows, places)] += np.add.reduceat(values[:, order], starts, axis=1)
 
 
 def _doubt(one: Matched) -> int:
