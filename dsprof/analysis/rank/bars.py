@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
 
@@ -13,9 +14,8 @@ _MEGATRON = re.compile("_(MODEL_)?PARALLEL_GROUP")
 """The common prefix of its group names: beside bars there is room for few letters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One rectangle, in ns of the run's time line."""
+class Bar(NamedTuple):
+    """One rectangle, in ns of the run's time line; tuples, as many are sent to another process."""
 
     lane: str  # "activity", "phase", "communication", "copies", "stream" or "group" and its name
     kind: str
