@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,19 +31,13 @@ class DaskEngine:
         self._address = address
 
     def merged(self, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> R:
-        """Return what all tasks give; only the last merge comes here.
+        """Return what all tasks give; only the last merge is done here.
 
         The scheduler repeats what a worker that dies has done, or was to do.
         """
         with self._client() as client, _plain_errors(self._address):
             # Merged when all are read: a merge beside a task that kills its worker dies with it.
-            parts = _read(client, job, tasks, progress)
-            # Neighbours are merged: those of one worker need not be sent.
-            places = client.who_has(parts)
-            parts.sort(key=lambda part: places[part.key])
-            whole: Any = fold(parts, partial(client.submit, job.merge, pure=False))
-            found: R = whole.result()
-            return found
+            return _merged(client, job, _read(client, job, tasks, progress))
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -144,6 +139,20 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
             held[future] = [(call, task)]
             progress(done, len(tasks))
     return list(held)
+
+
+def _merged(client: Client, job: Job[T, R], parts: Sequence[Any]) -> R:
+    """Merge on each worker what it holds, then two at a time until two are left, and these here."""
+    held = defaultdict(list)
+    places = client.who_has(parts)
+    for part in parts:
+        held[places[part.key]].append(part)
+    whole = [client.submit(fold, mine, job.merge, pure=False) for mine in held.values()]
+    while len(whole) > 2:
+        pairs = [whole[place : place + 2] for place in range(0, len(whole), 2)]
+        whole = [client.submit(fold, pair, job.merge, pure=False) for pair in pairs]
+    found: list[R] = client.gather(whole)
+    return fold(found, job.merge)
 
 
 def _worked(work: Callable[[T], R], task: T) -> R:
