@@ -60,6 +60,7 @@ def main() -> int:
     arguments = parser.parse_args()
     size = Size(*(getattr(arguments, name) for name in Size._fields))
     os.environ["DSPROF_CACHE"] = "off"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary) / "run"
         if not folder.exists():
@@ -126,7 +127,7 @@ def _measured(what: str, arguments: list[str], workers: Sequence[int] = ()) -> C
         driver, driver_bytes, other_bytes = psutil.Process(process.pid), 0, 0
         while process.poll() is None:
             driver_bytes = max(driver_bytes, _resident(driver))
-            for one in (*_children(driver), *others):
+            for one in others or _children(driver):
                 other_bytes = max(other_bytes, _resident(one))
             time.sleep(0.05)
         output.seek(0)
