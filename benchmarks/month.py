@@ -1,9 +1,12 @@
 """A month of training in fast motion: what a recording without end takes of disk, memory and CPU.
 
-    python -m benchmarks.month [--steps 3000000] [--budget-mb 256] [--out build/month]
+    python -m benchmarks.month [--steps 3000000] [--budget-mb 256] [--out build/month] [--real]
 
 A fake clock and a generator drive the real recorder and writer of one rank: 3 million steps of
 0.86 s with nine records each, slow steps and a change of pace among them. Then the report is made.
+
+With `--real` the hooks of this process, which are in C, record eight collectives a step on torch's
+fake backend, as fast as the writer follows.
 """
 
 from __future__ import annotations
@@ -13,11 +16,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.factories.month import FastMotion, size_of
+import dsprof
+from dsprof.recording import session
+from dsprof.trace.writing.writer import TraceWriter
+from tests.factories.month import WAITING, FastMotion, size_of
 
 MOST_ADDED_BYTES = 64_000_000
 MOST_REPORT_S = 30
@@ -28,16 +38,42 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3_000_000)
     parser.add_argument("--budget-mb", type=int, default=256)
     parser.add_argument("--out", type=Path, default=Path("build/month"))
+    parser.add_argument("--real", action="store_true")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
-    held = _record(arguments.out, arguments.steps, arguments.budget_mb * 1_000_000)
+    train = _train_really if arguments.real else _train_in_fast_motion
+    held = _record(train, arguments.out, arguments.steps, arguments.budget_mb)
     return int(not (held and _report(arguments.out)))
 
 
-def _record(out: Path, steps: int, budget_bytes: int) -> bool:
-    run = FastMotion(out, budget_bytes, world_size=1)
+def _train_in_fast_motion(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+    run = FastMotion(out, budget_mb * 1_000_000, world_size=1)
     run.slow = {steps // 2 + n: 3.0 for n in range(50)}
     run.slow |= dict.fromkeys(range(steps * 3 // 4, steps), 1.25)
+    with run.running():
+        run.train(steps, look)
+    return run.writer
+
+
+def _train_really(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+    dsprof.enable(out=str(out), mode="always", budget_mb=budget_mb)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    tensors = [torch.zeros(64) for _ in range(8)]
+    for _ in range(steps):
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+        dsprof.step()
+        on = session.current()
+        if len(on.recorder.outbox.records) > WAITING:
+            look()
+            while on.recorder.outbox.records and not on.writer.is_done:
+                time.sleep(0.001)
+    dsprof.disable()
+    look()
+    return on.writer
+
+
+def _record(train: Callable, out: Path, steps: int, budget_mb: int) -> bool:
     process, sizes, resident = psutil.Process(), [0], [psutil.Process().memory_info().rss]
 
     def look() -> None:
@@ -45,9 +81,7 @@ def _record(out: Path, steps: int, budget_bytes: int) -> bool:
         resident.append(process.memory_info().rss)
 
     begin_s = time.monotonic()
-    with run.running():
-        run.train(steps, look)
-    writer = run.writer
+    writer, budget_bytes = train(out, steps, budget_mb, look), budget_mb * 1_000_000
     print(f"{steps:,} steps in {time.monotonic() - begin_s:.0f} s; error: {writer.error}")
     print(f"disk at most {max(sizes) / 1e6:.1f} MB of {budget_bytes / 1e6:.0f} MB")
     for path in sorted(out.iterdir()):

@@ -20,7 +20,9 @@ STEP_NS = 860_000_000
 """A month has 3 million steps of so long."""
 
 STARTED_EPOCH_NS = 1_700_000_000_000_000_000
-_WAITING = 5_000
+WAITING = 5_000
+"""Records: so many may wait before a run does."""
+
 _HOUR_NS = 3600 * 10**9
 
 
@@ -99,7 +101,7 @@ class FastMotion:
         """Take steps as fast as the writer can follow; `each` is called once in a while."""
         for _ in range(steps):
             self._step()
-            if len(self.recorder.outbox.records) > _WAITING:
+            if len(self.recorder.outbox.records) > WAITING:
                 each()
                 while self.recorder.outbox.records and not self.writer.is_done:
                     time.sleep(0.001)
