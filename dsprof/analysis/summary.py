@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.plugins.entry_points import reason
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -93,11 +94,15 @@ def add_rows(one: Mapping[R, S], other: Mapping[R, S]) -> dict[R, S]:
 
 
 def _joined(one: Any, other: Any) -> Any:
-    return add_rows(one, other) if type(one) is dict else one + other
+    if type(one) is dict:
+        return add_rows(one, other)
+    return one | other if isinstance(one, PerRank) else one + other
 
 
 def _in_order(value: Any) -> Any:
     """Return the same value where it is in order: a copy of all ranks takes much memory."""
+    if isinstance(value, PerRank):
+        return value.in_order()
     if isinstance(value, dict):
         rows = {key: _in_order(value[key]) for key in _ordered(value)}
         is_same = all(one is value[key] for key, one in rows.items()) and [*rows] == [*value]
@@ -111,7 +116,7 @@ def _in_order(value: Any) -> Any:
 
 
 def _has_rows(value: Any) -> bool:
-    return isinstance(value, dict) or is_dataclass(value)
+    return isinstance(value, (dict, PerRank)) or is_dataclass(value)
 
 
 def _ordered(keys: Iterable[Any]) -> list[Any]:

@@ -53,7 +53,7 @@ def history_layout(summary: RunSummary) -> Layout | None:
     if not len(begins):
         return None
     ranks = sorted(found)
-    times = _laid_out([found[rank] for rank in ranks], begins)
+    times = _laid_out(found, begins)
     return Layout(ranks, [*_steps(found, begins)], times)
 
 
@@ -61,9 +61,10 @@ def _begins(found: Mapping[int, RankSpans]) -> Cells:
     return np.unique(np.concatenate([np.zeros(0, np.int64), *(s.begin_s for s in found.values())]))
 
 
-def _laid_out(ranks: Sequence[RankSpans], begins: Cells) -> Times:
+def _laid_out(ranks: Mapping[int, RankSpans], begins: Cells) -> Times:
     cells = Times(*(np.full((len(ranks), len(begins)), NO_DATA) for _ in Times._fields))
-    for i, spans in enumerate(ranks):
+    for i, rank in enumerate(sorted(ranks)):
+        spans = ranks[rank]
         place, count = np.searchsorted(begins, spans.begin_s), np.maximum(spans.steps, 1)
         cells.total[i, place] = spans.total_ns // count
         cells.exposed[i, place] = np.minimum(spans.waited_ns, spans.total_ns) // count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -132,14 +132,14 @@ def step_layout(steps: Steps) -> Layout | None:
     ranks, numbers = sorted(steps.ranks), steps.after_warmup
     if not ranks or not numbers:
         return None
-    rows = [steps.ranks[rank] for rank in ranks]
-    times = _laid_out(rows, np.array(numbers, np.int64))
+    times = _laid_out(steps.ranks, np.array(numbers, np.int64))
     return Layout(ranks, [(number, number) for number in numbers], times)
 
 
-def _laid_out(ranks: Sequence[RankSteps], numbers: Cells) -> Times:
+def _laid_out(ranks: Mapping[int, RankSteps], numbers: Cells) -> Times:
     cells = Times(*(np.full((len(ranks), len(numbers)), NO_DATA) for _ in Times._fields))
-    for i, row in enumerate(ranks):
+    for i, rank in enumerate(sorted(ranks)):
+        row = ranks[rank]
         place = np.searchsorted(numbers, row.number)
         inside = place < len(numbers)
         inside[inside] = numbers[place[inside]] == row.number[inside]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from itertools import permutations
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsprof.analysis import per_rank
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.pool import collect
 from dsprof.analysis.summary import RankClock, RunSummary
@@ -114,7 +116,7 @@ def plain(value: Any) -> Any:
         return [(one.name, plain(getattr(value, one.name))) for one in fields(value)]
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return sorted((repr(key), plain(one)) for key, one in value.items())
     if isinstance(value, (tuple, list)):
         return [plain(one) for one in value]
@@ -149,3 +151,17 @@ def test_the_diagnosis_is_the_same_to_the_last_byte_in_whatever_order_ranks_come
 
     first = diagnosis(0)
     assert all(diagnosis(seed) == first for seed in range(1, 12))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_diagnosis_is_the_same_to_the_last_byte_where_facts_of_ranks_are_packed(
+    run, monkeypatch
+):
+    parts = [collect(trace, RankClock(), AGGREGATES) for trace in RUNS[run]()]
+
+    def diagnosis() -> bytes:
+        return to_json(diagnosis_of(merged_at_random([*parts], Random(3)), {}))
+
+    loose = diagnosis()
+    monkeypatch.setattr(per_rank, "PACKED_RANKS", 2)
+    assert diagnosis() == loose

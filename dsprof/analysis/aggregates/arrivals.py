@@ -16,6 +16,7 @@ from dsprof.analysis.alignment.matching import (
     match,
 )
 from dsprof.analysis.collectives import SYNCHRONISING, family
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.intervals import Array, blocked, completed
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
@@ -41,7 +42,7 @@ FAMILIES = (*sorted(SYNCHRONISING), _GROUPED_KERNEL)
 class Arrivals(Aggregate):
     """Rows of each rank, on the time line of the run, and the groups that they name."""
 
-    ranks: dict[int, RankArrivals]
+    ranks: PerRank[RankArrivals]
     groups: dict[int, GroupFacts]
 
     @classmethod
@@ -62,7 +63,7 @@ class Arrivals(Aggregate):
             before_ns=_before_forward(trace),
             pace=own_pace,
         )
-        return cls({trace.rank: arrivals}, facts)
+        return cls(PerRank({trace.rank: arrivals}), facts)
 
     def merge(self, other: Arrivals) -> Arrivals:
         """Put the ranks side by side."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
@@ -136,16 +137,17 @@ class GroupNames:
 class Endings(Aggregate):
     """The ranks that dsprof recorded, and their groups by key."""
 
-    ranks: dict[int, Ending]
+    ranks: Mapping[int, Ending]
     groups: dict[str, GroupNames]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Endings:
         """Read the end of one rank; other tools do not say how theirs came about."""
         if trace.is_foreign:
-            return cls({}, {})
+            return cls(PerRank(), {})
         groups = {g.key: GroupNames(g.label, tuple(g.ranks)) for g in trace.groups.values()}
-        return cls({trace.rank: _Reading(to_the_end(trace), clock).ending()}, groups)
+        ending = _Reading(to_the_end(trace), clock).ending()
+        return cls(PerRank({trace.rank: ending}), groups)
 
     def killed_for_memory(self, rank: int) -> bool:
         """Say whether the kernel killed for memory what ended silently on a rank's host."""
@@ -161,7 +163,7 @@ class Endings(Aggregate):
 
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""
-        return Endings(self.ranks | other.ranks, self.groups | other.groups)
+        return Endings(PerRank[Ending]() | self.ranks | other.ranks, self.groups | other.groups)
 
 
 def first_failed(failed: Mapping[int, Ending]) -> dict[int, Ending]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.buffer_levels import gathered_by_step, reducing_by_step
 from dsprof.analysis.rank.sampling import sample, share_of
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -57,14 +58,14 @@ class RankMemory:
 class Memory(Aggregate):
     """Memory by rank, of the ranks that wrote a sample."""
 
-    ranks: dict[int, RankMemory]
+    ranks: PerRank[RankMemory]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Memory:
         """Read the samples of one rank."""
         samples = sorted(trace.memory, key=lambda sample: sample.time_ns)
         if not samples:
-            return cls({})
+            return cls(PerRank())
         at_steps = [sample for sample in samples if sample.at == "step"]
         on_device = [one.device for one in at_steps if one.device]
         device_max: dict[str, int] = {}
@@ -87,7 +88,7 @@ class Memory(Aggregate):
             device_last=on_device[-1] if on_device else {},
             at_steps=_at_steps(trace, _kept(trace, at_steps)),
         )
-        return cls({trace.rank: memory})
+        return cls(PerRank({trace.rank: memory}))
 
 
 def _at_steps(trace: RankTrace, samples: Sequence[MemorySample]) -> StepMemory:

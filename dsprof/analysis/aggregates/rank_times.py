@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -45,7 +46,7 @@ class RankSpans:
 class RankTimes(Aggregate):
     """The ranks that wrote sums over time."""
 
-    ranks: dict[int, RankSpans]
+    ranks: PerRank[RankSpans]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> RankTimes:
@@ -53,12 +54,16 @@ class RankTimes(Aggregate):
         for known_s in (length_s for length_s in LENGTHS_S[:3] if trace.rollups):
             found = [one for (length_s, _), one in trace.rollups.items() if length_s == known_s]
             if 0 < len(found) <= MOST_SPANS or known_s == LENGTHS_S[2]:
-                return cls({trace.rank: _bounded(_columns(known_s, found))} if found else {})
-        return cls({})
+                bounded = {trace.rank: _bounded(_columns(known_s, found))} if found else {}
+                return cls(PerRank(bounded))
+        return cls(PerRank())
 
-    def aligned(self) -> dict[int, RankSpans]:
+    def aligned(self) -> Mapping[int, RankSpans]:
         """Return the ranks with spans of one length."""
-        length_s = max((spans.length_s for spans in self.ranks.values()), default=0)
+        lengths_s = {spans.length_s for spans in self.ranks.values()}
+        if len(lengths_s) < 2:
+            return self.ranks
+        length_s = max(lengths_s)
         return {rank: spans.coarser(length_s) for rank, spans in self.ranks.items()}
 
 

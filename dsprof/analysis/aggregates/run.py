@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
@@ -41,11 +43,11 @@ class RankFacts:
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run(Aggregate):
     """All ranks present, and what is known of the run beside their traces."""
 
-    ranks: dict[int, RankFacts]
+    ranks: PerRank[RankFacts]
     clock_method: str = ""
     clock_bound_ns: int | None = 0
     strangers: tuple[str, ...] = ()
@@ -78,7 +80,7 @@ class Run(Aggregate):
             has_ddp=bool(trace.layouts),
             rolled_ns=_rolled_ns(trace),
         )
-        return cls({trace.rank: facts})
+        return cls(PerRank({trace.rank: facts}))
 
     def merge(self, other: Run) -> Run:
         """Put the ranks side by side."""
@@ -89,7 +91,7 @@ class Run(Aggregate):
         """The header of the lowest rank present."""
         return self.ranks[min(self.ranks)].header
 
-    @property
+    @cached_property
     def is_world_known(self) -> bool:
         """Whether any file tells how many ranks there were; else there were those present."""
         return any(facts.is_world_known for facts in self.ranks.values())
@@ -99,28 +101,28 @@ class Run(Aggregate):
         """Ranks of the world without a trace."""
         return [rank for rank in range(self.first.world_size) if rank not in self.ranks]
 
-    @property
+    @cached_property
     def unclean_ranks(self) -> list[int]:
         """Ranks without a trailer: they were killed, or still run; [] while the run goes on."""
         if self.is_running:
             return []
         return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
 
-    @property
+    @cached_property
     def exceptions(self) -> dict[str, list[int]]:
         """Type of an exception that nothing caught -> ranks that it ended."""
         found: dict[str, list[int]] = {}
-        for rank, facts in sorted(self.ranks.items()):
+        for rank, facts in self.ranks.items():
             if facts.trailer is not None and facts.trailer.exception:
                 found.setdefault(facts.trailer.exception, []).append(rank)
         return found
 
-    @property
+    @cached_property
     def is_recorded(self) -> bool:
         """Whether dsprof wrote the files of any rank; other tools count neither drops nor cost."""
         return not all(facts.is_foreign for facts in self.ranks.values())
 
-    @property
+    @cached_property
     def sampled_ranks(self) -> list[int]:
         """Ranks out of whose files events were left by whoever wrote them."""
         return sorted(rank for rank, facts in self.ranks.items() if facts.is_sampled)
@@ -153,12 +155,12 @@ class Run(Aggregate):
         hooks, writer = zip(*shares, strict=True)
         return median(hooks), median(writer)
 
-    @property
+    @cached_property
     def has_ddp(self) -> bool:
         """Whether any rank wrapped a model in DDP."""
         return any(facts.has_ddp for facts in self.ranks.values())
 
-    @property
+    @cached_property
     def is_cpu(self) -> bool:
         """Whether the run was on CPUs, where the host clock tells all."""
         return all(facts.header.device == "cpu" for facts in self.ranks.values())

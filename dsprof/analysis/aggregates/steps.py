@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.intervals import (
     Array,
     Intervals,
@@ -56,8 +57,8 @@ _LARGEST = 1 << 62
 class Steps(Aggregate):
     """The steps of all ranks."""
 
-    ranks: dict[int, RankSteps]
-    longest: dict[int, RankSteps]  # beside these: in no mean, total or share
+    ranks: PerRank[RankSteps]
+    longest: PerRank[RankSteps]  # beside these: in no mean, total or share
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
@@ -96,7 +97,7 @@ class Steps(Aggregate):
             trace.newest_from,
         )
         found = (row.of(numbers).sharing() for numbers in (kept, longest))
-        return cls(*({trace.rank: one} for one in found))
+        return cls(*(PerRank({trace.rank: one}) for one in found))
 
     @cached_property
     def recorded(self) -> int:
@@ -175,7 +176,7 @@ class Steps(Aggregate):
     def total(self) -> Parts:
         """The sum over the measured steps; the extremes are of the sums of single ranks."""
         chosen = [self.parts[number] for number in self.measured]
-        spent = {rank: ns for rank, ns in self.measured_ns().items() if ns}
+        spent = {rank: ns for rank, ns in self.measured_ns.items() if ns}
         most = max(spent.values(), default=0)
         return Parts(
             total_ns=sum(part.total_ns for part in chosen),
@@ -205,7 +206,7 @@ class Steps(Aggregate):
             return None
         return self.total.exposed_ns / len(self.measured) / 1e6
 
-    @property
+    @cached_property
     def estimated_share(self) -> float:
         """Part of the exposed communication of the measured steps that is an upper bound."""
         spent = sum(
@@ -225,8 +226,14 @@ class Steps(Aggregate):
                 shares[rank] = int(row.exposed_ns[chosen].sum()) / total
         return shares
 
+    @cached_property
+    def rank_steps(self) -> int:
+        """How many measured steps all ranks took together."""
+        return sum(int(np.isin(row.number, self.measured).sum()) for row in self.ranks.values())
+
+    @cached_property
     def measured_ns(self) -> dict[int, int]:
-        """Return the time that each rank spent in measured steps."""
+        """The time that each rank spent in measured steps."""
         return {
             rank: int(row.total_ns[np.isin(row.number, self.measured)].sum())
             for rank, row in self.ranks.items()

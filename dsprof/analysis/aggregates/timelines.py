@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
+from typing import Any, cast
 
 import numpy as np
 
+from dsprof.analysis.per_rank import Packed
 from dsprof.analysis.rank.bars import Bar, StepDetail, dumped
 from dsprof.analysis.rank.intervals import (
     Array,
@@ -49,12 +52,56 @@ _NONE: Array = np.zeros(0, np.int64)
 _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "copies"}
 
 
+class Drawn(Mapping[int, Mapping[int, StepDetail]]):
+    """Details by step and rank. Each rank's are packed until one is asked for: they are large.
+
+    Steps of which no rank was kept have none.
+    """
+
+    def __init__(
+        self, ranks: Mapping[int, Packed[dict[int, StepDetail]]], numbers: frozenset[int]
+    ) -> None:
+        self._ranks, self._numbers = ranks, numbers
+
+    @classmethod
+    def of(cls, rank: int, details: Mapping[int, Mapping[int, StepDetail]]) -> Drawn:
+        """Return the details of one rank."""
+        own = {number: ranks[rank] for number, ranks in details.items()}
+        return cls({rank: Packed(own)}, frozenset(own))
+
+    def beside(self, other: Drawn, ranks: Collection[int]) -> Drawn:
+        """Return the details of these ranks, of two disjoint sets of them."""
+        both = {**self._ranks, **other._ranks}
+        kept = {rank: both[rank] for rank in both.keys() & {*ranks}}
+        return Drawn(kept, self._numbers | other._numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Drawn, (self._ranks, self._numbers)
+
+    def __getitem__(self, number: int) -> Mapping[int, StepDetail]:
+        return self._steps[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @cached_property
+    def _steps(self) -> dict[int, dict[int, StepDetail]]:
+        steps: dict[int, dict[int, StepDetail]] = {number: {} for number in sorted(self._numbers)}
+        for rank in sorted(self._ranks):
+            for number, detail in self._ranks[rank].unpacked().items():
+                steps[number][rank] = detail
+        return steps
+
+
 @dataclass(frozen=True, slots=True)
 class Timelines(Aggregate):
     """How long the measured steps took, and the detail of some, by step and rank."""
 
     durations: dict[int, tuple[int, int]]  # step -> ns summed over ranks, and how many ranks
-    steps: dict[int, dict[int, StepDetail]]
+    steps: Mapping[int, Mapping[int, StepDetail]]
     ranks: tuple[int, ...]  # those that are drawn, ascending
     clocks: dict[int, RankClock]  # of all ranks, to draw more of them
 
@@ -66,7 +113,7 @@ class Timelines(Aggregate):
             found = _without_steps(trace, clock)
             durations = {n: (detail.end_ns - detail.start_ns, 1) for n, detail in found.items()}
             drawn = {n: {trace.rank: detail} for n, detail in found.items()}
-            return cls(durations, drawn, (trace.rank,), clocks)
+            return cls(durations, Drawn.of(trace.rank, drawn), (trace.rank,), clocks)
         kept = np.union1d(kept_steps(trace), longest_steps(trace))
         numbers = np.intersect1d(detailed_steps(trace), kept)
         steps = step_columns(trace)
@@ -77,7 +124,8 @@ class Timelines(Aggregate):
         chosen = {*order[:CANDIDATES], *order[middle : middle + CANDIDATES], *sorted(order)[:1]}
         if trace.rank < RANKS:
             chosen.update(spread(sorted(order), SAMPLE))
-        return cls(durations, draw(trace, clock, chosen), (trace.rank,), clocks)
+        drawn = draw(trace, clock, chosen)
+        return cls(durations, Drawn.of(trace.rank, drawn), (trace.rank,), clocks)
 
     def merge(self, other: Timelines) -> Timelines:
         """Add up the times of each step, and put the lowest ranks side by side."""
@@ -86,8 +134,8 @@ class Timelines(Aggregate):
             before = durations.get(number, (0, 0))
             durations[number] = (before[0] + spent, before[1] + count)
         ranks = tuple(sorted({*self.ranks, *other.ranks})[:RANKS])
-        both = self.with_details(other.steps, ranks)
-        return replace(both, durations=durations, clocks=self.clocks | other.clocks)
+        steps = cast(Drawn, self.steps).beside(cast(Drawn, other.steps), ranks)
+        return Timelines(durations, steps, ranks, self.clocks | other.clocks)
 
     def with_details(
         self, details: Mapping[int, Mapping[int, StepDetail]], ranks: tuple[int, ...]

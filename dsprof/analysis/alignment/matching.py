@@ -9,7 +9,7 @@ recording, and no mismatch. `sample` chooses the same collectives on all ranks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any
@@ -22,6 +22,18 @@ from dsprof.trace.columns import BoolArray
 
 _AGREEING = 0.9
 """Share of collectives whose times must fit, for numbers to be taken for matched."""
+
+
+_MATRICES = (
+    *("op", "nbytes", "arrive", "done", "blocked_from", "blocked_until", "isolated"),
+    "doubt_ns",
+)
+
+_CELLS = 1 << 16
+"""Of what is worked out of matrices, so many are held at a time."""
+
+_TWINS = {"blocked_from": "arrive", "blocked_until": "done"}
+"""Columns that are equal where all calls are synchronous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,14 @@ class RankArrivals:
         rows = self.rows.take(mine)
         return replace(self, rows=rows, strides={number: self.strides.get(number, 1)})
 
+    def sharing(self, other: RankArrivals | None) -> RankArrivals:
+        """Return the same, in which columns that are equal to those of another rank are these."""
+        if other is None:
+            return self
+        pairs = [(getattr(self.rows, f.name), getattr(other.rows, f.name)) for f in fields(Rows)]
+        columns = [theirs if np.array_equal(mine, theirs) else mine for mine, theirs in pairs]
+        return replace(self, rows=Rows(*columns))
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -122,10 +142,16 @@ class Matched:
         chosen = np.isin(self.step, numbers)
         if chosen.all():
             return self
-        names = ["op", "nbytes", "arrive", "done", "blocked_from", "blocked_until", "isolated"]
-        names += ["doubt_ns"]
-        columns = {name: _columns(getattr(self, name), chosen) for name in names}
+        columns = {name: _columns(getattr(self, name), chosen) for name in _MATRICES}
         return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
+
+    def parts(self) -> Iterator[Matched]:
+        """Yield some of the collectives after the other, whose matrices take 0.5 MB each."""
+        count = max(_CELLS // len(self.ranks), 1)
+        for first in range(0, len(self.seq), count):
+            some = slice(first, first + count)
+            columns = {name: getattr(self, name)[:, some] for name in _MATRICES}
+            yield replace(self, seq=self.seq[some], step=self.step[some], **columns)
 
     @property
     def agrees(self) -> BoolArray:
@@ -135,16 +161,18 @@ class Matched:
 
 def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -> list[Matched]:
     """Match the collectives of each group that at least two ranks have."""
-    present: defaultdict[int, list[int]] = defaultdict(list)
+    members: defaultdict[int, dict[int, RankArrivals]] = defaultdict(dict)
     for rank in sorted(ranks):
-        for number in np.unique(ranks[rank].rows.group).tolist():
-            present[number].append(rank)
-    found = []
+        arrivals = ranks[rank]
+        for number in np.unique(arrivals.rows.group).tolist():
+            found = members[number]
+            last = found[next(reversed(found))] if found else None
+            found[rank] = arrivals.in_group(number).sharing(last)
+    matched = []
     for number, facts in groups.items():
-        if len(present[number]) > 1:
-            members = {rank: ranks[rank].in_group(number) for rank in present[number]}
-            found.append(_match_group(facts, members))
-    return [one for one in found if one is not None]
+        if len(present := members.pop(number, {})) > 1:
+            matched.append(_match_group(facts, present))
+    return [one for one in matched if one is not None]
 
 
 def _match_group(facts: GroupFacts, members: Mapping[int, RankArrivals]) -> Matched | None:
@@ -181,9 +209,15 @@ def _aligned(
     common: Array,
     ranks: Mapping[int, RankArrivals],
 ) -> Matched:
-    stack: dict[str, Any] = {
-        f.name: _stacked([getattr(one, f.name) for one in rows]) for f in fields(Rows)
-    }
+    stack: dict[str, Any] = {}
+    for name in (one.name for one in fields(Rows)):
+        columns = [getattr(one, name) for one in rows]
+        twin = _TWINS.get(name, name)
+        twins = [getattr(one, twin) for one in rows]
+        if twin != name and all(map(np.array_equal, columns, twins)):
+            stack[name] = stack[twin]
+        else:
+            stack[name] = _stacked(columns)
     times = {name: stack[name] for name in ("arrive", "done", "blocked_from", "blocked_until")}
     by_ends = any(ranks[rank].bound_ns is None for rank in placed)
     if by_ends:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, PairCall
+from dsprof.analysis.aggregates.endings import Ending, Endings, PairCall, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import (
     Call,
     DumpedRank,
@@ -50,6 +50,10 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     A shorter wait is no proof: of a run that is killed in good health, each rank wrote up to
     another moment.
     """
+    if _ended_well(endings):
+        return Hang(FlightRecorders({}), (), ())
+    # The ranks of a group are often no neighbours, and each is asked for several times.
+    endings = Endings(dict(endings.ranks), endings.groups)
     flights = _flights(endings)
     states = [*group_states(flights), *_pair_states(endings)]
     stuck_groups = [state for state in states if _is_stuck(state, endings, least_wait_ns)]
@@ -66,6 +70,25 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     ]
     rest = [s for s in stuck_groups if not any(_is_within(m, s) for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
+
+
+def _ended_well(endings: Endings) -> bool:
+    """Say whether all programs exited after as many calls as the others of their groups."""
+    calls: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for ending in endings.ranks.values():
+        trailer, views = ending.trailer, ending.groups
+        if not ending.is_whole or trailer is None or trailer.exception or ending.pairs_open:
+            return False
+        if ending.symptoms != Symptoms() or any(map(_is_open, views.values())):
+            return False
+        for key, view in views.items():
+            calls[key][view.enqueued] += 1
+    ranks = {key: sum(r in endings.ranks for r in endings.groups[key].ranks) for key in calls}
+    return all([*numbers.values()] == [ranks[key]] for key, numbers in calls.items())
+
+
+def _is_open(view: RankFlight) -> bool:
+    return view.completed < view.enqueued or bool(view.in_flight)
 
 
 def hang_of_dumps(flights: FlightRecorders, unfinished: int) -> Hang:

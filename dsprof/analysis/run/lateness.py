@@ -81,7 +81,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     seen = np.zeros(shape, np.bool_)
     lasts, met = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
     pairs = np.zeros((len(ranks), len(ranks)), np.int64) if len(ranks) <= PAIRED_RANKS else None
-    for one in matched:
+    for one in (part for whole in matched for part in whole.parts()):
         row = np.searchsorted(ranks, one.ranks)
         step = np.searchsorted(steps, one.step)
         split = split_waits(one)

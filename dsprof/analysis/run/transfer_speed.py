@@ -72,8 +72,7 @@ def transfers(arrivals: Arrivals, steps: Sequence[int] | None = None) -> list[Tr
     for one in arrivals.matched:
         if one.is_whole:
             chosen = one if steps is None else one.in_steps(steps)
-            nodes = len({arrivals.ranks[rank].node for rank in one.ranks})
-            for path, nbytes, time_ns in _by_path(chosen, nodes):
+            for path, nbytes, time_ns in _by_path(chosen, one.nodes):
                 sizes[path].append(nbytes)
                 times[path].append(time_ns)
     rows = (_row(path, np.concatenate(sizes[path]), np.concatenate(times[path])) for path in sizes)

@@ -41,7 +41,7 @@ def attribution(run: RunSummary) -> Attribution | None:
     late = lateness(run[Arrivals].matched, steps.measured)
     waited_ns, transfer_ns = int(late.waited_ns.clip(0).sum()), int(late.transfer_ns.sum())
     held_ns = waited_ns + transfer_ns
-    exposed_ns = share * sum(steps.measured_ns().values())
+    exposed_ns = share * sum(steps.measured_ns.values())
     if not held_ns or held_ns < _COVERED * exposed_ns:
         return None
     caused_ns = late.caused_ns.sum(axis=1)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
@@ -25,7 +23,6 @@ def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
 
     Groups of the same kind on other ranks are put together: each rank calls a barrier in its own.
     """
-    total = sum(int(np.isin(row.number, steps.measured).sum()) for row in steps.ranks.values())
     joined: dict[Kind, list[tuple[str, int, Row]]] = {}
     for kind, row in calls.items():
         alike = joined.setdefault(kind._replace(group=""), [])
@@ -37,7 +34,7 @@ def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
             alike.append((kind.group, 0, row))
     return {
         kind._replace(group=f"{first} and {more} more" if more else first): _of_all(
-            row, total, len(steps.ranks)
+            row, steps.rank_steps, len(steps.ranks)
         )
         for kind, alike in joined.items()
         for first, more, row in alike

@@ -149,7 +149,7 @@ class LowCommOverlap:
             return
         low, high = bounds
         exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
-        share = overlap.exposed_ns / max(sum(run[Steps].measured_ns().values()), 1)
+        share = overlap.exposed_ns / max(sum(run[Steps].measured_ns.values()), 1)
         if high - low < 0.01:
             hidden = percent(low)
         else:

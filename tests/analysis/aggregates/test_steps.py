@@ -223,5 +223,5 @@ def test_two_ranks_by_hand():
         calls=8,
         nbytes=8 << 20,
     )
-    assert steps.measured_ns() == {0: 400 * MS, 1: 440 * MS}
+    assert steps.measured_ns == {0: 400 * MS, 1: 440 * MS}
     assert steps.exposed_by_rank() == {0: 0.14, 1: pytest.approx(8 / 110)}

@@ -1,0 +1,110 @@
+"""Facts of each rank, packed where ranks are many: objects take several times the memory."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+PACKED_RANKS = 64
+"""So many ranks are packed together."""
+
+_FASTEST = 1  # level of zlib: times in ns leave little to the others
+
+
+class Packed(Generic[T]):
+    """A value as bytes."""
+
+    def __init__(self, value: T) -> None:
+        self._data = zlib.compress(pickle.dumps(value), _FASTEST)
+
+    def unpacked(self) -> T:
+        """Return an equal value, a new one each time."""
+        return pickle.loads(zlib.decompress(self._data))  # type: ignore[no-any-return] # noqa: S301 - made above
+
+
+class _Pack(Packed[Mapping[int, T]]):
+    """Facts of some ranks."""
+
+    def __init__(self, facts: Mapping[int, T]) -> None:
+        super().__init__(facts)
+        self.ranks = array("q", sorted(facts))
+
+
+class PerRank(Mapping[int, T]):
+    """Facts by rank, ascending.
+
+    Of the packed ones those beside the rank asked for last are unpacked: who reads all ranks in
+    order unpacks each once, and who keeps what he reads takes all the memory that packing saves.
+    """
+
+    def __init__(
+        self, facts: Mapping[int, T] = MappingProxyType({}), packs: tuple[_Pack[T], ...] = ()
+    ) -> None:
+        if len(facts) >= PACKED_RANKS:
+            facts, packs = {}, (*packs, _Pack(facts))
+        self._facts, self._packs = dict(facts), packs
+        self._unpacked: Mapping[int, T] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerRank, (self._facts, self._packs)
+
+    def __or__(self, other: Mapping[int, T]) -> PerRank[T]:
+        """Join the facts of two disjoint sets of ranks."""
+        others = other if isinstance(other, PerRank) else PerRank(other)
+        return PerRank({**self._facts, **others._facts}, self._packs + others._packs)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __contains__(self, rank: object) -> bool:
+        return isinstance(rank, int) and self._place(rank) is not None
+
+    def __getitem__(self, rank: int) -> T:
+        if rank in self._facts:
+            return self._facts[rank]
+        unpacked = self._unpacked  # another thread may replace it
+        if rank not in unpacked:
+            if (place := self._place(rank)) is None:
+                raise KeyError(rank)
+            unpacked = self._unpacked = self._packs[self._pack_of[place]].unpacked()
+        return unpacked[rank]
+
+    def in_order(self) -> PerRank[T]:
+        """Return the same, packed so that each pack is unpacked once when all ranks are read."""
+        packs = sorted(self._packs, key=lambda pack: pack.ranks)
+        furthest, mixed = packs[:1], set[_Pack[T]]()
+        for pack in packs[1:]:
+            if furthest[0].ranks[-1] > pack.ranks[0]:
+                mixed |= {furthest[0], pack}
+            furthest = [max(furthest[0], pack, key=lambda one: one.ranks[-1])]
+        rows = iter(PerRank[T]({}, tuple(mixed)).items())
+        ordered = PerRank(self._facts, tuple(pack for pack in packs if pack not in mixed))
+        while part := dict(islice(rows, PACKED_RANKS)):
+            ordered = PerRank(ordered._facts, (*ordered._packs, _Pack(part)))
+        return ordered
+
+    def _place(self, rank: int) -> int | None:
+        place = bisect_left(self._ranks, rank)
+        return place if place < len(self._ranks) and self._ranks[place] == rank else None
+
+    @cached_property
+    def _ranks(self) -> array[int]:
+        return array("q", sorted([*self._facts, *(r for pack in self._packs for r in pack.ranks)]))
+
+    @cached_property
+    def _pack_of(self) -> array[int]:
+        """The pack of each rank, which may not be packed."""
+        places = {rank: place for place, pack in enumerate(self._packs) for rank in pack.ranks}
+        return array("q", (places.get(rank, 0) for rank in self._ranks))
