@@ -369,7 +369,7 @@ def map_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _map_items(items: Any, change: Callable[[str], str]) -> Any:
-    if not items or isinstance(items[0], (int, float)):  # columns of figures are long
+    if set(map(type, items)) <= _TEXTLESS:  # columns of figures are long
         return items
     parts = [map_text(part, change) for part in items]
     if all(map(is_, parts, items)):

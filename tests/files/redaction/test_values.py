@@ -26,3 +26,13 @@ def test_a_secret_in_a_part_is_cut_out_of_a_copy() -> None:
     assert found.parts[1].places == ("step 3", f"password={REDACTED}")
     assert found.parts[0] is kept
     assert held.places[1] == "password=hunter2"
+
+
+def test_a_secret_beside_numbers_is_cut_out() -> None:
+    assert map_text([1, 2.0, "password=hunter2"], redact_text)[2] == f"password={REDACTED}"
+    assert map_text((0, ("password=hunter2",)), redact_text) == (0, (f"password={REDACTED}",))
+
+
+def test_figures_are_not_copied() -> None:
+    figures = [1, 2.5, None, True]
+    assert map_text(figures, redact_text) is figures
