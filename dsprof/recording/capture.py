@@ -50,7 +50,7 @@ _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
 _QUIET_NS = 600_000_000_000
-"""Least time between alarms of all ranks together; others are dropped."""
+"""Least time between alarms of a kind, on all ranks together; others are dropped."""
 
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
@@ -89,7 +89,7 @@ class Capture:
         self._connection: Any = None
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
-        self._quiet_until_ns = 0
+        self._quiet_until_ns: dict[str, int] = {}  # by the kind of the alarm
         self._ticks = 0
         self._at_step = step()
         self._steps_a_tick = 0
@@ -150,7 +150,7 @@ class Capture:
     def _alarm(self, alarm: Alarm) -> None:
         """Tell all ranks of an alarm here, unless a rank has just done so."""
         is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
-        if is_ours or clock() < self._quiet_until_ns:
+        if is_ours or clock() < self._quiet_until_ns.get(alarm.kind, 0):
             return
         name = f"{alarm.kind}-{self._rank}-{alarm.step}"
         cause = f"step {alarm.step:,} of rank {self._rank}: {alarm.cause}"
@@ -201,7 +201,8 @@ class Capture:
         self._known.append(found.id)
         self._last_ns = clock()
         if found.why == "alarm":
-            self._quiet_until_ns = self._last_ns + _QUIET_NS
+            kind = found.id.partition("-")[0]
+            self._quiet_until_ns[kind] = self._last_ns + _QUIET_NS
         elif self._signal is not None:
             self._signal.take()  # all ranks may have got it at once
         self._writer.wanted.append(found)

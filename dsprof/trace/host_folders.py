@@ -40,6 +40,6 @@ def shared_folder(trace: Path) -> Path:
     return folder.parents[1] if folder.parent.name == HOSTS else folder
 
 
-def traces_in(out: Path) -> Iterator[Path]:
+def traces_in(out: Path, pattern: str = FILE_PATTERN) -> Iterator[Path]:
     """Yield dsprof's own traces."""
-    return chain(out.glob(FILE_PATTERN), out.glob(f"{HOSTS}/*/{FILE_PATTERN}"))
+    return chain(out.glob(pattern), out.glob(f"{HOSTS}/*/{pattern}"))

@@ -112,6 +112,17 @@ def test_alarms_are_rare(ranks: list[tuple[Capture, RollingWriter]]) -> None:
     assert [kept(writer) for _, writer in ranks] == [[range(86, 98)]] * 2
 
 
+def test_a_slow_step_does_not_silence_an_alarm_of_another_kind(
+    ranks: list[tuple[Capture, RollingWriter]],
+) -> None:
+    (capture, writer), (other, _) = ranks
+    for alarm in (Alarm(90, "slow", ""), Alarm(91, "memory", ""), Alarm(92, "memory", "")):
+        writer.alarms.last = alarm
+        capture._tick()
+        other._tick()
+    assert [kept(writer) for _, writer in ranks] == [[range(86, 98), range(105, 125)]] * 2
+
+
 def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]]) -> None:
     with patch.object(ranks[1][0], "_signal", Mock(take=lambda: True)):
         ranks[1][0]._signal.name = "SIGUSR2"

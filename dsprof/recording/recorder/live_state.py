@@ -61,6 +61,7 @@ from dsprof.trace.dumps.state_file import (
     read_state,
     state_name,
 )
+from dsprof.trace.host_folders import traces_in
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 
@@ -307,9 +308,18 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
             with suppress(OSError, TraceError, ValueError):
                 if process_start(int(path.stem.rpartition("-")[2])):
                     continue  # without reading what a running sibling has
-                state = read_state(path)
-                if not (folder / kept_name(state.header.rank, state.header.pid)).exists():
-                    keep_state(path, folder / kept_name(state.header.rank, state.header.pid))
+                header = read_state(path).header
+                copy = folder / kept_name(header.rank, header.pid)
+                if not copy.exists() and _has_trace(folder, header):
+                    keep_state(path, copy)
+
+
+def _has_trace(folder: Path, header: Header) -> bool:
+    """Say whether a trace of a process is there: without a launcher, runs have the same key."""
+    from dsprof.trace.reader import read_header  # late: few processes die
+
+    traces = traces_in(folder, f"trace*.rank{header.rank:05d}.json")
+    return any(read_header(path).pid == header.pid for path in traces)
 
 
 def keep_state(path: Path, copy: Path) -> None:

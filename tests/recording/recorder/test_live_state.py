@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.cli.loading import keep_live_states
-from dsprof.environment import boot_id
+from dsprof.environment import EnvSnapshot, boot_id
 from dsprof.errors import TraceError
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.hot_state import HotState
@@ -28,6 +28,7 @@ from dsprof.trace.dumps.state_file import (
 from dsprof.trace.run import RunFiles
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
+from dsprof.trace.writing.writer import write_environment
 from tests.factories.trace import header
 
 THREAD = 77
@@ -218,17 +219,20 @@ def test_copies_are_made_of_the_dead_only(
 ) -> None:
     folder = tmp_path_factory.mktemp("traces")
     for pid in (os.getpid(), 1 << 22):
+        write_environment(folder, header(rank=1, pid=pid), EnvSnapshot())
+    for pid in (os.getpid(), 1 << 22, (1 << 22) + 1):  # the last one recorded elsewhere
         assert LiveState().open(header(rank=1, pid=pid), lambda definition: definition) == ""
     live_state.keep_states_of_the_dead("run-1", folder)
-    assert [path.name for path in folder.iterdir()] == [f"state-rank00001-{1 << 22}.bin"]
+    copies = [path.name for path in folder.glob("state-*")]
+    assert copies == [f"state-rank00001-{1 << 22}.bin"]
 
 
 def test_a_report_keeps_the_states_of_the_dead(
     memory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = tmp_path_factory.mktemp("traces") / "trace.rank00001.json"
     live = LiveState()
     gone = header(rank=1, pid=1 << 22, boot_id=boot_id())
+    path = write_environment(tmp_path_factory.mktemp("traces"), gone, EnvSnapshot())
     assert live.open(gone, lambda definition: definition) == ""
     assert live.path is not None
     issue(live, 1, 1)
