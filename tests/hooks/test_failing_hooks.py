@@ -128,7 +128,7 @@ class Broken(Recorder):
         for part in (*parts, self):
             for name in vars(part).keys() - {"hot", "_hot", "stopped", "failures"}:
                 setattr(part, name, None)
-        for name in ("contexts", "ids", "works", "blocking", "records", "append", "overflow"):
+        for name in ("contexts", "ids", "works", "blocking", "records", "overflow"):
             setattr(self.hot, name, None)
 
 

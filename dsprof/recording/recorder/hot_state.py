@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
 
-_REVISION = 5
+_REVISION = 6
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None
@@ -31,7 +31,7 @@ class HotState:
     """As in `c/hot.h`. Each owner sets its own part; any thread reads all, without a lock."""
 
     __slots__ = (
-        *("append", "blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
+        *("blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
         *("in_epilogue", "keep", "overflow", "phases", "recording", "records", "sampled_ns"),
         *("samples", "scope", "step_start_ns", "works"),
     )
@@ -46,8 +46,7 @@ class HotState:
     blocking: dict[int, Any]
     completed: dict[int, tuple[Any, Any]]
     keep: Callable[[Any], None]
-    records: Any  # a deque, with its method `append`
-    append: Callable[[Any], None]
+    records: Any  # a deque; in C, Records
     overflow: Callable[[Any], None]
     phases: list[Any]  # what `Progress.enter` gave: begun and not ended, in this order
     step_start_ns: int

@@ -13,19 +13,10 @@ MOST = 200_000
 """Records that may wait; more are dropped and counted."""
 
 
-class _Records(deque[Record]):
-    """What hooks in C have noted becomes a record of the schema in the thread that takes it out."""
-
-    def popleft(self) -> Record:
-        """Take out the oldest record."""
-        record: Record = compiled.made(super().popleft())  # type: ignore[union-attr]
-        return record
-
-
 class Outbox:
     """Takes finished records from hooks in any thread; the writer's thread takes them out.
 
-    Without a lock: both ends of a deque are safe. `dropped` may miss one where two threads drop at
+    Without a lock: both ends of the queue are safe. `dropped` may miss one where two threads drop at
     the same moment.
     """
 
@@ -37,8 +28,8 @@ class Outbox:
 
     def begin_again(self) -> None:
         """Use other queues for a new trace: the writer of the one before empties its own."""
-        self.records: deque[Record] = deque() if compiled is None else _Records()
-        self._hot.records, self._hot.append = self.records, self.records.append
+        self.records: deque[Record] = deque() if compiled is None else compiled.Records()
+        self._hot.records = self.records
         self.definitions: deque[Any] = deque()  # structs of dsprof.trace.schema, written first
         self.dropped = 0
 

@@ -90,11 +90,14 @@ Context *context_of(Hot *hot, PyObject *thread)
 /* Hand a record to the writer. */
 int add_record(Hot *hot, PyObject *record)
 {
-    Py_ssize_t waiting = PyObject_Size(hot->records);
-    if (waiting < 0)
+    Records *records = (Records *)hot->records;
+    if (Py_TYPE(hot->records) != records_type) {
+        PyErr_SetString(PyExc_TypeError, "records must go into Records");
         return -1;
-    PyObject *add = waiting < MOST_RECORDS ? hot->append : hot->overflow;
-    PyObject *done = PyObject_CallFunctionObjArgs(add, record, NULL);
+    }
+    if (records->count < MOST_RECORDS)
+        return append_record(records, record);
+    PyObject *done = PyObject_CallFunctionObjArgs(hot->overflow, record, NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
@@ -200,7 +203,6 @@ static int hot_clear(Hot *self)
     self->recording = 0;
     Py_CLEAR(self->device);
     Py_CLEAR(self->followers);
-    Py_CLEAR(self->append);
     Py_CLEAR(self->overflow);
     Py_CLEAR(self->keep);
     return 0;
@@ -367,7 +369,6 @@ static PyMemberDef hot_members[] = {
     OBJECT(completed),
     OBJECT(keep),
     OBJECT(records),
-    OBJECT(append),
     OBJECT(overflow),
     OBJECT(phases),
     {"phase", T_OBJECT_EX, offsetof(Hot, phase), READONLY, NULL},

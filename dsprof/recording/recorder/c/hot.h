@@ -37,7 +37,7 @@ typedef struct {
     PyObject *ids, *contexts;     /* an iterator; thread -> Context */
     PyObject *works, *blocking, *completed; /* of InFlight */
     PyObject *keep;               /* takes the record of a Work that nobody has waited for */
-    PyObject *records, *append;   /* of Outbox, and its method */
+    PyObject *records;            /* of Outbox: Records */
     PyObject *overflow;           /* takes a record when there are too many */
     PyObject *phases;             /* begun and not ended: a list of Span */
     PyObject *phase;              /* of the scope */
@@ -50,6 +50,12 @@ typedef struct {
     long long request, flush, fetch, wire_ops, coalesced, site;
     PyObject *requested;
 } Context;
+
+typedef struct { /* a ring of them, whose size is a power of two */
+    PyObject_HEAD
+    PyObject **ring;
+    Py_ssize_t first, count, room;
+} Records;
 
 typedef struct { /* of a hook */
     PyObject_HEAD
@@ -145,6 +151,13 @@ int add_records(PyObject *module);
 Call *new_call(void);
 Span *new_span(const Hot *hot, const SpanKind *kind); /* in the scope of now */
 int read_async(Call *call);
+
+PyObject *made_record(PyObject *recorded);
+
+/* queue.c */
+int add_queue(PyObject *module);
+extern PyTypeObject *records_type;
+int append_record(Records *self, PyObject *record);
 
 /* lines.c */
 int add_lines(PyObject *module);

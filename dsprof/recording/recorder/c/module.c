@@ -6,7 +6,7 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dsprof.recording.recorder._hot", "Hooks that run often, in C.", -1,
 };
 
-enum { REVISION = 5 }; /* as in hot_state.py: what Python hands to C */
+enum { REVISION = 6 }; /* as in hot_state.py: what Python hands to C */
 
 #define KIND(name, call) add_kind(module, #name, "dsprof.recording.recorder._hot." #name, call)
 
@@ -15,7 +15,7 @@ PyMODINIT_FUNC PyInit__hot(void)
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddIntConstant(module, "REVISION", REVISION) < 0 || add_hot(module) < 0 ||
-         add_records(module) < 0 || add_lines(module) < 0 ||
+         add_records(module) < 0 || add_queue(module) < 0 || add_lines(module) < 0 ||
          KIND(CollectiveCall, (ternaryfunc)call_collective) < 0 ||
          KIND(WaitCall, (ternaryfunc)call_wait) < 0 ||
          KIND(RequestCall, (ternaryfunc)call_request) < 0 ||

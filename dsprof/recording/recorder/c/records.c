@@ -98,8 +98,8 @@ static PyObject *made_collective(Call *self, PyObject *unused)
     return made_of(collective_record, sizeof fields / sizeof *fields, fields);
 }
 
-/* (what a hook recorded) -> the record of the schema; what is one comes back. */
-static PyObject *made(PyObject *module, PyObject *recorded)
+/* Return the record of the schema of what a hook has recorded; what is one comes back. */
+PyObject *made_record(PyObject *recorded)
 {
     if (Py_TYPE(recorded) == call_type)
         return made_collective((Call *)recorded, NULL);
@@ -107,6 +107,8 @@ static PyObject *made(PyObject *module, PyObject *recorded)
         return ((Span *)recorded)->kind->made((Span *)recorded);
     return held(recorded);
 }
+
+static PyObject *made(PyObject *module, PyObject *recorded) { return made_record(recorded); }
 
 static void call_dealloc(Call *self)
 {
