@@ -12,7 +12,6 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -106,7 +105,7 @@ class DeepSpeedCommHook(Hook):
 
     def _wrap_request(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, is_compiling = self, self.recorder, torch.compiler.is_dynamo_compiling
-        contexts, hot, switch = recorder.contexts.by_thread, recorder.hot, self.switch
+        become, hot, switch = recorder.contexts.become, recorder.hot, self.switch
         record_unseen = self._record_unseen
 
         @functools.wraps(original)
@@ -125,7 +124,7 @@ class DeepSpeedCommHook(Hook):
             try:
                 result = original(backend, *args, **kwargs)
             finally:
-                contexts[get_ident()] = outer
+                become(outer)
             if not context.wire_ops:
                 try:
                     record_unseen(context, (backend, *args), kwargs, result, start_ns, clock())

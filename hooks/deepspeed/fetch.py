@@ -150,20 +150,19 @@ class DeepSpeedFetchHook(Hook):
             state = self._state
             if state.scope is not None:
                 self._end_release()
-            recorder, thread = self.recorder, get_ident()
-            contexts = recorder.contexts.by_thread
-            outer = contexts.get(thread, NOBODY)
+            recorder, contexts = self.recorder, self.recorder.contexts
+            outer = contexts.current()
             outer = state.outer = NOBODY if outer.fetch else outer  # of a fetch that raised
             state.fetch, state.submit_ns = next(recorder.ids), clock()
             site = recorder.progress.scope.site if name in _OF_BACKWARD else 0
-            contexts[thread] = Context(
-                outer.request, outer.requested, outer.flush, state.fetch, site=site
+            contexts.become(
+                Context(outer.request, outer.requested, outer.flush, state.fetch, site=site)
             )
         except Exception as error:
             self.fail(error)
 
     def _end(self, elements: int, name: str) -> None:
-        self.recorder.contexts.by_thread[get_ident()] = self._state.outer
+        self.recorder.contexts.become(self._state.outer)
 
     def _record(self, elements: int, name: str) -> None:
         """Record a prefetch that was submitted, or a fetch that was waited for.
@@ -184,7 +183,7 @@ class DeepSpeedFetchHook(Hook):
                 elements *= self._shares.get(scope.engine) or self._share(scope.engine)
         else:
             kind, wait_ns = "prefetch", 0
-            recorder.contexts.by_thread[thread] = state.outer
+            recorder.contexts.become(state.outer)
         number = state.fetch or next(recorder.ids)
         state.fetch = state.submit_ns = 0
         # Within backward; not asked in a forward, for the answer is far from all caches.

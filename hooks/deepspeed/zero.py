@@ -15,7 +15,7 @@ from dsprof.hooks.base import After, Before, Hook, Target
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.recording.recorder.contexts import flushing
-from dsprof.recording.recorder.hot_state import NOBODY, Context
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import clock
 
@@ -74,7 +74,7 @@ class DeepSpeedZeroHook(Hook):
         """
         hook, progress, next_id = self, self.recorder.progress, self.recorder.ids.__next__
         hot = self.recorder.hot
-        contexts, add, dtypes = self.recorder.contexts.by_thread, self.recorder.outbox.add, DTYPES
+        contexts, add, dtypes = self.recorder.contexts, self.recorder.outbox.add, DTYPES
         has_device = torch.backends.cuda.is_built()
 
         def begin(*args: Any, **kwargs: Any) -> _Flushing:
@@ -100,14 +100,14 @@ class DeepSpeedZeroHook(Hook):
                     thread=thread,
                 )
                 flushes.append(flush)
-            outer = contexts.get(thread, NOBODY)
+            outer = contexts.current()
             number = flushes[0].id if flushes else next_id()
-            contexts[thread] = flushing(outer, number, scope.site)
+            contexts.become(flushing(outer, number, scope.site))
             return outer, flushes
 
         def end(begun: _Flushing) -> None:
             outer, flushes = begun
-            contexts[get_ident()] = outer
+            contexts.become(outer)
             end_ns = clock()
             for flush in flushes:
                 flush.end_ns = end_ns

@@ -25,7 +25,7 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
-from dsprof.recording.recorder.hot_state import NOBODY, Context
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.in_flight import InFlight
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.live_state import Kinds
@@ -57,10 +57,10 @@ class _WireHook(Hook):
         """
         recorder, in_flight = self.recorder, self.recorder.in_flight
         hot, add = recorder.hot, recorder.outbox.add
-        context_of, next_id = recorder.contexts.by_thread.get, recorder.ids.__next__
+        context_of, next_id = recorder.contexts.current, recorder.ids.__next__
         group_of, known_group = self.groups.state, self.groups.known.get
         site_above = self.sites.above
-        works, blocking = in_flight.works, in_flight.blocking
+        blocking = in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
         plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.cost.are_timed.__next__
         live, kinds = in_flight.state, Kinds(in_flight.state.words, name)
@@ -102,12 +102,12 @@ class _WireHook(Hook):
                 if per_rank:
                     nbytes *= group.size
                     elements *= group.size
-            if works:
+            if hot.works:
                 in_flight.poll()
             if peer >= 0:
                 peer = group.ranks[peer]
             thread, scope = get_ident(), hot.scope
-            context = context_of(thread, NOBODY)
+            context = context_of()
             context.wire_ops += 1
             site = context.site or site_above(2) or scope.site
             number = next_id()
@@ -156,7 +156,7 @@ class _WireHook(Hook):
                 if is_async:
                     if unbox is not None:
                         work = unbox(work)
-                    key = id(work)
+                    key, works = id(work), hot.works
                     if key in works:  # a library's one Work for all that is done at once
                         live.done(works[key][1].id, UNFOLLOWED)
                         add(works[key][1])

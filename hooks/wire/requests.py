@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from threading import get_ident
-
-from dsprof.recording.recorder.hot_state import NOBODY, Context
+from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.recorder import Recorder
 
 Request = tuple[Context, Context]
@@ -16,14 +14,12 @@ No NamedTuple: making one takes as long as all else that begins a request.
 
 def begin_request(recorder: Recorder, requested: str) -> Request | None:
     """Communicate for a request from now on, in this thread; None if it serves another request."""
-    contexts, thread = recorder.contexts.by_thread, get_ident()
-    outer = contexts.get(thread, NOBODY)
+    outer = recorder.contexts.current()
     if outer.request:
         return None
     number, coalesced = next(recorder.ids), outer.coalesced
-    context = contexts[thread] = Context(
-        number, requested, outer.flush, outer.fetch, 0, coalesced, outer.site
-    )
+    context = Context(number, requested, outer.flush, outer.fetch, 0, coalesced, outer.site)
+    recorder.contexts.become(context)
     return outer, context
 
 

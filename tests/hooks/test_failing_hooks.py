@@ -23,6 +23,7 @@ from dsprof.hooks.device.cuda import CudaHook
 from dsprof.hooks.registry import hooks_for
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeHook
+from dsprof.recording.recorder.hot_state import NOBODY
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
@@ -128,7 +129,7 @@ class Broken(Recorder):
         for part in (*parts, self):
             for name in vars(part).keys() - {"hot", "_hot", "stopped", "failures"}:
                 setattr(part, name, None)
-        for name in ("contexts", "ids", "works", "blocking", "records", "overflow"):
+        for name in ("ids", "works", "blocking", "records", "overflow"):
             setattr(self.hot, name, None)
 
 
@@ -188,8 +189,5 @@ def test_no_hook_asks_the_time_or_takes_a_number_while_nothing_is_recorded(
                 wrapped(*args)
     assert asked == []
     assert next(recorder.ids) == 1
-    assert (recorder.contexts.by_thread, handed_over(recorder), recorder.failures) == (
-        {},
-        [],
-        {},
-    )
+    assert recorder.contexts.current() is NOBODY
+    assert (handed_over(recorder), recorder.failures) == ([], {})

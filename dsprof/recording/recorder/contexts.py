@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from dsprof.recording.recorder.hot_state import NOBODY, Context, HotState
+from dsprof.recording.recorder.hot_state import NOBODY, Context, HotState, compiled
 
 
 class Contexts:
@@ -14,16 +14,18 @@ class Contexts:
     """
 
     def __init__(self, hot: HotState) -> None:
-        self.by_thread: dict[int, Context] = {}
-        hot.contexts = self.by_thread
+        self._by_thread: dict[int, Context] = {}
+        if compiled is not None:
+            self.current = hot.current  # type: ignore[method-assign]
+            self.become = hot.become  # type: ignore[method-assign]
 
     def current(self) -> Context:
         """Return on whose behalf this thread communicates: `NOBODY` for the user himself."""
-        return self.by_thread.get(get_ident(), NOBODY)
+        return self._by_thread.get(get_ident(), NOBODY)
 
     def become(self, context: Context) -> None:
         """Communicate on behalf of `context` from now on, in this thread."""
-        self.by_thread[get_ident()] = context
+        self._by_thread[get_ident()] = context
 
 
 def flushing(outer: Context, flush: int, site: int) -> Context:

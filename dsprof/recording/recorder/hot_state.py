@@ -31,7 +31,7 @@ class HotState:
     """As in `c/hot.h`. Each owner sets its own part; any thread reads all, without a lock."""
 
     __slots__ = (
-        *("blocking", "calls", "completed", "contexts", "device", "followers", "ids"),
+        *("blocking", "calls", "completed", "device", "followers", "ids"),
         *("in_epilogue", "keep", "overflow", "phases", "recording", "records", "sampled_ns"),
         *("samples", "scope", "step_start_ns", "works"),
     )
@@ -41,7 +41,6 @@ class HotState:
     device: Any  # DeviceWatch, once collectives run on a device
     followers: tuple[Callable[..., None], ...]
     ids: Iterator[int]
-    contexts: dict[int, Context]
     works: dict[int, tuple[Any, Any]]
     blocking: dict[int, Any]
     completed: dict[int, tuple[Any, Any]]
@@ -58,6 +57,8 @@ class HotState:
     issue: Callable[..., None]
     done: Callable[..., None]
     close_state: Callable[[], None]
+    current: Callable[[], Context]
+    become: Callable[[Context], None]
     is_in: Callable[[str, int], bool]
     enter: Callable[..., Any]
     leave: Callable[[Any], None]

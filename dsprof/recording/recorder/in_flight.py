@@ -72,7 +72,6 @@ class InFlight:
         fail: Callable[[str, BaseException], None],
     ) -> None:
         self.hot = hot
-        self.works: dict[int, tuple[Any, Collective]] = {}  # by identity of the Work
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call in flight
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
@@ -80,7 +79,7 @@ class InFlight:
         self.state = LiveState()
         if compiled is not None:
             self.state.make_writers = functools.partial(writers_in_c, hot)
-        hot.works, hot.blocking, hot.completed = self.works, self.blocking, self.completed
+        hot.works, hot.blocking, hot.completed = {}, self.blocking, self.completed
         hot.keep = self._keep
         self.device = None
         # Given each collective that runs on a device, with its Work.
@@ -96,6 +95,11 @@ class InFlight:
         # `works` and `completed`, as one. Re-entrant: a signal handler or a finaliser of the user
         # may communicate while this very thread holds it.
         self._tables = threading.RLock()
+
+    @property
+    def works(self) -> dict[int, tuple[Any, Collective]]:
+        """Those in flight with their Work, by its identity. Get it anew after each call."""
+        return self.hot.works
 
     @property
     def device(self) -> DeviceWatch | None:

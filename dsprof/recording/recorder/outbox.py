@@ -16,8 +16,8 @@ MOST = 200_000
 class Outbox:
     """Takes finished records from hooks in any thread; the writer's thread takes them out.
 
-    Without a lock: both ends of the queue are safe. `dropped` may miss one where two threads drop at
-    the same moment.
+    Without a lock: both ends of the queue are safe. `dropped` may miss one where two threads drop
+    at the same moment.
     """
 
     def __init__(self, hot: HotState) -> None:

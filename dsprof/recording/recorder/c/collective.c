@@ -161,39 +161,15 @@ static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *size
 
 /* Whether a kernel in the dispatcher has recorded the call: another thread may have brought kernels
    in meanwhile. */
-static int was_noted_below(Wrapper *self, PyObject *thread, int64_t issue_ns)
+static int was_noted_below(Wrapper *self, int64_t issue_ns)
 {
     if (!self->on->in_python)
         return 0;
-    PyObject *noted = PyDict_GetItemWithError(self->held[NOTED_BELOW], thread);
+    PyObject *thread = thread_key();
+    PyObject *noted =
+        thread == NULL ? NULL : PyDict_GetItemWithError(self->held[NOTED_BELOW], thread);
+    Py_XDECREF(thread);
     return noted == NULL ? (PyErr_Occurred() ? -1 : 0) : PyLong_AsLongLong(noted) >= issue_ns;
-}
-
-/* Hand over a call whose place in a table another one takes. */
-static int displace(Hot *hot, PyObject *record)
-{
-    int64_t id;
-    if (get_number(record, NAME("id"), &id) < 0)
-        return -1;
-    tell_done(hot, id, UNFOLLOWED);
-    return add_record(hot, record);
-}
-
-/* Keep a call that is in flight where its wait will find it. Calls that are waited for at once are
-   kept alike: only their options tell them apart, and those are far from all caches. */
-static int follow(Hot *hot, PyObject *work, Call *call)
-{
-    PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, (PyObject *)call);
-    int failed = key == NULL || entry == NULL;
-    PyObject *known = failed ? NULL : popped(hot->works, key);
-    if (known != NULL) {
-        failed = displace(hot, PyTuple_GetItem(known, 1)) < 0;
-        Py_DECREF(known);
-    }
-    failed = failed || PyErr_Occurred() || PyDict_SetItem(hot->works, key, entry) < 0;
-    Py_XDECREF(key);
-    Py_XDECREF(entry);
-    return failed ? -1 : 0;
 }
 
 /* Note what is complete by now. Python does, where a Work cannot answer. */
@@ -218,9 +194,9 @@ static int poll(Wrapper *self)
 }
 
 /* Find the call site; the function that issues is the caller of this one. */
-static int find_site(Wrapper *self, const Context *context, long long *site)
+static int find_site(Wrapper *self, long long *site)
 {
-    if ((*site = context->site) != 0)
+    if ((*site = current(self->hot)->site) != 0)
         return 0;
     PyObject *above = PyObject_CallFunction(self->held[SITE_ABOVE], "i", 0);
     if (above == NULL)
@@ -233,10 +209,11 @@ static int find_site(Wrapper *self, const Context *context, long long *site)
 }
 
 /* Number a call, and fill in what is known of it; NULL in an error. */
-static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, Context *context,
-                  PyObject *dtype_name, long long site)
+static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *dtype_name,
+                  long long site)
 {
     const Hot *hot = self->hot;
+    Context *context = current(hot);
     PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
     Call *call = see_options(self, last) < 0 ? NULL : new_call();
     if (call == NULL)
@@ -273,30 +250,21 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
                 int64_t return_ns)
 {
     Hot *hot = self->hot;
-    int failed = -1;
+    int failed;
     long long site;
-    Call *call = NULL;
-    PyObject *thread = thread_key();
-    int noted = thread == NULL ? -1 : was_noted_below(self, thread, issue_ns);
-    if (noted) {
-        failed = noted;
-        goto done;
-    }
-    Py_ssize_t in_flight = PyDict_Size(hot->works);
-    if (in_flight < 0 || (in_flight > 0 && poll(self) < 0))
-        goto done;
-    Context *context = context_of(hot, thread);
-    if (context == NULL || find_site(self, context, &site) < 0)
-        goto done;
-    context = context_of(hot, thread); /* looking for the site runs Python */
+    int noted = was_noted_below(self, issue_ns);
+    if (noted)
+        return noted;
+    Py_ssize_t in_flight = settle(hot) < 0 ? -1 : PyDict_Size(hot->works);
+    if (in_flight < 0 || (in_flight > 0 && poll(self) < 0) || find_site(self, &site) < 0)
+        return -1;
     /* Only now: while the call ran, another thread may have called for another group or dtype. */
-    if (context == NULL || find_group(self, PyTuple_GetItem(args, 0)) < 0 ||
-        see_dtype(self, sizes->dtype) <= 0)
-        goto done;
+    if (find_group(self, PyTuple_GetItem(args, 0)) < 0 || see_dtype(self, sizes->dtype) <= 0)
+        return -1;
     const long long kind = self->seen.collective.kind;
-    call = made(self, args, sizes, context, self->seen.collective.dtype_name, site);
+    Call *call = made(self, args, sizes, self->seen.collective.dtype_name, site);
     if (call == NULL)
-        goto done;
+        return -1;
     call->issue_ns = issue_ns;
     call->return_ns = return_ns;
     call->is_followed = work != Py_None;
@@ -313,9 +281,7 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
         call->blocked_ns = return_ns - issue_ns;
         failed = add_record(hot, (PyObject *)call);
     }
-done:
-    Py_XDECREF(thread);
-    Py_XDECREF((PyObject *)call);
+    Py_DECREF((PyObject *)call);
     return failed;
 }
 

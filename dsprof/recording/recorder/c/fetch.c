@@ -60,11 +60,10 @@ static int begin(const Wrapper *self, int kind)
         return -1;
     long long id = 0;
     int failed = next_of(hot->ids, &id) < 0;
-    PyObject *thread = thread_key();
-    Context *outer = thread == NULL ? NULL : context_of(hot, thread);
-    if (outer != NULL && outer->fetch) /* of a fetch that raised */
+    Context *outer = current(hot);
+    if (outer->fetch) /* of a fetch that raised */
         outer = nobody;
-    Context *context = outer == NULL ? NULL : new_context(outer);
+    Context *context = new_context(outer);
     failed = failed || context == NULL;
     if (!failed) {
         keep(&state->outer, (PyObject *)outer);
@@ -72,20 +71,15 @@ static int begin(const Wrapper *self, int kind)
         state->submit_ns = now_ns();
         context->wire_ops = context->coalesced = 0;
         context->site = kind & OF_BACKWARD ? hot->site : 0;
-        failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)context) < 0;
+        failed = become(hot, context) < 0;
     }
-    Py_XDECREF(thread);
     Py_XDECREF((PyObject *)context);
     return failed ? -1 : 0;
 }
 
 static int end(const Wrapper *self)
 {
-    PyObject *thread = thread_key();
-    int failed = thread == NULL ||
-                 PyDict_SetItem(self->hot->contexts, thread, state_of(self)->outer) < 0;
-    Py_XDECREF(thread);
-    return failed ? -1 : 0;
+    return become(self->hot, (Context *)state_of(self)->outer);
 }
 
 static PyObject *made(const Span *span)

@@ -96,11 +96,9 @@ static int find_bucket(Wrapper *self, PyObject *args, PyObject *kwargs, Bucket *
 }
 
 /* Communicate for a flush from now on; returns the context that was, NULL in an error. */
-static Context *begin(Hot *hot, PyObject *thread, long long id)
+static Context *begin(Hot *hot, long long id)
 {
-    Context *outer = context_of(hot, thread);
-    if (outer == NULL)
-        return NULL;
+    Context *outer = current(hot);
     Context *context = new_context(outer);
     if (context == NULL)
         return NULL;
@@ -108,7 +106,7 @@ static Context *begin(Hot *hot, PyObject *thread, long long id)
     context->wire_ops = context->coalesced = 0;
     context->site = hot->site;
     Py_INCREF(outer);
-    if (PyDict_SetItem(hot->contexts, thread, (PyObject *)context) < 0)
+    if (become(hot, context) < 0)
         Py_CLEAR(outer);
     Py_DECREF(context);
     return outer;
@@ -181,13 +179,13 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
 {
     Hot *hot = self->hot;
     Bucket bucket = {0};
-    PyObject *thread = NULL, *result = NULL;
+    PyObject *result = NULL;
     Context *outer = NULL;
     Span *span = NULL;
     int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
-    if (found > 0 && (thread = thread_key()) != NULL &&
-        (span = new_span(hot, &flush_span)) != NULL && next_of(hot->ids, &span->id) == 0)
-        outer = begin(hot, thread, span->id);
+    if (found > 0 && (span = new_span(hot, &flush_span)) != NULL &&
+        next_of(hot->ids, &span->id) == 0)
+        outer = begin(hot, span->id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)
             result = PyObject_Call(self->python, args, kwargs);
@@ -203,13 +201,11 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     span->start_ns = now_ns();
     result = PyObject_Call(self->original, args, kwargs);
     Raised raised = put_aside();
-    int failed = PyDict_SetItem(hot->contexts, thread, (PyObject *)outer) < 0 ||
-                 end(self, span) < 0;
+    int failed = become(hot, outer) < 0 || end(self, span) < 0;
     result = finish(self, result, raised, failed);
 done:
     Py_XDECREF((PyObject *)span);
     Py_XDECREF((PyObject *)outer);
-    Py_XDECREF(thread);
     return result;
 }
 

@@ -74,17 +74,47 @@ Context *new_context(const Context *like)
     return made;
 }
 
-/* Return on whose behalf a thread communicates, borrowed; NULL in an error. */
-Context *context_of(Hot *hot, PyObject *thread)
+static Behalf *behalf_of(const Hot *hot, unsigned long thread)
 {
-    PyObject *found = PyDict_GetItemWithError(hot->contexts, thread);
-    if (found == NULL)
-        return PyErr_Occurred() ? NULL : nobody;
-    if (!PyObject_TypeCheck(found, context_type)) {
-        PyErr_SetString(PyExc_TypeError, "a thread's context is no Context");
-        return NULL;
+    Behalf *at = hot->behalves, *end = at + hot->behalf_count;
+    while (at != end && at->thread != thread)
+        at++;
+    return at;
+}
+
+/* Return on whose behalf this thread communicates, borrowed. */
+Context *current(const Hot *hot)
+{
+    Behalf *found = behalf_of(hot, PyThread_get_thread_ident());
+    return found == hot->behalves + hot->behalf_count ? nobody : found->context;
+}
+
+/* Communicate on behalf of `context` from now on, in this thread. */
+int become(Hot *hot, Context *context)
+{
+    unsigned long thread = PyThread_get_thread_ident();
+    Behalf *at = behalf_of(hot, thread), *end = hot->behalves + hot->behalf_count;
+    Context *old = at == end ? NULL : at->context;
+    if (context == nobody) {
+        if (at != end)
+            *at = hot->behalves[--hot->behalf_count];
+    } else {
+        if (hot->behalf_count == hot->behalf_room && at == end) {
+            Py_ssize_t room = 2 * hot->behalf_room + 4;
+            Behalf *moved = PyMem_Realloc(hot->behalves, room * sizeof *moved);
+            if (moved == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+            hot->behalves = moved;
+            hot->behalf_room = room;
+            at = moved + hot->behalf_count;
+        }
+        hot->behalf_count += old == NULL;
+        *at = (Behalf){thread, (Context *)held((PyObject *)context)};
     }
-    return (Context *)found;
+    Py_XDECREF((PyObject *)old);
+    return 0;
 }
 
 /* Hand a record to the writer. */
@@ -221,6 +251,9 @@ static void hot_dealloc(Hot *self)
     PyObject_GC_UnTrack(self);
     for EACH_OBJECT (at, self)
         Py_CLEAR(*at);
+    while (self->behalf_count > 0)
+        Py_DECREF((PyObject *)self->behalves[--self->behalf_count].context);
+    PyMem_Free(self->behalves);
     free_of_heap_type((PyObject *)self);
 }
 
@@ -288,6 +321,34 @@ static int set_scope(Hot *self, PyObject *scope, void *unused)
     return 0;
 }
 
+static PyObject *get_works(Hot *self, void *unused)
+{
+    if (self->works == NULL || settle(self) < 0)
+        return PyErr_Occurred() ? NULL : held(Py_None);
+    return held(self->works);
+}
+
+static int set_works(Hot *self, PyObject *works, void *unused)
+{
+    PyObject *old = self->works;
+    self->works = held(works);
+    Py_XDECREF(old);
+    return 0;
+}
+
+static PyObject *get_current(Hot *self, PyObject *unused) { return held((PyObject *)current(self)); }
+
+static PyObject *do_become(Hot *self, PyObject *context)
+{
+    if (Py_TYPE(context) != context_type) {
+        PyErr_SetString(PyExc_TypeError, "a thread communicates on behalf of a Context");
+        return NULL;
+    }
+    if (become(self, (Context *)context) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *open_state(Hot *self, PyObject *args)
 {
     Layout layout;
@@ -344,10 +405,12 @@ static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef hot_methods[10] = {
+static PyMethodDef hot_methods[12] = {
     {"open_state", (PyCFunction)open_state, METH_VARARGS,
      "Write to a live state: what owns its memory, the address, and the layout in words."},
     {"close_state", (PyCFunction)close_state, METH_NOARGS, "Write to no live state."},
+    {"current", (PyCFunction)get_current, METH_NOARGS, "As `Contexts.current`."},
+    {"become", (PyCFunction)do_become, METH_O, "As `Contexts.become`."},
     {"issue", (PyCFunction)(void (*)(void))issue, METH_FASTCALL, "As `LiveState.issue`."},
     {"done", (PyCFunction)(void (*)(void))done, METH_FASTCALL, "As `LiveState.done`."},
 };
@@ -363,8 +426,6 @@ static PyMemberDef hot_members[] = {
     OBJECT(device),
     OBJECT(followers),
     OBJECT(ids),
-    OBJECT(contexts),
-    OBJECT(works),
     OBJECT(blocking),
     OBJECT(completed),
     OBJECT(keep),
@@ -376,6 +437,7 @@ static PyMemberDef hot_members[] = {
 };
 
 static PyGetSetDef hot_getset[] = {
+    {"works", (getter)get_works, (setter)set_works, NULL, NULL},
     {"scope", (getter)get_scope, (setter)set_scope, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

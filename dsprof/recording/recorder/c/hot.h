@@ -27,6 +27,17 @@ typedef struct { /* where the live state has what, in words */
 
 typedef struct {
     PyObject_HEAD
+    long long request, flush, fetch, wire_ops, coalesced, site;
+    PyObject *requested;
+} Context;
+
+typedef struct Behalf {
+    unsigned long thread;
+    Context *context;
+} Behalf;
+
+typedef struct {
+    PyObject_HEAD
     char recording, in_epilogue; /* of backward, which flushes what buckets still hold */
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long step, micro_step, engine, site; /* of the scope */
@@ -34,7 +45,7 @@ typedef struct {
     long long calls, samples, sampled_ns; /* of Cost */
     Layout layout;
     PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
-    PyObject *ids, *contexts;     /* an iterator; thread -> Context */
+    PyObject *ids;                /* an iterator */
     PyObject *works, *blocking, *completed; /* of InFlight */
     PyObject *keep;               /* takes the record of a Work that nobody has waited for */
     PyObject *records;            /* of Outbox: Records */
@@ -42,14 +53,11 @@ typedef struct {
     PyObject *phases;             /* begun and not ended: a list of Span */
     PyObject *phase;              /* of the scope */
     PyObject *state;              /* owns the memory of `words` */
+    PyObject *work, *call;        /* issued last, before it is in `works`; NULL: none */
     PyObject *scope;              /* NULL until somebody asks for it */
+    struct Behalf *behalves;      /* of each thread that communicates on behalf of another */
+    Py_ssize_t behalf_count, behalf_room;
 } Hot;
-
-typedef struct {
-    PyObject_HEAD
-    long long request, flush, fetch, wire_ops, coalesced, site;
-    PyObject *requested;
-} Context;
 
 typedef struct { /* a ring of them, whose size is a power of two */
     PyObject_HEAD
@@ -139,7 +147,8 @@ PyObject *thread_key(void);
 int next_of(PyObject *iterator, long long *number);
 PyObject *popped(PyObject *dict, PyObject *key);
 Context *new_context(const Context *like);
-Context *context_of(Hot *hot, PyObject *thread); /* borrowed */
+Context *current(const Hot *hot); /* borrowed */
+int become(Hot *hot, Context *context);
 int add_record(Hot *hot, PyObject *record);
 void tell_issue(const Hot *hot, const int64_t call[CALL_WORDS]);
 void tell_done(const Hot *hot, int64_t id, int64_t time_ns);
@@ -170,6 +179,11 @@ Span *enter_phase(Hot *hot, PyObject *phase, long long engine, long long micro_s
 int leave_phase(Hot *hot, PyObject *entered);
 void count_micro_step(Hot *hot);
 
+/* in_flight.c */
+int poll_works(Hot *hot);
+int follow(Hot *hot, PyObject *work, Call *call);
+int settle(Hot *hot);
+
 /* wrapper.c */
 int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);
 int is_live(const Wrapper *self);
@@ -180,7 +194,6 @@ PyObject *finish(Wrapper *self, PyObject *result, Raised raised, int failed);
 
 /* One kind of wrapper each. */
 PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);
-int poll_works(Hot *hot); /* in_flight.c */
 PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
 PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);

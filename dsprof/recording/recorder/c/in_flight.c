@@ -77,6 +77,59 @@ static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
     return is_done;
 }
 
+/* Hand over a call whose place in a table another one takes. */
+static int displace(Hot *hot, PyObject *record)
+{
+    int64_t id;
+    if (get_number(record, NAME("id"), &id) < 0)
+        return -1;
+    tell_done(hot, id, UNFOLLOWED);
+    return add_record(hot, record);
+}
+
+/* Enter a call into the table of those in flight. */
+static int enter(Hot *hot, PyObject *work, PyObject *call)
+{
+    PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, call);
+    int failed = key == NULL || entry == NULL;
+    PyObject *known = failed ? NULL : popped(hot->works, key);
+    if (known != NULL) {
+        failed = displace(hot, PyTuple_GetItem(known, 1)) < 0;
+        Py_DECREF(known);
+    }
+    failed = failed || PyErr_Occurred() || PyDict_SetItem(hot->works, key, entry) < 0;
+    Py_XDECREF(key);
+    Py_XDECREF(entry);
+    return failed ? -1 : 0;
+}
+
+/* Enter the call that was issued last, unless that was waited for. Whoever looks into the table
+   does so first. */
+int settle(Hot *hot)
+{
+    PyObject *work = hot->work, *call = hot->call;
+    if (work == NULL)
+        return 0;
+    hot->work = hot->call = NULL;
+    int failed = enter(hot, work, call);
+    Py_DECREF(work);
+    Py_DECREF(call);
+    return failed;
+}
+
+/* Keep a call that is in flight where its wait will find it. Most are waited for before any other
+   is issued, and never enter the table: that is far from all caches. */
+int follow(Hot *hot, PyObject *work, Call *call)
+{
+    if (settle(hot) < 0)
+        return -1;
+    if (PyDict_Size(hot->works) != 0)
+        return enter(hot, work, (PyObject *)call);
+    hot->work = held(work);
+    hot->call = held((PyObject *)call);
+    return 0;
+}
+
 /* Note which collectives in flight are complete by now. 1: Python has to, for it has recorded some;
    -1: error, also where a Work cannot answer. */
 int poll_works(Hot *hot)

@@ -4,19 +4,11 @@
 
 enum held { REQUESTED, UNSEEN /* records what did not reach c10d */ };
 
-/* Become `context` in this thread. */
-static int become(Hot *hot, PyObject *thread, Context *context)
-{
-    return PyDict_SetItem(hot->contexts, thread, (PyObject *)context);
-}
-
 /* Begin a request: 1, or 0 if it serves another request, -1 in an error. Takes nothing. */
-static int begin(Wrapper *self, PyObject *thread, Context **outer, Context **context)
+static int begin(Wrapper *self, Context **outer, Context **context)
 {
     Hot *hot = self->hot;
-    Context *found = context_of(hot, thread);
-    if (found == NULL)
-        return -1;
+    Context *found = current(hot);
     if (found->request)
         return 0;
     long long id;
@@ -33,7 +25,7 @@ static int begin(Wrapper *self, PyObject *thread, Context **outer, Context **con
     if (made == NULL)
         return -1;
     Py_INCREF(found);
-    if (become(hot, thread, made) < 0) {
+    if (become(hot, made) < 0) {
         Py_DECREF(found);
         Py_DECREF(made);
         return -1;
@@ -48,10 +40,8 @@ PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
     if (!is_live(self))
         return PyObject_Call(self->python, args, kwargs);
     Context *outer, *context;
-    PyObject *thread = thread_key();
-    int begun = thread == NULL ? -1 : begin(self, thread, &outer, &context);
+    int begun = begin(self, &outer, &context);
     if (begun <= 0) {
-        Py_XDECREF(thread);
         if (begun < 0 && give_up(self) < 0)
             return NULL;
         return PyObject_Call(self->original, args, kwargs);
@@ -59,7 +49,7 @@ PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
     int64_t start_ns = now_ns();
     PyObject *result = PyObject_Call(self->original, args, kwargs);
     Raised raised = put_aside();
-    int failed = become(self->hot, thread, outer) < 0;
+    int failed = become(self->hot, outer) < 0;
     if (!failed && result != NULL && !context->wire_ops) {
         PyObject *noted = PyObject_CallFunction(
             self->held[UNSEEN], "OOOOLL", context, args, kwargs == NULL ? Py_None : kwargs, result,
@@ -68,7 +58,6 @@ PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
         failed = noted == NULL;
     }
     result = finish(self, result, raised, failed);
-    Py_DECREF(thread);
     Py_DECREF(outer);
     Py_DECREF(context);
     return result;

@@ -18,6 +18,14 @@ static Call *awaited(Hot *hot, PyObject *work)
     Call *call = NULL;
     if (PyDict_Size(hot->blocking) != 0)
         return NULL;
+    if (hot->work == work) {
+        call = (Call *)hot->call;
+        hot->work = hot->call = NULL;
+        Py_DECREF(work); /* its caller has it, too */
+        return call;
+    }
+    if (settle(hot) < 0)
+        return NULL;
     PyObject *key = PyLong_FromVoidPtr(work);
     if (key == NULL)
         return NULL;
