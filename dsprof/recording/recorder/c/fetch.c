@@ -18,7 +18,8 @@ enum held {
     GRAPH_TASK, /* returns -1 unless autograd is at work */
     HAND_OVER,  /* hands over the release that goes on */
 };
-enum own { IS_WAIT, WAIT_NS, IS_AGAIN }; /* of the span */
+enum own { WHAT, WAIT_NS, IS_AGAIN };      /* of the span */
+enum what { A_PREFETCH, A_FETCH, A_RELEASE };
 enum kind { FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8 };
 
 static Fetching *state_of(const Wrapper *self) { return (Fetching *)self->held[STATE]; }
@@ -36,20 +37,87 @@ static int kind_of(const Wrapper *self, PyObject *args, PyObject *kwargs, Py_ssi
     return kind == NULL ? (PyErr_Occurred() ? -1 : 0) : (int)PyLong_AsLong(kind);
 }
 
-static int end_release(const Wrapper *self)
-{
-    if (state_of(self)->scope == Py_None)
-        return 0;
-    PyObject *done = PyObject_CallFunctionObjArgs(self->held[HAND_OVER], NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
 static void keep(PyObject **kept, PyObject *object)
 {
     PyObject *old = *kept;
     *kept = held(object);
     Py_XDECREF(old);
+}
+
+static PyObject *name_of(const Span *span) /* borrowed */
+{
+    return span->own[WHAT] == A_FETCH      ? NAME("fetch")
+           : span->own[WHAT] == A_PREFETCH ? NAME("prefetch")
+                                           : NAME("release");
+}
+
+static PyObject *made(const Span *span)
+{
+    PyObject *fields[] = {
+        PyLong_FromLongLong(span->id),
+        held(name_of(span)),
+        PyLong_FromLongLong(span->elements),
+        PyLong_FromLongLong(span->start_ns),
+        PyLong_FromLongLong(span->end_ns),
+        PyLong_FromLongLong(span->own[WAIT_NS]),
+        PyBool_FromLong(span->own[IS_AGAIN]),
+        PyLong_FromLongLong(span->step),
+        PyLong_FromLongLong(span->micro_step),
+        held(span->phase),
+        held(no_text), /* library */
+        held(no_text), /* module */
+        PyLong_FromLongLong(span->engine),
+        PyLong_FromUnsignedLong(span->thread),
+    };
+    return made_of(fetch_record, sizeof fields / sizeof *fields, fields);
+}
+
+static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
+{
+    PyObject *kind = name_of(span);
+    PUT_FIRST(text, "id", span->id);
+    PUT_WORD(text, "kind", kind);
+    PUT_NEXT(text, "elements", span->elements);
+    PUT_NEXT(text, "start_ns", start_ns);
+    PUT_NEXT(text, "end_ns", end_ns);
+    PUT_UNLESS(text, "wait_ns", span->own[WAIT_NS], 0);
+    PUT_FLAG(text, "is_recomputation", span->own[IS_AGAIN]);
+    PUT_UNLESS(text, "step", span->step, -1);
+    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
+    PUT_WORD(text, "phase", span->phase);
+    PUT_UNLESS(text, "engine", span->engine, -1);
+    PUT(text, "},\"name\":");
+    put_word(text, kind);
+}
+
+static const SpanKind fetch_span = {"fetch", made, put_fetch};
+
+/* Hand over the release that goes on. Python does, where a phase has begun or ended meanwhile. */
+static int end_release(const Wrapper *self)
+{
+    Hot *hot = self->hot;
+    Fetching *state = state_of(self);
+    if (state->scope == Py_None)
+        return 0;
+    if (state->scope == hot->scope) {
+        Span *span = new_span(hot, &fetch_span);
+        if (span == NULL || next_of(hot->ids, &span->id) < 0) {
+            Py_XDECREF((PyObject *)span);
+            return -1;
+        }
+        span->elements = state->elements;
+        span->start_ns = state->start_ns;
+        span->end_ns = state->end_ns;
+        span->thread = (unsigned long)state->thread;
+        span->own[WHAT] = A_RELEASE;
+        keep(&state->scope, Py_None);
+        int failed = add_record(hot, (PyObject *)span);
+        Py_DECREF((PyObject *)span);
+        return failed;
+    }
+    PyObject *done = PyObject_CallFunctionObjArgs(self->held[HAND_OVER], NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 static int begin(const Wrapper *self, int kind)
@@ -82,47 +150,6 @@ static int end(const Wrapper *self)
     return become(self->hot, (Context *)state_of(self)->outer);
 }
 
-static PyObject *made(const Span *span)
-{
-    PyObject *fields[] = {
-        PyLong_FromLongLong(span->id),
-        held(span->own[IS_WAIT] ? NAME("fetch") : NAME("prefetch")),
-        PyLong_FromLongLong(span->elements),
-        PyLong_FromLongLong(span->start_ns),
-        PyLong_FromLongLong(span->end_ns),
-        PyLong_FromLongLong(span->own[WAIT_NS]),
-        PyBool_FromLong(span->own[IS_AGAIN]),
-        PyLong_FromLongLong(span->step),
-        PyLong_FromLongLong(span->micro_step),
-        held(span->phase),
-        held(no_text), /* library */
-        held(no_text), /* module */
-        PyLong_FromLongLong(span->engine),
-        PyLong_FromUnsignedLong(span->thread),
-    };
-    return made_of(fetch_record, sizeof fields / sizeof *fields, fields);
-}
-
-static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
-{
-    PyObject *kind = span->own[IS_WAIT] ? NAME("fetch") : NAME("prefetch");
-    PUT_FIRST(text, "id", span->id);
-    PUT_WORD(text, "kind", kind);
-    PUT_NEXT(text, "elements", span->elements);
-    PUT_NEXT(text, "start_ns", start_ns);
-    PUT_NEXT(text, "end_ns", end_ns);
-    PUT_UNLESS(text, "wait_ns", span->own[WAIT_NS], 0);
-    PUT_FLAG(text, "is_recomputation", span->own[IS_AGAIN]);
-    PUT_UNLESS(text, "step", span->step, -1);
-    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
-    PUT_WORD(text, "phase", span->phase);
-    PUT_UNLESS(text, "engine", span->engine, -1);
-    PUT(text, "},\"name\":");
-    put_word(text, kind);
-}
-
-static const SpanKind fetch_span = {"fetch", made, put_fetch};
-
 /* Record a prefetch that was submitted, or a fetch that was waited for. */
 static int record(const Wrapper *self, int kind, int64_t elements, int64_t share)
 {
@@ -152,7 +179,7 @@ static int record(const Wrapper *self, int kind, int64_t elements, int64_t share
         span->elements = elements;
         span->start_ns = start_ns;
         span->end_ns = now;
-        span->own[IS_WAIT] = is_wait;
+        span->own[WHAT] = is_wait ? A_FETCH : A_PREFETCH;
         span->own[WAIT_NS] = wait_ns;
         span->own[IS_AGAIN] = again;
         failed = add_record(hot, (PyObject *)span) < 0;
