@@ -17,7 +17,7 @@ class Contexts:
         self._by_thread: dict[int, Context] = {}
         if compiled is not None:
             self.current = hot.current  # type: ignore[method-assign]
-            self.become = hot.become  # type: ignore[method-assign]
+            self.become = hot.become  # type: ignore[method-assign, assignment]
 
     def current(self) -> Context:
         """Return on whose behalf this thread communicates: `NOBODY` for the user himself."""

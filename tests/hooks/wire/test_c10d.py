@@ -156,6 +156,22 @@ def test_sync_and_async(install: Install, kind: type) -> None:
     assert recorder.in_flight.unfinished() == []
 
 
+@pytest.mark.parametrize("is_first_waited_first", [True, False])
+def test_a_call_is_unfinished_until_it_is_waited_for(
+    install: Install, is_first_waited_first: bool
+) -> None:
+    recorder = install(ProcessGroupHook)
+    works = [dist.all_reduce(tensor(), async_op=True)]
+    (first,) = recorder.in_flight.unfinished()
+    works.append(dist.all_reduce(tensor(), async_op=True))
+    assert [record.id for record in recorder.in_flight.unfinished()] == [first.id, first.id + 1]
+    for work in works if is_first_waited_first else works[::-1]:
+        work.wait()
+    assert sorted(record.id for record in handed_over(recorder)) == [first.id, first.id + 1]
+    assert recorder.in_flight.unfinished() == []
+    assert recorder.in_flight.unmatched_waits == 0
+
+
 @pytest.mark.parametrize("kind", ALL_WAYS)
 def test_collectives_are_counted_for_each_group_and_pairs_for_each_peer(
     install: Install, kind: type

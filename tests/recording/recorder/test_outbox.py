@@ -17,3 +17,23 @@ def test_a_full_outbox_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None
         outbox.add(Phase(0, 1, 0, name="forward", thread=1))
     assert len(outbox.records) == 1
     assert outbox.dropped == 2
+
+
+def test_records_come_out_in_order_however_many_wait() -> None:
+    outbox = Outbox(HotState())
+    added, taken = 0, 0
+    for more, fewer in ((40, 30), (60, 5), (300, 365)):
+        for _ in range(more):
+            outbox.add(Phase(added, added, 0))
+            added += 1
+        assert [record.start_ns for record in outbox.records] == list(range(taken, added))
+        for _ in range(fewer):
+            assert outbox.records.popleft().start_ns == taken
+            taken += 1
+    assert added == taken
+    assert not outbox.records
+    with pytest.raises(IndexError):
+        outbox.records.popleft()
+    outbox.add(Phase(0, 1, 0))
+    outbox.records.clear()
+    assert list(outbox.records) == []
