@@ -37,3 +37,18 @@ def test_records_come_out_in_order_however_many_wait() -> None:
     outbox.add(Phase(0, 1, 0))
     outbox.records.clear()
     assert list(outbox.records) == []
+
+
+def test_a_record_that_is_put_back_is_the_oldest_again() -> None:
+    records = Outbox(HotState()).records
+    for turn in range(200):
+        records.append(Phase(2 * turn, 0, 0))
+        records.append(Phase(2 * turn + 1, 0, 0))
+        first = records.popleft()
+        assert first.start_ns == turn
+        records.appendleft(first)
+        assert records.popleft() is first
+    assert [record.start_ns for record in records] == list(range(200, 400))
+    for at in range(199, -1, -1):  # also where no room is left
+        records.appendleft(Phase(at, 0, 0))
+    assert [record.start_ns for record in records] == list(range(400))

@@ -46,6 +46,16 @@ static PyObject *append(Records *self, PyObject *record)
     Py_RETURN_NONE;
 }
 
+static PyObject *appendleft(Records *self, PyObject *record)
+{
+    if (self->count == self->room && make_room(self) < 0)
+        return NULL;
+    self->first = (self->first - 1) & (self->room - 1);
+    self->ring[self->first] = held(record);
+    self->count++;
+    Py_RETURN_NONE;
+}
+
 static PyObject *no_record(void)
 {
     PyErr_SetString(PyExc_IndexError, "there is no such record");
@@ -98,6 +108,7 @@ static void records_dealloc(Records *self)
 
 static PyMethodDef records_methods[] = {
     {"append", (PyCFunction)append, METH_O, "Add a record."},
+    {"appendleft", (PyCFunction)appendleft, METH_O, "Put a record that was taken out back."},
     {"popleft", (PyCFunction)popleft, METH_NOARGS, "Take out the oldest record."},
     {"clear", (PyCFunction)clear, METH_NOARGS, "Drop all records."},
     {NULL, NULL, 0, NULL},
