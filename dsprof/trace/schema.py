@@ -548,8 +548,8 @@ class Trailer(msgspec.Struct, omit_defaults=True):
     hooks_ns: Annotated[Duration, "estimated host time of dsprof in the training threads"] = 0
     writer_ns: Annotated[Duration, "CPU time of the writer thread"] = 0
     budget_spent: Annotated[bool, "the file reached its budget"] = False
-    disk_error: Annotated[str, "why the disk refused data for a while"] = ""
-    lost_steps: Annotated[int, "steps lost meanwhile, at least in part"] = 0
+    disk_error: Annotated[str, "why the disk refused data, the last time"] = ""
+    lost_steps: Annotated[int, "steps that are missing or incomplete because of that"] = 0
     failed_hooks: Annotated[dict[str, str], "hook -> why it switched itself off"] = {}
 
 
