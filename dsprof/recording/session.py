@@ -351,7 +351,7 @@ class Session:
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
             if writer.lost_steps:
-                apart = f" ({writer.lost_steps} of them are lost: {writer.disk_error})"
+                apart = f" ({writer.lost_steps} of them missing or incomplete: {writer.disk_error})"
             say(
                 f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
                 f"{files}; see them with: dsprof report {self.config.out}"

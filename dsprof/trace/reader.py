@@ -443,7 +443,7 @@ def _put_phase(trace: RankTrace, line: Line) -> None:
 
 
 def _put_rollup(trace: RankTrace, line: Line) -> None:
-    """Keep what was written last: the segments of a recording are read in any order."""
+    """Keep the version that was written last; segments are read in any order."""
     span: RollUp = line.args
     known = trace.rollups.get(span.span)
     if known is None or span.steps >= known.steps:

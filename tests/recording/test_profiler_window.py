@@ -130,7 +130,7 @@ def test_what_was_asked_for_first_is_not_lost_to_what_comes_later(run: Run, is_a
     run.train(12)
     assert run.end().count("aten::add_") == 2
     assert run.notes == [
-        "torch.profiler did not run from step 1 on: it waits for step 7",
+        "torch.profiler did not run from step 1 on: a window already waits for step 7",
         "torch.profiler ran from step 7 on",
     ]
 
@@ -141,7 +141,7 @@ def test_what_is_asked_for_replaces_what_waits_for_an_alarm(run: Run) -> None:
     run.train(12)
     assert run.end().count("aten::add_") == 2
     assert run.notes == [
-        "torch.profiler did not run from step 1 on: steps from 5 on were asked for",
+        "torch.profiler did not run from step 1 on: a request for steps from 5 on replaced it",
         "torch.profiler ran from step 5 on",
     ]
 
@@ -164,7 +164,7 @@ def test_an_alarm_does_not_replace_what_was_asked_for(run: Run) -> None:
     run.train(12)
     assert run.end().count("aten::add_") == 4
     assert run.notes == [
-        "torch.profiler did not run from step 3 on: a profile that was asked for comes first",
+        "torch.profiler did not run from step 3 on: a requested window has priority",
         "torch.profiler ran from step 1 on",
     ]
 
@@ -173,7 +173,7 @@ def test_steps_that_never_came_are_noted(run: Run) -> None:
     run.window.want(range(7, 9))
     run.train(3)
     assert run.end() == []
-    assert run.notes == ["torch.profiler did not run from step 7 on: the recording ended before"]
+    assert run.notes == ["torch.profiler did not run from step 7 on: the recording ended first"]
 
 
 def test_it_is_short(run: Run) -> None:

@@ -85,7 +85,7 @@ def test_steps_of_a_full_disk_are_lost_and_later_ones_recorded(tmp_path: Path) -
         f"the disk refused records of steps {gap + 1:,} to {gap + lost:,}: {FULL}"
     ]
     [warning] = run.warnings
-    assert warning == f"rank 0 cannot write to {tmp_path}: {FULL}. Until it can, steps are lost"
+    assert warning == f"rank 0 cannot write to {tmp_path}: {FULL}. Steps are lost until it can"
 
 
 def test_each_time_that_a_disk_was_full_is_counted_once(tmp_path: Path) -> None:

@@ -477,7 +477,7 @@ def test_records_of_a_writer_that_fails_are_dropped_and_counted(tmp_path: Path) 
     assert run.writer.dropped == 1500
     assert [note.text for note in read_trace(run.writer.path).notes] == [
         "written",
-        "the recording ended early, 1,500 records were dropped: MemoryError: ",
+        "the recording ended early, and 1,500 records were dropped: MemoryError",
     ]
 
 

@@ -44,7 +44,7 @@ def history_note(found: model.History) -> str:
     newest = plural(found.steps - found.newest_from, "step")
     return (
         f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, and sums of all "
-        f"recorded ones. Findings and figures per step describe the newest {newest}, from step "
+        f"recorded steps. Findings and figures per step describe the newest {newest}, from step "
         f"{found.newest_from:,} on; use --steps to analyse other kept steps"
     )
 

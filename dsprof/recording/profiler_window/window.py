@@ -31,7 +31,7 @@ _WRITTEN_WITHIN_S = 10.0
 
 class _Wanted(NamedTuple):
     steps: range
-    is_alarm: bool  # not asked for by a user, whose requests come first
+    is_alarm: bool  # else a request of a user, which has priority
 
 
 class ProfilerWindow:
@@ -49,7 +49,7 @@ class ProfilerWindow:
         self._new: deque[_Wanted] = deque()
         self._wanted: _Wanted | None = None
         self._steps = range(0)  # of the last window
-        self._is_for_alarm = False  # the last window
+        self._is_for_alarm = False  # of the last window
         self._profile: Any = None  # while the window is open
         self._is_switching = False  # set by the main thread only
         self._writer: ProfileWriter | None = None
@@ -65,7 +65,7 @@ class ProfilerWindow:
         self._header, self._trace, self._disclose = header, trace, disclose
 
     def want(self, steps: range, *, is_alarm: bool = False) -> None:
-        """Profile the first of these steps that are to come; what a user asks for comes first."""
+        """Profile the first of these steps that have not begun; users have priority over alarms."""
         self._new.append(_Wanted(steps, is_alarm))
 
     def slows(self, step: int) -> bool:
@@ -88,15 +88,15 @@ class ProfilerWindow:
             self._open(range(begun, wanted.steps.stop)[:_MOST_STEPS])
 
     def _choose(self, new: _Wanted) -> None:
-        """Let what a user asked for replace what waits for an alarm; else the first one stays."""
+        """Let a request of a user replace one of an alarm; otherwise the one that waits stays."""
         wanted = self._wanted
         is_busy = self._profile is not None or self._is_writing()
         if new.is_alarm and is_busy and not self._is_for_alarm:
-            self._decline(new.steps, "a profile that was asked for comes first")
+            self._decline(new.steps, "a requested window has priority")
         elif wanted is not None and (new.is_alarm or not wanted.is_alarm):
-            self._decline(new.steps, f"it waits for step {wanted.steps.start:,}")
+            self._decline(new.steps, f"a window already waits for step {wanted.steps.start:,}")
         else:
-            self._decline_wanted(f"steps from {new.steps.start:,} on were asked for")
+            self._decline_wanted(f"a request for steps from {new.steps.start:,} on replaced it")
             self._wanted = new
 
     def _is_writing(self) -> bool:
@@ -104,7 +104,7 @@ class ProfilerWindow:
 
     def close(self) -> None:
         """End the window, write its profile, and follow other profilers no more."""
-        self._decline_wanted("the recording ended before")
+        self._decline_wanted("the recording ended first")
         with suppress(RuntimeError):  # the main thread is blocked: nothing is written
             self._give_way()
         self._others.remove()

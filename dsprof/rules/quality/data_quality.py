@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, plural
+from dsprof.findings.wording import capitalised, duration, named, percent, plural
 from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import SLURM
@@ -237,13 +237,13 @@ class DataQuality:
             Status.FAIL,
             f"The disk refused records of {lost} of {named(ranks)}: {worst.disk_error}. Figures "
             "cover the other steps.",
-            problem=f"{worst.disk_error}: {lost} are not recorded",
-            fix="Free space on the disk of the recording",
-            title="The disk refused to record some steps",
+            problem=f"{capitalised(lost)} are missing or incomplete: {worst.disk_error}",
+            fix="Free space on the disk that holds the traces",
+            title="Steps are missing: the disk refused records",
             severity=Severity.MEDIUM,
-            cause="The disk was full, or failed. dsprof tried again at least once a minute.",
-            action="Free space on the disk of the recording, or set `budget_mb` lower: a rank "
-            "writes no more than that.",
+            cause="The disk was full or failed. dsprof tried again at least once a minute.",
+            action="Free space on the disk that holds the traces, or lower `budget_mb`, which "
+            "limits what each rank writes.",
             ranks=tuple(ranks),
             confidence="high",
         )

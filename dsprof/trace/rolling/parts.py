@@ -130,7 +130,7 @@ class Tails:
         """Write the lines so far, in one call.
 
         Raises:
-            OSError: the disk refuses them, or refused some since the last call; none is lost.
+            OSError: the disk refuses them, or refused some since the last call. All are kept.
         """
         error, self._refused = self._refused, None
         if error is not None:
@@ -140,7 +140,7 @@ class Tails:
             self._unwritten.clear()
 
     def give_up_lines(self) -> bytes:
-        """Remove the last lines, so that the disk has room; return them."""
+        """Remove the last lines to make room on the disk; return them."""
         written = give_up_lines(self._newest, self._size - len(self._unwritten))
         lines = written + self._unwritten
         self._size -= len(lines)
@@ -171,7 +171,7 @@ class Tails:
         self._put(first)
 
     def _attempt(self, act: Callable[[], None]) -> None:
-        """Leave it to `flush` to raise: whoever writes has lines that are nowhere else."""
+        """Keep an error for `flush`: raised in `write` it would lose the lines of the caller."""
         if self._refused is None:
             try:
                 act()

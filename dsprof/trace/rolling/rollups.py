@@ -25,7 +25,7 @@ class RollUps:
 
     def __init__(self) -> None:
         self._open: list[RollUp | None] = [None] * len(SPANS_S)
-        self._is_in_full = False  # so is what comes of the shortest
+        self._is_in_full = False  # whether the shortest span is returned in full when it ends
 
     def add(self, step: StepTotals, ended_s: int) -> list[RollUp]:
         """Take a step that ended at a time of the wall clock; return the spans that are over."""
@@ -38,7 +38,7 @@ class RollUps:
         return over
 
     def open(self) -> Iterator[RollUp]:
-        """Return the spans that are not over, in full; so is the shortest when it is over."""
+        """Return the spans that are not over, in full. The shortest one also ends in full."""
         self._is_in_full = True
         return filter(None, self._open)
 
@@ -134,8 +134,8 @@ def complete(
 ) -> dict[tuple[int, int], RollUp]:
     """Return all spans, those included that were not over when a process was killed.
 
-    `spans` hold what was written last of each. `totals` are sums of single steps, all those since
-    included; `started_ns` is the start of the trace on the wall clock.
+    `spans` holds each span as it was written last. `totals` holds sums of single steps, with all
+    steps since then; `started_ns` is the start of the trace on the wall clock.
     """
     shortest = SPANS_S[0]
     found = dict(spans)

@@ -244,7 +244,7 @@ class RollingWriter(TraceWriter):
             self._series.pack()
         for details in (*self._unjudged.values(), *self._judged.values()):
             details.forget(number - 1)
-        # Sums of steps may expire before a span is over.
+        # The sums of its first steps may be gone before a span is over.
         parts = (Segment(number, self._step), *self._over, *self._rollups.open())
         return self._encode([*map(self._lines.definition, parts)])
 
@@ -294,7 +294,7 @@ class RollingWriter(TraceWriter):
 
     @property
     def _last_written(self) -> int:
-        return self._step  # what the disk refuses waits in memory
+        return self._step  # lines that the disk refuses are kept in memory
 
     def _give_up_lines(self) -> bytes:
         if self._tails is None:
@@ -403,7 +403,7 @@ class RollingWriter(TraceWriter):
     def _write_batch(
         self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]
     ) -> None:
-        """Write sums to the tails; they are packed before these forget them."""
+        """Write sums to the tails, and batch them: they are packed before the tails drop them."""
         lines = self._encode([*map(self._lines.definition, sums)])
         batch.add(steps, lines)
         self._write_lines(self._outside, lines, len(sums))

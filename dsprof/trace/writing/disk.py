@@ -1,4 +1,4 @@
-"""Files that the writer appends to: a write that fails leaves nothing of itself."""
+"""Files that the writer appends to: a write that fails leaves no partial data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int
     """Create a file that no run has used: the second run in a folder gets trace.1.rank00000.
 
     Raises:
-        OSError: it cannot be made, or takes less than `start`; then it is not there.
+        OSError: the file cannot be created, or cannot hold `start`; no file is left.
     """
     for run in itertools.count(first):
         path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
@@ -35,7 +35,7 @@ def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int
 
 
 def past_standard_files(file: int) -> int:
-    """Move a file off 0 to 2, which are free in a daemon: whoever prints would print into it."""
+    """Move a file off descriptors 0 to 2. They are free in a daemon: prints would go into it."""
     below = []
     while file <= 2:
         below.append(file)
@@ -46,7 +46,7 @@ def past_standard_files(file: int) -> int:
 
 
 def append(file: int, data: bytes, size_bytes: int) -> None:
-    """Append `data` to a file of `size_bytes`, all of it or nothing: the system may take less."""
+    """Append all of `data` to a file of `size_bytes`, or nothing. One `pwrite` may take a part."""
     at = 0
     try:
         while at < len(data):
@@ -58,7 +58,7 @@ def append(file: int, data: bytes, size_bytes: int) -> None:
 
 
 def has_room(file: int, size_bytes: int) -> None:
-    """Try whether a file of `size_bytes` can grow by so much that it is worth it.
+    """Check that a file of `size_bytes` can grow by 1 MiB.
 
     Raises:
         OSError: it cannot.
@@ -68,9 +68,9 @@ def has_room(file: int, size_bytes: int) -> None:
 
 
 def give_up_lines(file: int, size_bytes: int, least_bytes: int = 0) -> bytes:
-    """Remove the last lines of a file, so that the disk has room; return them.
+    """Remove the last 16 KiB of a file, rounded up to whole lines; return these lines.
 
-    It keeps `least_bytes`, which are whole lines.
+    The first `least_bytes`, which are whole lines, stay.
 
     Raises:
         OSError: it cannot be read or shortened.

@@ -13,16 +13,16 @@ _STEP_LINE = re.compile(rb'"cat":"step","args":\{"step":(\d+)')
 
 
 class Outage:
-    """It began after the step `written`, while the writer was at the step `reached`."""
+    """Step `written` is the last one on disk, and step `reached` the last one that had ended."""
 
     def __init__(self, error: OSError, written: int, reached: int) -> None:
         self.why = error.strerror or type(error).__name__
-        self.lost = range(written + 1, reached + 1)  # steps that have ended
+        self.lost = range(written + 1, reached + 1)
         self._whole_from = self.lost.stop
         self._turns = self._left = 1
 
     def is_due(self) -> bool:
-        """Say whether to try again: after 1, 2, 4 turns of the writer and so on, up to a minute."""
+        """Say whether to try again: after 1, 2, 4, ..., 128 turns of the writer; 128 are 51 s."""
         self._left -= 1
         if self._left:
             return False
@@ -45,7 +45,7 @@ class Outage:
         return count
 
     def skip(self, records: deque[Record], show: Callable[[Record], None]) -> int:
-        """Do the same up to the first step of which nothing is lost."""
+        """Do the same with records before the first step of which nothing is lost."""
         count = 0
         while records:
             record = records.popleft()
@@ -58,7 +58,7 @@ class Outage:
         return count
 
     def lose_lines(self, lines: bytes) -> int:
-        """Count lines that are removed again; return how many."""
+        """Count the steps of lines that are removed from the file; return the number of lines."""
         if first := _STEP_LINE.search(lines):
             step = int(first[1])
             self.lost = range(min(step, self.lost.start), max(step + 1, self.lost.stop))
@@ -69,7 +69,7 @@ class Outage:
             self.lost = range(self.lost.start, max(self.lost.stop, record.step + 1))
 
     def text(self) -> str:
-        """Say what is missing."""
+        """Say which steps are missing, and why."""
         if not self.lost:
             return f"the disk refused records: {self.why}"
         first, last = self.lost.start, self.lost.stop - 1

@@ -1,6 +1,6 @@
 """Writes one rank's trace from a daemon thread, so that a killed process loses half a second.
 
-Each chunk is one unbuffered write of whole lines. While the disk refuses it, steps are lost, and
+Each chunk is one unbuffered write of whole lines. While the disk refuses data, steps are lost and
 training goes on.
 """
 
@@ -130,7 +130,7 @@ class Source:
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
     disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
     show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
-    warn: Callable[[str], None] = lambda text: None  # whoever reads the log of the run
+    warn: Callable[[str], None] = lambda text: None  # prints to the log of the run
     last_step: LastStep = field(default_factory=LastStep)
     lines_in_c: Callable[..., Any] | None = None  # of an `Encoder`; None: no hook is in C
 
@@ -145,8 +145,8 @@ class TraceWriter:
         self.error: Exception | None = None
         self.events = 0
         self.dropped = 0
-        self.disk_error = ""  # why the disk took nothing for a while
-        self.lost_steps = 0  # meanwhile
+        self.disk_error = ""  # why the disk refused data, the last time
+        self.lost_steps = 0  # missing or incomplete because of that
         self.cpu_ns = 0
         self.counted_only_steps = 0
         self.budget_spent = False
@@ -157,7 +157,7 @@ class TraceWriter:
         self._budget_bytes = budget_bytes
         self._written_bytes = 0
         self._at_bytes = 0  # in the file, its first line included
-        self._undescribed: list[Line] = []  # that the disk has not taken
+        self._undescribed: list[Line] = []  # to be written before the next records
         self._written_step = self._last_lost = -1
         self._outage: Outage | None = None
         self._index = IndexBuilder(header.started_monotonic_ns)
@@ -232,8 +232,7 @@ class TraceWriter:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        what = f"{type(error).__name__}: {error}"
-        self._source.warn(f"the trace in {self._folder} ends early: {what}")
+        self._source.warn(f"the trace in {self._folder} ends early: {_described(error)}")
 
     # -- in the thread ------------------------------------------------------------------------
 
@@ -258,7 +257,7 @@ class TraceWriter:
             self._close_files()
 
     def _take_turn(self) -> None:
-        """Write what there is; while the disk refuses it, only count it."""
+        """Write all new records; while the disk refuses data, drop and count them."""
         try:
             if self._outage is None or self._resume(self._outage):
                 self._drain()
@@ -268,7 +267,7 @@ class TraceWriter:
             self._suffer(error)
 
     def _end(self) -> None:
-        """Write the rest; if the disk refuses it, a trailer in place of the last lines."""
+        """Write the rest. If the disk refuses it, write a trailer in place of the last lines."""
         try:
             if self._outage is None or self._resume(self._outage, is_last=True):
                 self._finish()
@@ -282,12 +281,12 @@ class TraceWriter:
             self._write_trailer()
 
     def _suffer(self, error: OSError) -> None:
-        """Begin or go on to lose records."""
+        """Begin an outage or continue it: drop the records that wait."""
         if self._outage is None:
             self._outage = Outage(error, max(self._last_written, self._last_lost), self._step)
             if not self.disk_error:
                 where = f"rank {self._header.rank} cannot write to {self._folder}"
-                self._source.warn(f"{where}: {self._outage.why}. Until it can, steps are lost")
+                self._source.warn(f"{where}: {self._outage.why}. Steps are lost until it can")
             self.disk_error = self._outage.why
         self.dropped += self._in_hand
         self._in_hand = 0
@@ -295,14 +294,14 @@ class TraceWriter:
 
     @property
     def _last_written(self) -> int:
-        """The last step that the disk took."""
+        """The last step that is on disk."""
         return self._written_step
 
     def _lose(self, outage: Outage) -> None:
         self.dropped += outage.lose(self._source.records, self._show)
 
     def _show(self, record: Record) -> None:
-        """Let those know of a record who look while the disk refuses it."""
+        """Add a lost record to the figures of the last step, for loggers that ask for them."""
         if not (last_step := self._source.last_step).is_asked:
             return
         last_step.take(record)
@@ -310,7 +309,7 @@ class TraceWriter:
             last_step.end(record, self._look_at_memory(record), self._header.device)
 
     def _resume(self, outage: Outage, *, is_last: bool = False) -> bool:
-        """Write again from the next whole step on, if there is one and the disk has room.
+        """End the outage if the disk has room and a whole step follows; say whether it has ended.
 
         Raises:
             OSError: the disk refuses data.
@@ -334,7 +333,7 @@ class TraceWriter:
         self._outage = None
 
     def _give_up_lines(self) -> bytes:
-        """Remove the newest lines, so that the disk has room for the trailer; return them."""
+        """Remove the newest lines to make room for the trailer; return them."""
         lines = give_up_lines(self._file, self._at_bytes, self._start_bytes)
         self._at_bytes -= len(lines)
         return lines
@@ -393,7 +392,7 @@ class TraceWriter:
     ) -> Iterator[Written | Record]:
         """Take out at most CHUNK_RECORDS: yield what C wrote of several, or the next record.
 
-        `is_of_one_step`: what C wrote at once is of one step, and has sums.
+        `is_of_one_step`: C writes records of only one step at once, and adds their sums.
         """
         records, last_step = self._source.records, self._source.last_step
         left, is_asked = min(len(records), CHUNK_RECORDS), last_step.is_asked and is_of_one_step
@@ -558,7 +557,7 @@ class TraceWriter:
         self._extend(self._json.encode(trailer) + b"\n]\n")
 
     def _discard(self) -> None:
-        """After a failure of the disk: keep the buffers empty, so that memory stays bounded."""
+        """After the writer has failed: keep the buffers empty, so that memory stays bounded."""
         self.dropped += self._in_hand  # a part may be in the file
         while not self._closing:
             self.dropped += len(self._source.records)
@@ -569,13 +568,16 @@ class TraceWriter:
         self.dropped += len(self._source.records)
 
     def _end_early(self, error: Exception) -> None:
-        """Say after the last whole line what happened; without a trailer, which would hide it."""
+        """Add a note about the error. A trailer would make the trace look complete."""
         if self._file < 0 or self._given_up:
             return
-        what = f"{type(error).__name__}: {error}"
-        text = f"the recording ended early, {self.dropped:,} records were dropped: {what}"
-        note = self._source.disclose(Note(text))
+        what = f"the recording ended early, and {self.dropped:,} records were dropped"
+        note = self._source.disclose(Note(f"{what}: {_described(error)}"))
         self._extend(self._encode([self._lines.definition(note)]))
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def write_environment(folder: Path, header: Header, environment: EnvSnapshot) -> Path:
