@@ -92,7 +92,7 @@ static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t en
 
 static const SpanKind fetch_span = {"fetch", made, put_fetch};
 
-/* Hand over the release that goes on. Python does, where a phase has begun or ended meanwhile. */
+/* Hand over the release in progress. Python does it if a phase has begun or ended meanwhile. */
 static int end_release(const Wrapper *self)
 {
     Hot *hot = self->hot;

@@ -341,7 +341,7 @@ static PyObject *get_current(Hot *self, PyObject *unused) { return held((PyObjec
 static PyObject *do_become(Hot *self, PyObject *context)
 {
     if (Py_TYPE(context) != context_type) {
-        PyErr_SetString(PyExc_TypeError, "a thread communicates on behalf of a Context");
+        PyErr_SetString(PyExc_TypeError, "the context of a thread must be a Context");
         return NULL;
     }
     if (become(self, (Context *)context) < 0)

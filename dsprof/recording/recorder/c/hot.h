@@ -53,13 +53,13 @@ typedef struct {
     PyObject *phases;             /* begun and not ended: a list of Span */
     PyObject *phase;              /* of the scope */
     PyObject *state;              /* owns the memory of `words` */
-    PyObject *work, *call;        /* issued last, before it is in `works`; NULL: none */
+    PyObject *work, *call;        /* issued last and not yet in `works`; NULL: none */
     PyObject *scope;              /* NULL until somebody asks for it */
-    struct Behalf *behalves;      /* of each thread that communicates on behalf of another */
+    struct Behalf *behalves;      /* of each thread with a context other than `nobody` */
     Py_ssize_t behalf_count, behalf_room;
 } Hot;
 
-typedef struct { /* a ring of them, whose size is a power of two */
+typedef struct { /* a ring buffer; `room` is a power of two */
     PyObject_HEAD
     PyObject **ring;
     Py_ssize_t first, count, room;
@@ -205,7 +205,7 @@ int add_fetching(PyObject *module); /* their state */
 PyObject *call_engine(Wrapper *self, PyObject *args, PyObject *kwargs);
 int add_engine(PyObject *module); /* its state */
 
-/* An interned string, made once; without memory for it, None: looking that up is an error. */
+/* An interned string, made once. If memory runs out it is None, and looking that up is an error. */
 #define NAME(text)                                                                                 \
     ({                                                                                             \
         static PyObject *name;                                                                     \

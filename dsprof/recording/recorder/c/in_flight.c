@@ -77,7 +77,7 @@ static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
     return is_done;
 }
 
-/* Hand over a call whose place in a table another one takes. */
+/* Hand over a call that another one replaces in a table. */
 static int displace(Hot *hot, PyObject *record)
 {
     int64_t id;
@@ -87,7 +87,7 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Enter a call into the table of those in flight. */
+/* Add a call to the table of calls in flight. */
 static int enter(Hot *hot, PyObject *work, PyObject *call)
 {
     PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, call);
@@ -103,8 +103,8 @@ static int enter(Hot *hot, PyObject *work, PyObject *call)
     return failed ? -1 : 0;
 }
 
-/* Enter the call that was issued last, unless that was waited for. Whoever looks into the table
-   does so first. */
+/* Add the call that was issued last to the table, unless it was waited for. Do this before any
+   look into the table. */
 int settle(Hot *hot)
 {
     PyObject *work = hot->work, *call = hot->call;
@@ -117,8 +117,8 @@ int settle(Hot *hot)
     return failed;
 }
 
-/* Keep a call that is in flight where its wait will find it. Most are waited for before any other
-   is issued, and never enter the table: that is far from all caches. */
+/* Keep a call in flight where its wait will find it. Most calls are waited for before another is
+   issued; they never enter the table, whose memory is in no cache. */
 int follow(Hot *hot, PyObject *work, Call *call)
 {
     if (settle(hot) < 0)

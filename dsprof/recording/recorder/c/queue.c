@@ -1,5 +1,5 @@
-/* The queue of the writer. As a deque, but hooks in C append to it without a call of Python, and to
-   words side by side. */
+/* The queue of records for the writer: a deque in one block of memory, to which hooks in C append
+   without calling Python. */
 
 #include "hot.h"
 
@@ -58,11 +58,12 @@ static PyObject *appendleft(Records *self, PyObject *record)
 
 static PyObject *no_record(void)
 {
-    PyErr_SetString(PyExc_IndexError, "there is no such record");
+    PyErr_SetString(PyExc_IndexError, "no such record");
     return NULL;
 }
 
-/* What hooks in C have noted becomes a record of the schema in the thread that takes it out. */
+/* Take out the oldest record. What a hook in C noted becomes a record of the schema only here, in
+   the thread that takes it out. */
 static PyObject *popleft(Records *self, PyObject *unused)
 {
     if (self->count == 0)
@@ -88,7 +89,7 @@ static PyObject *item(Records *self, Py_ssize_t at)
     return held(self->ring[(self->first + at) & (self->room - 1)]);
 }
 
-/* Delete the oldest record; no other one is deleted, and none replaced. */
+/* Delete the oldest record. To delete another one, or to replace one, is an error. */
 static int delete_item(Records *self, Py_ssize_t at, PyObject *value)
 {
     if (at != 0 || value != NULL || self->count == 0) {
@@ -108,7 +109,7 @@ static void records_dealloc(Records *self)
 
 static PyMethodDef records_methods[] = {
     {"append", (PyCFunction)append, METH_O, "Add a record."},
-    {"appendleft", (PyCFunction)appendleft, METH_O, "Put a record that was taken out back."},
+    {"appendleft", (PyCFunction)appendleft, METH_O, "Put back a record that was taken out."},
     {"popleft", (PyCFunction)popleft, METH_NOARGS, "Take out the oldest record."},
     {"clear", (PyCFunction)clear, METH_NOARGS, "Drop all records."},
     {NULL, NULL, 0, NULL},

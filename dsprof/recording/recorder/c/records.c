@@ -98,7 +98,7 @@ static PyObject *made_collective(Call *self, PyObject *unused)
     return made_of(collective_record, sizeof fields / sizeof *fields, fields);
 }
 
-/* Return the record of the schema of what a hook has recorded; what is one comes back. */
+/* Return what a hook recorded as a record of the schema; a record of the schema stays as it is. */
 PyObject *made_record(PyObject *recorded)
 {
     if (Py_TYPE(recorded) == call_type)
