@@ -5,8 +5,8 @@
 A fake clock and a generator drive the real recorder and writer of one rank: 3 million steps of
 0.86 s with nine records each, slow steps and a change of pace among them. Then the report is made.
 
-With `--real` the hooks of this process, which are in C, record eight collectives a step on torch's
-fake backend, as fast as the writer follows.
+With `--real`, hooks in C record eight collectives per step on torch's fake backend, as fast as the
+writer can follow.
 """
 
 from __future__ import annotations

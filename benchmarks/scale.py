@@ -60,7 +60,7 @@ def main() -> int:
     arguments = parser.parse_args()
     size = Size(*(getattr(arguments, name) for name in Size._fields))
     os.environ["DSPROF_CACHE"] = "off"
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have bytecode
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary) / "run"
         if not folder.exists():

@@ -34,7 +34,7 @@ exit codes (docs/reference/cli.md):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code (`_EXIT_CODES`)."""
-    atexit.register(gc.freeze)  # or the interpreter's last collection visits all that was read
+    atexit.register(gc.freeze)  # else the collection at exit visits all that was read
     try:
         arguments = _parser().parse_args(argv)
         if "no_plugins" in arguments:

@@ -142,7 +142,7 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
 
 
 def _merged(client: Client, job: Job[T, R], parts: Sequence[Any]) -> R:
-    """Merge on each worker what it holds, then two at a time until two are left, and these here."""
+    """Merge on each worker what it holds, then in pairs until two are left; merge these here."""
     held = defaultdict(list)
     places = client.who_has(parts)
     for part in parts:

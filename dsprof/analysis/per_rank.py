@@ -1,4 +1,4 @@
-"""Facts of each rank, packed where ranks are many: objects take several times the memory."""
+"""Facts of each rank, compressed in packs of ranks: objects take several times the memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 PACKED_RANKS = 64
-"""So many ranks are packed together."""
+"""Ranks in a pack."""
 
-_FASTEST = 1  # level of zlib: times in ns leave little to the others
+_FASTEST = 1  # level of zlib; higher ones hardly make times in ns smaller
 
 
 class Packed(Generic[T]):
-    """A value as bytes."""
+    """A value, pickled and compressed."""
 
     def __init__(self, value: T) -> None:
         self._data = zlib.compress(pickle.dumps(value), _FASTEST)
@@ -42,8 +42,8 @@ class _Pack(Packed[Mapping[int, T]]):
 class PerRank(Mapping[int, T]):
     """Facts by rank, ascending.
 
-    Of the packed ones those beside the rank asked for last are unpacked: who reads all ranks in
-    order unpacks each once, and who keeps what he reads takes all the memory that packing saves.
+    Only the pack of the rank that was read last is unpacked. After `in_order`, reading all ranks in
+    ascending order unpacks each pack once. Do not keep what you read: that is what packing saves.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class PerRank(Mapping[int, T]):
         return unpacked[rank]
 
     def in_order(self) -> PerRank[T]:
-        """Return the same, packed so that each pack is unpacked once when all ranks are read."""
+        """Return the same, repacked so that reading all ranks in order unpacks each pack once."""
         packs = sorted(self._packs, key=lambda pack: pack.ranks)
         furthest, mixed = packs[:1], set[_Pack[T]]()
         for pack in packs[1:]:
@@ -105,6 +105,6 @@ class PerRank(Mapping[int, T]):
 
     @cached_property
     def _pack_of(self) -> array[int]:
-        """The pack of each rank, which may not be packed."""
+        """The index of the pack of each rank; 0 also for ranks that are not packed."""
         places = {rank: place for place, pack in enumerate(self._packs) for rank in pack.ranks}
         return array("q", (places.get(rank, 0) for rank in self._ranks))

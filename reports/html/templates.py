@@ -87,7 +87,7 @@ def environment() -> Environment:
         finalize=lambda value: _shown(value) if type(value) is str else value,
         undefined=StrictUndefined,
         loader=FunctionLoader(asset),
-        optimized=False,  # each template is filled once: what it saves is less than it takes
+        optimized=False,  # each template is filled once: optimising costs more than it saves
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -212,7 +212,7 @@ def unsurvived(one: list[int], other: list[int]) -> list[int]:
 def test_a_worker_without_memory_ends_the_report(cluster: str) -> None:
     with pytest.raises(MemoryError):
         DaskEngine(cluster).merged(Job(greedy, add, lost), [1], unshown)
-    tasks = [(number, None) for number in range(3)]  # two at least on one worker
+    tasks = [(number, None) for number in range(3)]  # at least two on one worker
     with pytest.raises(DsprofError, match=r"killed while they merged.*with more memory"):
         DaskEngine(cluster).merged(Job(survivors, unsurvived, lost), tasks, unshown)
 

@@ -21,7 +21,7 @@ STEP_NS = 860_000_000
 
 STARTED_EPOCH_NS = 1_700_000_000_000_000_000
 WAITING = 5_000
-"""Records: so many may wait before a run does."""
+"""Records that may wait for the writer; with more, the run waits."""
 
 _HOUR_NS = 3600 * 10**9
 

@@ -1,4 +1,4 @@
-"""A disk that gets full, and has room again."""
+"""A disk that fills up and has room again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _pwrite = os.pwrite
 
 
 class SmallDisk:
-    """The files of a folder take `room_bytes` together: what is beyond is refused by the system."""
+    """Files of a folder take at most `room_bytes` in total; the system refuses further data."""
 
     def __init__(self, folder: Path, room_bytes: int) -> None:
         self._folder = folder

@@ -107,7 +107,7 @@ def test_the_usual_collective_is_written_in_c(install: Install) -> None:
 
 
 def test_out_of_memory_leaves_the_records(install: Install) -> None:
-    """Of phases: torch ends the process if there is no memory for the options of a call."""
+    """With phases only: torch ends the process if it cannot allocate the options of a call."""
     memory = pytest.importorskip("_testcapi")
     recorder = install(TrainingLoopHook)
     for _ in range(99):

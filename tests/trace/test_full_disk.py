@@ -1,4 +1,4 @@
-"""While the disk refuses data steps are lost, but neither the trace nor what was written."""
+"""While the disk refuses data, steps are lost, but what was written is kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Training:
-    """Steps of three collectives, which the writer of a default recording gets one by one."""
+    """Steps of three collectives; the writer of a default recording gets one step at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._run = Run(folder)

@@ -135,9 +135,9 @@ class Run(Aggregate):
     def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
         """Return what recording cost in training threads and in the writer, per time in steps.
 
-        Medians over ranks; None where no rank both ended cleanly and took a step, or only some
-        steps were read or written: the cost is that of all. The cost in training threads is an
-        estimate from few samples: that of a single rank is mostly chance.
+        Medians over ranks; None where no rank both ended cleanly and took a step, or where
+        only some steps were read or written: the cost is that of all. The cost in training threads
+        is an estimate from few samples: that of a single rank is mostly chance.
         """
         if self.selection.steps is not None:
             return None

@@ -228,7 +228,7 @@ class Steps(Aggregate):
 
     @cached_property
     def rank_steps(self) -> int:
-        """How many measured steps all ranks took together."""
+        """The number of measured steps, added up over ranks."""
         return sum(int(np.isin(row.number, self.measured).sum()) for row in self.ranks.values())
 
     @cached_property

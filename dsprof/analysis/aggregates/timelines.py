@@ -53,9 +53,9 @@ _KERNELS = {COMPUTE: "compute", COMMUNICATION: "communication kernels", COPY: "c
 
 
 class Drawn(Mapping[int, Mapping[int, StepDetail]]):
-    """Details by step and rank. Each rank's are packed until one is asked for: they are large.
+    """Details by step and rank. They are large: those of a rank are packed until a step is read.
 
-    Steps of which no rank was kept have none.
+    A step is empty if no rank that recorded it was kept.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Drawn(Mapping[int, Mapping[int, StepDetail]]):
         return cls({rank: Packed(own)}, frozenset(own))
 
     def beside(self, other: Drawn, ranks: Collection[int]) -> Drawn:
-        """Return the details of these ranks, of two disjoint sets of them."""
+        """Join the details of two disjoint sets of ranks, and keep those of `ranks`."""
         both = {**self._ranks, **other._ranks}
         kept = {rank: both[rank] for rank in both.keys() & {*ranks}}
         return Drawn(kept, self._numbers | other._numbers)

@@ -30,7 +30,7 @@ _MATRICES = (
 )
 
 _CELLS = 1 << 16
-"""Of what is worked out of matrices, so many are held at a time."""
+"""Cells of a matrix of one part: see `Matched.parts`."""
 
 _TWINS = {"blocked_from": "arrive", "blocked_until": "done"}
 """Columns that are equal where all calls are synchronous."""
@@ -100,7 +100,7 @@ class RankArrivals:
         return replace(self, rows=rows, strides={number: self.strides.get(number, 1)})
 
     def sharing(self, other: RankArrivals | None) -> RankArrivals:
-        """Return the same, in which columns that are equal to those of another rank are these."""
+        """Return the same arrivals; columns that are equal to those of another rank are shared."""
         if other is None:
             return self
         pairs = [(getattr(self.rows, f.name), getattr(other.rows, f.name)) for f in fields(Rows)]
@@ -146,7 +146,7 @@ class Matched:
         return replace(self, seq=self.seq[chosen], step=self.step[chosen], **columns)
 
     def parts(self) -> Iterator[Matched]:
-        """Yield some of the collectives after the other, whose matrices take 0.5 MB each."""
+        """Yield the collectives in parts, whose matrices take at most 0.5 MB each."""
         count = max(_CELLS // len(self.ranks), 1)
         for first in range(0, len(self.seq), count):
             some = slice(first, first + count)

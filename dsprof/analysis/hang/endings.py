@@ -52,7 +52,7 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
     """
     if _ended_well(endings):
         return Hang(FlightRecorders({}), (), ())
-    # The ranks of a group are often no neighbours, and each is asked for several times.
+    # Unpacked at once: ranks of a group are often far apart, and each is read several times.
     endings = Endings(dict(endings.ranks), endings.groups)
     flights = _flights(endings)
     states = [*group_states(flights), *_pair_states(endings)]
@@ -73,7 +73,7 @@ def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
 
 
 def _ended_well(endings: Endings) -> bool:
-    """Say whether all programs exited after as many calls as the others of their groups."""
+    """Say whether all programs exited cleanly, with equally many calls on all ranks of a group."""
     calls: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for ending in endings.ranks.values():
         trailer, views = ending.trailer, ending.groups

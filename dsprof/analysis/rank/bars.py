@@ -15,7 +15,7 @@ _MEGATRON = re.compile("_(MODEL_)?PARALLEL_GROUP")
 
 
 class Bar(NamedTuple):
-    """One rectangle, in ns of the run's time line; tuples, as many are sent to another process."""
+    """One rectangle, in ns of the run's time line. A tuple: many are sent between processes."""
 
     lane: str  # "activity", "phase", "communication", "copies", "stream" or "group" and its name
     kind: str

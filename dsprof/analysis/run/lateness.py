@@ -100,7 +100,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
 
 
 def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:
-    """Add columns of a matrix of these rows; `np.add.at` takes ten times as long."""
+    """Add `values` at these rows and columns, which may repeat; `np.add.at` is ten times slower."""
     order = np.argsort(columns, kind="stable")
     places, starts = np.unique(columns[order], return_index=True)
     sums[np.ix_(rows, places)] += np.add.reduceat(values[:, order], starts, axis=1)

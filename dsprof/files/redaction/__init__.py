@@ -349,7 +349,7 @@ def map_text(value: Any, change: Callable[[str], str]) -> Any:
         if type(value) is not str:  # a member of an enum
             return value
         new = change(value)
-        return value if new == value else new  # what holds the same object is not copied
+        return value if new == value else new  # the same object: what holds it is not copied
     if isinstance(value, dict):
         return {map_text(key, change): map_text(part, change) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

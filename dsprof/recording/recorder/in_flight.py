@@ -98,7 +98,7 @@ class InFlight:
 
     @property
     def works(self) -> dict[int, tuple[Any, Collective]]:
-        """Those in flight with their Work, by its identity. Get it anew after each call."""
+        """Collectives in flight and their Work, by its identity. Read this anew after a call."""
         return self.hot.works
 
     @property

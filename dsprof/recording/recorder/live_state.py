@@ -315,7 +315,7 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
 
 
 def _has_trace(folder: Path, header: Header) -> bool:
-    """Say whether a trace of a process is there: without a launcher, runs have the same key."""
+    """Say whether a folder has a trace of a process: without a launcher, all runs share a key."""
     from dsprof.trace.reader import read_header  # late: few processes die
 
     traces = traces_in(folder, f"trace*.rank{header.rank:05d}.json")

@@ -1,4 +1,4 @@
-"""Values of diagnoses: secrets are cut out at any depth, and what has none is not copied."""
+"""Values of diagnoses: secrets are cut out at any depth, and values without any are not copied."""
 
 from __future__ import annotations
 

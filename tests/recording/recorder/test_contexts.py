@@ -1,4 +1,4 @@
-"""On whose behalf a thread communicates is its own affair."""
+"""Each thread has its own context: on whose behalf it communicates."""
 
 from __future__ import annotations
 

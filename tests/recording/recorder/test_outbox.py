@@ -49,6 +49,6 @@ def test_a_record_that_is_put_back_is_the_oldest_again() -> None:
         records.appendleft(first)
         assert records.popleft() is first
     assert [record.start_ns for record in records] == list(range(200, 400))
-    for at in range(199, -1, -1):  # also where no room is left
+    for at in range(199, -1, -1):  # also when the queue has to grow
         records.appendleft(Phase(at, 0, 0))
     assert [record.start_ns for record in records] == list(range(400))

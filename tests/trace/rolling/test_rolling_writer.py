@@ -137,7 +137,7 @@ with run.running():
     ("lines", "step_ns"), [(2, STEP_NS), (7, STEP_NS), (13, STEP_NS), (13, 100_000)]
 )
 def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int, step_ns: int) -> None:
-    """The last one: of a span that is not over, not all sums of steps are still there."""
+    """In the last case, sums of steps are gone before their span is over."""
     command = [sys.executable, "-c", SCRIPT, tmp_path, str(step_ns)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
