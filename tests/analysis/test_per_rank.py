@@ -31,7 +31,7 @@ def test_ranks_come_in_their_order_whatever_order_they_were_joined_in():
     assert [*at_random(23).items()] == [(rank, f"rank {rank}") for rank in range(23)]
 
 
-def test_a_rank_that_is_absent_is_said_to_be():
+def test_an_absent_rank_is_not_found():
     facts = of(range(0, 40, 2))
     assert 6 in facts
     assert 7 not in facts

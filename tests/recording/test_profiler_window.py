@@ -124,7 +124,7 @@ def test_steps_that_are_over_are_noted(run: Run) -> None:
 
 
 @pytest.mark.parametrize("is_alarm", [True, False])
-def test_what_was_asked_for_first_is_not_lost_to_what_comes_later(run: Run, is_alarm: bool) -> None:
+def test_an_earlier_request_is_kept_when_another_one_comes(run: Run, is_alarm: bool) -> None:
     run.window.want(range(7, 9))
     run.window.want(range(1, 4), is_alarm=is_alarm)
     run.train(12)
@@ -135,7 +135,7 @@ def test_what_was_asked_for_first_is_not_lost_to_what_comes_later(run: Run, is_a
     ]
 
 
-def test_what_is_asked_for_replaces_what_waits_for_an_alarm(run: Run) -> None:
+def test_a_request_replaces_a_window_that_waits_for_an_alarm(run: Run) -> None:
     run.window.want(range(1, 8), is_alarm=True)
     run.window.want(range(5, 7))
     run.train(12)
@@ -146,7 +146,7 @@ def test_what_is_asked_for_replaces_what_waits_for_an_alarm(run: Run) -> None:
     ]
 
 
-def test_what_is_asked_for_follows_the_window_of_an_alarm(run: Run) -> None:
+def test_a_request_follows_the_open_window_of_an_alarm(run: Run) -> None:
     run.window.want(range(1, 5), is_alarm=True)
     run.train(2)
     run.window.want(range(3, 10))
@@ -157,7 +157,7 @@ def test_what_is_asked_for_follows_the_window_of_an_alarm(run: Run) -> None:
     assert run.notes == [f"torch.profiler ran from step {step} on" for step in (1, 6)]
 
 
-def test_an_alarm_does_not_replace_what_was_asked_for(run: Run) -> None:
+def test_an_alarm_does_not_replace_a_request(run: Run) -> None:
     run.window.want(range(1, 5))
     run.train(2)
     run.window.want(range(3, 10), is_alarm=True)

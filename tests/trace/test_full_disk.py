@@ -61,7 +61,7 @@ class Training:
         return self._run.close_started()
 
 
-def test_steps_of_a_full_disk_are_lost_and_later_ones_recorded(tmp_path: Path) -> None:
+def test_steps_are_lost_while_the_disk_is_full_and_recorded_afterwards(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 20_000)
     with disk.mounted():
         run = Training(tmp_path)
@@ -88,7 +88,7 @@ def test_steps_of_a_full_disk_are_lost_and_later_ones_recorded(tmp_path: Path) -
     assert warning == f"rank 0 cannot write to {tmp_path}: {FULL}. Steps are lost until it can"
 
 
-def test_each_time_that_a_disk_was_full_is_counted_once(tmp_path: Path) -> None:
+def test_each_outage_of_a_disk_is_counted_once(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 20_000)
     with disk.mounted():
         run = Training(tmp_path)
@@ -121,7 +121,7 @@ def test_a_trace_on_a_disk_that_stays_full_ends_with_a_trailer(tmp_path: Path) -
     assert note.text == f"the disk refused records of {lost}: {FULL}"
 
 
-def test_a_disk_that_does_not_take_the_first_line_is_told_of_at_once(tmp_path: Path) -> None:
+def test_a_disk_that_refuses_the_first_line_is_reported_at_once(tmp_path: Path) -> None:
     with SmallDisk(tmp_path, 10).mounted():
         run = Training(tmp_path)
         run.step_until(lambda: run.warnings)

@@ -442,7 +442,7 @@ def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path
     assert list(trace.collectives.is_open) == [False]
 
 
-def test_records_that_a_failing_disk_takes_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_records_that_a_disk_refuses_are_dropped_and_counted(tmp_path: Path) -> None:
     run = Run(tmp_path)
 
     def full(data: bytes, events: int) -> None:

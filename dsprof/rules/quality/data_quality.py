@@ -237,8 +237,8 @@ class DataQuality:
             Status.FAIL,
             f"The disk refused records of {lost} of {named(ranks)}: {worst.disk_error}. Figures "
             "cover the other steps.",
-            problem=f"{capitalised(lost)} are missing or incomplete: {worst.disk_error}",
-            fix="Free space on the disk that holds the traces",
+            problem=f"{capitalised(lost)} were lost: {worst.disk_error}",
+            fix="Free disk space for the traces",
             title="Steps are missing: the disk refused records",
             severity=Severity.MEDIUM,
             cause="The disk was full or failed. dsprof tried again at least once a minute.",

@@ -394,7 +394,7 @@ static PyObject *take(Lines *self, PyObject *args)
     PyObject *parts = taken(&sums, written >= 0);
     PyObject *lines = PyBytes_FromStringAndSize(self->buffer, text.at - self->buffer);
     PyObject *all = Py_BuildValue("NnLN", lines, count, sums.step, parts); /* NULL if a part is */
-    if (all != NULL && remove_first(records, count) < 0) /* last: no record is lost without memory */
+    if (all != NULL && remove_first(records, count) < 0) /* last: an error loses no record */
         Py_CLEAR(all);
     return all;
 }
