@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.writing import writer as module
+from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
 from tests.factories.small_disk import SmallDisk
 from tests.trace.test_writer import Run, collective, step_end
@@ -128,6 +130,11 @@ def test_a_disk_that_refuses_the_first_line_is_reported_at_once(tmp_path: Path) 
         assert run.warnings == [f"the trace in {tmp_path} ends early: OSError: [Errno 28] {FULL}"]
         assert list(tmp_path.iterdir()) == []
         run.writer.close(lambda: pytest.fail("there is no trace"))
+
+
+def test_a_single_lost_step_is_named() -> None:
+    outage = Outage(OSError(errno.ENOSPC, FULL), written=4, reached=5)
+    assert outage.text() == f"the disk refused records of step 5: {FULL}"
 
 
 def test_a_recording_without_end_outlives_a_full_disk(tmp_path: Path) -> None:

@@ -73,4 +73,5 @@ class Outage:
         if not self.lost:
             return f"the disk refused records: {self.why}"
         first, last = self.lost.start, self.lost.stop - 1
-        return f"the disk refused records of steps {first:,} to {last:,}: {self.why}"
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        return f"the disk refused records of {steps}: {self.why}"
