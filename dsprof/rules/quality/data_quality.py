@@ -233,10 +233,12 @@ class DataQuality:
         ranks, worst = [*refused], max(refused.values(), key=lambda one: one.lost_steps)
         most = "up to " if len(ranks) > 1 else ""
         lost = f"{most}{worst.lost_steps:,} of {plural(worst.steps, 'step')}"
+        if not worst.lost_steps:  # a program without steps, or in its first one
+            lost = f"{most}{plural(worst.dropped, 'record')}"
         yield self.meta.finding(
             Status.FAIL,
-            f"The disk refused records of {lost} of {named(ranks)}: {worst.disk_error}. Figures "
-            "cover the other steps.",
+            f"The disk refused {'records of ' * bool(worst.lost_steps)}{lost} of {named(ranks)}: "
+            f"{worst.disk_error}. Figures cover the rest.",
             problem=f"{capitalised(lost)} were lost: {worst.disk_error}",
             fix="Free disk space for the traces",
             title="Steps are missing: the disk refused records",

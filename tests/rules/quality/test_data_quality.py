@@ -67,9 +67,17 @@ def test_a_disk_that_was_full_is_named_and_not_blamed_on_the_writer():
     assert finding.ranks == (0, 1)
     assert finding.summary == (
         "The disk refused records of up to 1,200 of 1,500 steps of ranks 0-1: No space left on "
-        "device. Figures cover the other steps."
+        "device. Figures cover the rest."
     )
     assert "Free space" in finding.action
+
+
+def test_a_full_disk_is_named_where_there_are_no_steps():
+    [finding] = judged(RULE, *with_trailer(disk_error="Input/output error", dropped=90))
+    assert finding.summary == (
+        "The disk refused 90 records of rank 0: Input/output error. Figures cover the rest."
+    )
+    assert "0 of" not in finding.problem
 
 
 def test_many_missing_ranks_are_a_range():
