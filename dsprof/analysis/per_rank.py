@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -69,7 +70,7 @@ class PerRank(Mapping[int, T]):
         return iter(self._ranks)
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, int) and self._place(rank) is not None
+        return isinstance(rank, Integral) and self._place(int(rank)) is not None
 
     def __getitem__(self, rank: int) -> T:
         if rank in self._facts:

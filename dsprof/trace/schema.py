@@ -455,6 +455,12 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
     bins: Annotated[
         dict[int, int], "steps by time, bin n from 1.02^n ns to 1.02^(n+1) ns; from 300 s on"
     ] = {}
+    lost: Annotated[int, "steps in between that the disk refused"] = 0
+
+    @property
+    def end(self) -> int:
+        """The step after its last one."""
+        return self.first_step + self.steps + self.lost
 
     @property
     def span(self) -> tuple[int, int]:

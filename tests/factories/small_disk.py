@@ -32,3 +32,22 @@ class SmallDisk:
         if left <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return _pwrite(file, data[:left], at)
+
+
+class LargestFile:
+    """A file takes `most_bytes`; the system refuses more, as with RLIMIT_FSIZE."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+
+    @contextmanager
+    def mounted(self) -> Iterator[None]:
+        """Limit what is written to a file."""
+        with patch("os.pwrite", self._write):
+            yield
+
+    def _write(self, file: int, data: bytes, at: int) -> int:
+        left = self.most_bytes - at
+        if left <= 0:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return _pwrite(file, data[:left], at)

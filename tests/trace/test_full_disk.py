@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -16,7 +17,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.writing import writer as module
 from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
-from tests.factories.small_disk import SmallDisk
+from tests.factories.small_disk import LargestFile, SmallDisk
 from tests.trace.test_writer import Run, collective, step_end
 
 FULL = "No space left on device"
@@ -34,6 +35,7 @@ class Training:
 
     def __init__(self, folder: Path) -> None:
         self._run = Run(folder)
+        self.records, self.unfinished = self._run.records, self._run.unfinished
         self.writer = self._run.writer
         self.warnings: list[str] = []
         self.writer._source.warn = self.warnings.append
@@ -61,6 +63,14 @@ class Training:
 
     def close(self) -> RankTrace:
         return self._run.close_started()
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    for _ in range(20_000):
+        if happened():
+            return
+        time.sleep(0.001)
+    pytest.fail("it did not happen")
 
 
 def test_steps_are_lost_while_the_disk_is_full_and_recorded_afterwards(tmp_path: Path) -> None:
@@ -133,8 +143,86 @@ def test_a_disk_that_refuses_the_first_line_is_reported_at_once(tmp_path: Path) 
 
 
 def test_a_single_lost_step_is_named() -> None:
-    outage = Outage(OSError(errno.ENOSPC, FULL), written=4, reached=5)
+    outage = Outage(OSError(errno.ENOSPC, FULL), written=4, reached=5, whole_from=0, turns=1)
     assert outage.text() == f"the disk refused records of step 5: {FULL}"
+
+
+def test_a_step_of_which_a_part_was_refused_is_lost_as_a_whole(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, PLENTY_BYTES)
+    with disk.mounted():
+        run = Training(tmp_path)
+        for _ in range(3):
+            run.step()
+        wait_until(lambda: run.writer._written_step == 2)
+        disk.room_bytes = 0
+        run.records.append(collective(100, 3))
+        wait_until(lambda: run.writer.disk_error)
+        disk.room_bytes = PLENTY_BYTES
+        run.records.extend([collective(101, 3), step_end(3)])
+        run.steps = 4
+        run.step()
+        trace = run.close()
+    assert [step.step for step in trace.steps] == [0, 1, 2, 4]
+    assert (trace.collectives.step == 3).sum() == 0
+    assert run.writer.lost_steps == 1
+
+
+def test_what_hangs_after_a_full_disk_is_written(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 20_000)
+    probes: list[int] = []
+    with disk.mounted(), patch.object(module, "has_room", lambda *_: probes.append(1)):
+        run = Training(tmp_path)
+        run.step_until(lambda: run.writer.disk_error)
+        disk.room_bytes = PLENTY_BYTES
+        wait_until(lambda: probes)
+        run.unfinished.append(collective(10**6, run.steps, issue_ns=1, done_ns=0))
+        wait_until(lambda: run.writer._opened)
+        trace = run.close()
+    assert probes == [1]
+    assert 10**6 in trace.collectives.id
+
+
+def test_spans_of_a_killed_recording_count_each_step_once_after_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    disk = SmallDisk(tmp_path, 300_000)
+    run = FastMotion(tmp_path, 2_000_000)
+    with disk.mounted(), run.running():
+        while not run.writer.disk_error:
+            run.train(100)
+        run.train(500)
+        disk.room_bytes = PLENTY_BYTES
+        while not run.writer.lost_steps:
+            run.train(100)
+        run.train(700)
+    book = tmp_path / "trace.rank00000.json"
+    book.write_bytes(b"".join(book.read_bytes().splitlines(keepends=True)[:-2]))
+    trace = read_trace(book)
+    assert trace.trailer is None
+    summed = {
+        length_s: sum(one.steps for one in trace.rollups.values() if one.length_s == length_s)
+        for length_s in (10, 300, 3600)
+    }
+    assert summed == dict.fromkeys(summed, run.steps - run.writer.lost_steps)
+
+
+def test_a_tail_that_is_refused_beside_a_book_that_is_not_ends_nothing(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, 2_000_000)
+    sizes: list[int] = []
+    limited = LargestFile(50_000)
+    with limited.mounted(), run.running():
+        while not run.writer.disk_error:
+            run.train(100)
+        for _ in range(20):
+            run.train(100)
+            sizes.append(len(run.writer._tails._unwritten))
+        limited.most_bytes = PLENTY_BYTES
+        while not run.writer.lost_steps:
+            run.train(100)
+    assert max(sizes) == sizes[0]
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert len(trace.notes) == 1
+    assert trace.broken_lines == 0
 
 
 def test_a_recording_without_end_outlives_a_full_disk(tmp_path: Path) -> None:

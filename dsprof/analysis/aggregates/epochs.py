@@ -153,7 +153,7 @@ def _summed_up(trace: RankTrace) -> EpochSpan:
     first, last = min(spans, key=_BEGIN), max(spans, key=_BEGIN)
     if first.first_step not in known:
         ends.append((first.first_step, max(first.begin_s * _SECOND_NS, start_ns)))
-    if (newest := last.first_step + last.steps - 1) not in known:
+    if (newest := last.end - 1) not in known:
         ended_ns = max(last.begin_s * _SECOND_NS, start_ns) + last.total_ns
         ends.append((newest, min(ended_ns, (last.begin_s + last.length_s) * _SECOND_NS)))
     if not ends:

@@ -98,7 +98,7 @@ class History(Aggregate):
         return cls(
             {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
             _longest(spans[SPANS_S[0]], share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
-            max((one.first_step + one.steps for one in trace.rollups.values()), default=0),
+            max((one.end for one in trace.rollups.values()), default=0),
             len(trace.steps) if trace.rollups else 0,
             {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
         )

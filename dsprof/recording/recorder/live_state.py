@@ -62,6 +62,7 @@ from dsprof.trace.dumps.state_file import (
     state_name,
 )
 from dsprof.trace.host_folders import traces_in
+from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
 
@@ -316,10 +317,8 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
 
 def _has_trace(folder: Path, header: Header) -> bool:
     """Say whether a folder has a trace of a process: without a launcher, all runs share a key."""
-    from dsprof.trace.reader import read_header  # late: few processes die
-
     traces = traces_in(folder, f"trace*.rank{header.rank:05d}.json")
-    return any(read_header(path).pid == header.pid for path in traces)
+    return any(found.pid == header.pid for found in filter(None, map(header_of, traces)))
 
 
 def keep_state(path: Path, copy: Path) -> None:

@@ -89,7 +89,7 @@ def _recordings(folder: Path, rank: int) -> list[Path]:
     names = os.listdir(folder) if folder.is_dir() else []
     found = ((folder / name, _BOOK.fullmatch(name)) for name in names)
     books = [path for path, name in found if name and int(name[2]) == rank and _is_mine(path)]
-    headers = ((book, _header_of(book)) for book in books)
+    headers = ((book, header_of(book)) for book in books)
     return [book for book, one in headers if one and one.rank == rank and is_rolling(one)]
 
 
@@ -111,7 +111,8 @@ def _size(archive: Path, folder: Path, rank: int) -> int:
     return sum(path.lstat().st_size for path in (archive, *parts) if _is_mine(path))
 
 
-def _header_of(book: Path) -> Header | None:
+def header_of(book: Path) -> Header | None:
+    """Return the header of a trace; None if it cannot be read."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         with book.open("rb") as file:
             line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
@@ -122,7 +123,7 @@ def _header_of(book: Path) -> Header | None:
 
 def _is_over(book: Path, locks: ExitStack) -> bool:
     """Say whether the process of a recording has ended; keep it locked then."""
-    header = _header_of(book)
+    header = header_of(book)
     file = os.open(book, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     locks.callback(os.close, file)
     is_here = header is not None and header.boot_id == boot_id() != ""
@@ -176,7 +177,7 @@ def _files_of(book: Path) -> list[Path]:
 
 def _state_of(book: Path) -> Path:
     """Return where the copy of the state of a killed process is."""
-    header = _header_of(book)
+    header = header_of(book)
     pid = header.pid if header else 0
     return shared_folder(book) / kept_name(header.rank if header else 0, pid)
 

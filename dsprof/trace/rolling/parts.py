@@ -22,7 +22,7 @@ from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
 from dsprof.trace.source import is_readable
-from dsprof.trace.writing.disk import append, give_up_lines, past_standard_files
+from dsprof.trace.writing.disk import append, give_up_lines, has_room, past_standard_files
 
 TAILS = (".tail0", ".tail1")
 KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
@@ -139,6 +139,14 @@ class Tails:
             append(self._newest, bytes(self._unwritten), self._size - len(self._unwritten))
             self._unwritten.clear()
 
+    def try_room(self) -> None:
+        """Check that the disk takes more.
+
+        Raises:
+            OSError: it does not.
+        """
+        has_room(self._newest, self._size - len(self._unwritten))
+
     def give_up_lines(self) -> bytes:
         """Remove the last lines to make room on the disk; return them."""
         written = give_up_lines(self._newest, self._size - len(self._unwritten))
@@ -165,9 +173,9 @@ class Tails:
     def _begin_next(self) -> None:
         self.flush()
         first = self._begin(self.segment + 1)
+        os.ftruncate(self._files[(self.segment + 1) % len(self._files)], 0)
         self.segment += 1
         self._size = 0
-        os.ftruncate(self._newest, 0)
         self._put(first)
 
     def _attempt(self, act: Callable[[], None]) -> None:
@@ -247,7 +255,8 @@ class Packed:
         """Append a block of some steps, whose first is its number; several may have the same."""
         data, number = _member(lines, steps), steps.start
         if self._size + len(data) > self._limit:
-            self._shrink(self._limit // 2)
+            with suppress(OSError):  # no room for a copy: the new block is left out
+                self._shrink(self._limit // 2)
         if self._size + len(data) > self._limit:
             return
         append(self._file, data, self._size)

@@ -73,7 +73,7 @@ def short(span: RollUp) -> RollUp:
     return RollUp(
         span.begin_s, span.length_s, span.first_step, span.steps, span.total_ns, span.fastest_ns,
         span.slowest_ns, span.slowest_step, span.blocked_ns, span.stalled_ns, span.calls,
-        span.nbytes, span.rss_bytes, span.device_bytes,
+        span.nbytes, span.rss_bytes, span.device_bytes, lost=span.lost,
     )  # fmt: skip
 
 
@@ -84,6 +84,7 @@ def add_step(span: RollUp, step: StepTotals) -> None:
         span.fastest_ns = duration_ns
     if duration_ns > span.slowest_ns:
         span.slowest_ns, span.slowest_step = duration_ns, step.step
+    span.lost += max(step.step - span.end, 0)
     span.steps += 1
     span.total_ns += duration_ns
     span.stalled_ns += step.stalled_ns
@@ -101,6 +102,7 @@ def merge(span: RollUp, other: RollUp) -> None:
     span.fastest_ns = min(span.fastest_ns or other.fastest_ns, other.fastest_ns)
     if other.slowest_ns > span.slowest_ns:
         span.slowest_ns, span.slowest_step = other.slowest_ns, other.slowest_step
+    span.lost += other.lost + max(other.first_step - span.end, 0)
     span.steps += other.steps
     span.total_ns += other.total_ns
     span.blocked_ns += other.blocked_ns
@@ -149,24 +151,24 @@ def complete(
             whole = (length_s, at_s // length_s * length_s)
             if known_s == of_s:
                 longer = found.setdefault(whole, RollUp(whole[1], length_s, span.first_step))
-                if span.first_step >= longer.first_step + longer.steps:
+                if span.first_step >= longer.end:
                     merge(longer, _in_full(span, totals))
     return found
 
 
 def end_of(spans: Iterable[RollUp], length_s: int) -> int:
     """Return the first step after all spans of a length."""
-    return max((one.first_step + one.steps for one in spans if one.length_s == length_s), default=0)
+    return max((one.end for one in spans if one.length_s == length_s), default=0)
 
 
 def _in_full(span: RollUp, totals: Mapping[int, StepTotals]) -> RollUp:
     """Return a span with what short ones lack, if the sums of all its steps are known."""
-    if span.steps > len(totals):
+    if max(span.steps, span.lost) > len(totals):
         return span
-    steps = [totals.get(span.first_step + at) for at in range(span.steps)]
+    steps = [totals[step] for step in range(span.first_step, span.end) if step in totals]
+    if len(steps) < span.steps:
+        return span
     full = RollUp(span.begin_s, span.length_s, span.first_step)
-    for step in steps:
-        if step is None:
-            return span
-        add_step(full, step)
+    for one in steps:
+        add_step(full, one)
     return full

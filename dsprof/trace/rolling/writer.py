@@ -296,12 +296,24 @@ class RollingWriter(TraceWriter):
     def _last_written(self) -> int:
         return self._step  # lines that the disk refuses are kept in memory
 
+    @property
+    def _whole_from(self) -> int:
+        return 0  # only what waits in the queue is lost
+
+    def _lose_in_hand(self) -> None:
+        self._in_hand = 0
+
+    def _try_room(self) -> None:
+        super()._try_room()
+        if self._tails is not None:
+            self._tails.try_room()
+
     def _give_up_lines(self) -> bytes:
         if self._tails is None:
             return b""
         lines = self._tails.give_up_lines()
-        with suppress(OSError):  # sums need less room
-            self._end_sums()
+        with suppress(OSError):  # spans need little room
+            self._end_spans()
         return lines
 
     def _of(self, step: int) -> _Details:
@@ -323,6 +335,7 @@ class RollingWriter(TraceWriter):
             self._write_records()
             self._in_hand = 0
             self._flush()
+        self._enter([])
         self.cpu_ns = time.thread_time_ns()
 
     def _write_records(self) -> None:
@@ -359,7 +372,7 @@ class RollingWriter(TraceWriter):
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:
-            self._enter(self._define(self._source.prepare_late()))
+            self._undescribed += self._define(self._source.prepare_late())
         self._step = record.step
         sample = self._look_at_memory(record)
         details.end(record, sample)
@@ -390,15 +403,17 @@ class RollingWriter(TraceWriter):
 
     def _write_sums(self) -> None:
         """Write the sums of spans and of steps, together."""
-        if over := self._over:
-            first = min(span.first_step for span in over)
-            last = max(span.first_step + span.steps for span in over)
-            self._over = []
-            self._write_batch(self._series, range(first, last), over)
+        self._write_spans()
         if sums := self._sums:
             self._sums = []
             steps = range(sums[0].step, sums[-1].step + 1)
             self._write_batch(self._step_lines, steps, sums)
+
+    def _write_spans(self) -> None:
+        if over := self._over:
+            steps = range(min(span.first_step for span in over), max(span.end for span in over))
+            self._over = []
+            self._write_batch(self._series, steps, over)
 
     def _write_batch(
         self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]
@@ -431,11 +446,10 @@ class RollingWriter(TraceWriter):
             if details is not None and (step := details.step) is not None:
                 self._keep(wanted.kept(number, self.interest.times(step.end_ns - step.start_ns)))
 
-    def _end_sums(self) -> None:
+    def _end_spans(self) -> None:
         self._over += self._rollups.end()
-        self._write_sums()
+        self._write_spans()
         self._series.pack()
-        self._step_lines.pack()
 
     def _finish(self) -> None:
         self._drain()
@@ -443,7 +457,8 @@ class RollingWriter(TraceWriter):
             return
         self._write(self._last_lines())
         self._judge_before(self._step + 1)
-        self._end_sums()
+        self._end_spans()
+        self._step_lines.pack()
         self._flush()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()

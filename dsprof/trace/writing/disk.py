@@ -63,7 +63,7 @@ def has_room(file: int, size_bytes: int) -> None:
     Raises:
         OSError: it cannot.
     """
-    append(file, bytes(_SEARCHED_BYTES), size_bytes)
+    append(file, os.urandom(_SEARCHED_BYTES), size_bytes)  # zeros may take no room
     os.ftruncate(file, size_bytes)
 
 

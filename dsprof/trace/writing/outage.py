@@ -13,34 +13,37 @@ _STEP_LINE = re.compile(rb'"cat":"step","args":\{"step":(\d+)')
 
 
 class Outage:
-    """Step `written` is the last one on disk, and step `reached` the last one that had ended."""
+    """What is lost since the disk refused data."""
 
-    def __init__(self, error: OSError, written: int, reached: int) -> None:
+    def __init__(
+        self, error: OSError, written: int, reached: int, whole_from: int, turns: int
+    ) -> None:
+        """Step `written` is the last one on disk, and step `reached` the last one that had ended.
+
+        Of steps before `whole_from` a part may be lost. The first wait is of so many `turns`.
+        """
         self.why = error.strerror or type(error).__name__
-        self.lost = range(written + 1, reached + 1)
-        self._whole_from = self.lost.stop
-        self._turns = self._left = 1
+        self.lost = range(written + 1, max(written, reached) + 1)
+        self.has_room = False  # again: only the rest of a step that is not whole is dropped
+        self.turns = self._left = turns
+        self._ended = reached
+        self._whole_from = max(whole_from, self.lost.stop)
 
     def is_due(self) -> bool:
         """Say whether to try again: after 1, 2, 4, ..., 128 turns of the writer; 128 are 51 s."""
         self._left -= 1
-        if self._left:
+        if self._left > 0:
             return False
-        self._turns = self._left = min(self._turns * 2, _MOST_TURNS)
+        self.turns = self._left = min(self.turns * 2, _MOST_TURNS)
         return True
-
-    def try_soon(self) -> None:
-        """Try again in the next turn."""
-        self._turns = self._left = 1
 
     def lose(self, records: deque[Record], show: Callable[[Record], None]) -> int:
         """Take out all records and show them; return how many."""
         count = 0
         while records:
             record = records.popleft()
-            show(record)
             self._whole_from = max(self._whole_from, record.step + 1)
-            self._count(record)
+            self._drop(record, show)
             count += 1
         return count
 
@@ -49,11 +52,11 @@ class Outage:
         count = 0
         while records:
             record = records.popleft()
-            if record.step >= self._whole_from or record.step < 0:
+            is_outside = record.step < 0 and self._ended >= self._whole_from - 1
+            if record.step >= self._whole_from or is_outside:
                 records.appendleft(record)
                 break
-            show(record)
-            self._count(record)
+            self._drop(record, show)
             count += 1
         return count
 
@@ -64,8 +67,10 @@ class Outage:
             self.lost = range(min(step, self.lost.start), max(step + 1, self.lost.stop))
         return lines.count(b"\n")
 
-    def _count(self, record: Record) -> None:
+    def _drop(self, record: Record, show: Callable[[Record], None]) -> None:
+        show(record)
         if isinstance(record, Step):
+            self._ended = max(self._ended, record.step)
             self.lost = range(self.lost.start, max(self.lost.stop, record.step + 1))
 
     def text(self) -> str:

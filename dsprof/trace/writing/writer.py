@@ -53,6 +53,7 @@ MEMORY_EVERY_NS = 1_000_000_000
 """Steps within so long share one look at memory: in between two it takes 0.2 ms of cold code."""
 
 _SHORTEST_WAIT_S = 0.05
+_MOST_NOTES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,10 @@ class TraceWriter:
         self._at_bytes = 0  # in the file, its first line included
         self._undescribed: list[Line] = []  # to be written before the next records
         self._written_step = self._last_lost = -1
+        self._taken_step = -1
         self._outage: Outage | None = None
+        self._outages = 0  # that have ended
+        self._turns = 1  # before the next one tries to write again
         self._index = IndexBuilder(header.started_monotonic_ns)
         self._first_number = 0
         self._file = -1
@@ -261,8 +265,12 @@ class TraceWriter:
         try:
             if self._outage is None or self._resume(self._outage):
                 self._drain()
+                self._turns = 1
+            if self._outage is None or self._outage.has_room:
                 self._write_open()
                 self._show_life()
+            else:
+                self._source.unfinished()  # which lets go of what is complete
         except OSError as error:
             self._suffer(error)
 
@@ -276,6 +284,7 @@ class TraceWriter:
             self._suffer(error)
         if self._outage is not None and not self._given_up:
             self.dropped += self._outage.lose_lines(self._give_up_lines())
+            self._undescribed = []  # of what is lost
             self._end_outage(self._outage)
             self._describe([])
             self._write_trailer()
@@ -283,14 +292,24 @@ class TraceWriter:
     def _suffer(self, error: OSError) -> None:
         """Begin an outage or continue it: drop the records that wait."""
         if self._outage is None:
-            self._outage = Outage(error, max(self._last_written, self._last_lost), self._step)
+            written = max(self._last_written, self._last_lost)
+            self._outage = Outage(error, written, self._step, self._whole_from, self._turns)
             if not self.disk_error:
                 where = f"rank {self._header.rank} cannot write to {self._folder}"
                 self._source.warn(f"{where}: {self._outage.why}. Steps are lost until it can")
             self.disk_error = self._outage.why
+        self._outage.has_room = False
+        self._lose_in_hand()
+        self._lose(self._outage)
+
+    def _lose_in_hand(self) -> None:
         self.dropped += self._in_hand
         self._in_hand = 0
-        self._lose(self._outage)
+
+    @property
+    def _whole_from(self) -> int:
+        """The first step of which nothing was taken out that may be lost."""
+        return self._taken_step + 1
 
     @property
     def _last_written(self) -> int:
@@ -314,22 +333,29 @@ class TraceWriter:
         Raises:
             OSError: the disk refuses data.
         """
-        if not is_last and not outage.is_due():
-            self._lose(outage)
-            return False
-        has_room(self._file, self._at_bytes)
+        if not outage.has_room:
+            if not is_last and not outage.is_due():
+                self._lose(outage)
+                return False
+            self._try_room()
+            outage.has_room = True
         records = self._source.records
         self.dropped += outage.skip(records, self._show)
         if not records and not is_last:
-            outage.try_soon()
             return False
         self._end_outage(outage)
         return True
 
+    def _try_room(self) -> None:
+        has_room(self._file, self._at_bytes)
+
     def _end_outage(self, outage: Outage) -> None:
         self.lost_steps += len(outage.lost)
         self._last_lost = outage.lost.stop - 1
-        self._undescribed += self._define([Note(outage.text())])
+        self._turns = outage.turns
+        self._outages += 1
+        if self._outages <= _MOST_NOTES:
+            self._undescribed += self._define([Note(outage.text())])
         self._outage = None
 
     def _give_up_lines(self) -> bytes:
@@ -368,6 +394,7 @@ class TraceWriter:
                 self._index.mark(self._at_bytes, step, self._ended_ns)
             if self._index.is_due(self._at_bytes):
                 self._write_index()
+        self._describe([])
         self.cpu_ns = time.thread_time_ns()
 
     def _write_chunk(self) -> int:
@@ -401,6 +428,7 @@ class TraceWriter:
             if in_c:
                 written = in_c.take(records, min(left, most_at_once), is_of_one_step)
             _, count, step, sums = written
+            self._taken_step = max(self._taken_step, step)
             self._in_hand += count or 1
             left -= count or 1
             if count:
@@ -409,6 +437,7 @@ class TraceWriter:
                 yield written
             else:
                 record = records.popleft()
+                self._taken_step = max(self._taken_step, record.step)
                 if is_asked:
                     last_step.take(record)
                 yield record
@@ -454,7 +483,7 @@ class TraceWriter:
 
     def _end_step(self, record: Step) -> list[Line]:
         if self._step < 0:
-            self._describe(self._define(self._source.prepare_late()))
+            self._undescribed += self._define(self._source.prepare_late())
         self._step = record.step
         self._ended_ns = record.end_ns
         self.counted_only_steps += not self._is_kept(record.step)
@@ -487,8 +516,8 @@ class TraceWriter:
             for record in unfinished
             if now - record.issue_ns > self._open_after_ns(record) and record.id not in self._opened
         ]
-        self._opened.update(record.id for record in late)
         self._write([self._lines.open_collective(record) for record in late])
+        self._opened.update(record.id for record in late)
 
     def _show_life(self) -> None:
         """Write every few seconds, while nothing else happens: so a hang shows in a killed run."""

@@ -147,7 +147,11 @@ static int begin(const Wrapper *self, int kind)
 
 static int end(const Wrapper *self)
 {
-    return become(self->hot, (Context *)state_of(self)->outer);
+    PyObject *outer = state_of(self)->outer;
+    if (Py_TYPE(outer) == context_type)
+        return become(self->hot, (Context *)outer);
+    PyErr_SetString(PyExc_TypeError, "a fetch began on behalf of no Context");
+    return -1;
 }
 
 /* Record a prefetch that was submitted, or a fetch that was waited for. */

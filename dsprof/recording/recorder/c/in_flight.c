@@ -87,34 +87,40 @@ static int displace(Hot *hot, PyObject *record)
     return add_record(hot, record);
 }
 
-/* Add a call to the table of calls in flight. */
-static int enter(Hot *hot, PyObject *work, PyObject *call)
+/* Enter a call into the table of those in flight; with `is_last`, the one in the slot. */
+static int enter(Hot *hot, PyObject *work, PyObject *call, int is_last)
 {
+    Py_INCREF(work);
+    Py_INCREF(call);
     PyObject *key = PyLong_FromVoidPtr(work), *entry = PyTuple_Pack(2, work, call);
     int failed = key == NULL || entry == NULL;
-    PyObject *known = failed ? NULL : popped(hot->works, key);
-    if (known != NULL) {
-        failed = displace(hot, PyTuple_GetItem(known, 1)) < 0;
-        Py_DECREF(known);
+    /* Making these may collect garbage, whose finalizers may wait for the call in the slot. */
+    int is_there = !is_last || hot->work == work;
+    if (!failed && is_there) {
+        PyObject *known = popped(hot->works, key);
+        failed = PyErr_Occurred() || PyDict_SetItem(hot->works, key, entry) < 0;
+        if (known != NULL) {
+            failed = failed || displace(hot, PyTuple_GetItem(known, 1)) < 0;
+            Py_DECREF(known);
+        }
     }
-    failed = failed || PyErr_Occurred() || PyDict_SetItem(hot->works, key, entry) < 0;
+    if (is_last && hot->work == work) {
+        hot->work = hot->call = NULL;
+        Py_DECREF(work);
+        Py_DECREF(call);
+    }
     Py_XDECREF(key);
     Py_XDECREF(entry);
+    Py_DECREF(work);
+    Py_DECREF(call);
     return failed ? -1 : 0;
 }
 
-/* Add the call that was issued last to the table, unless it was waited for. Do this before any
-   look into the table. */
+/* Enter the call that was issued last, unless that was waited for. Whoever looks into the table
+   does so first. */
 int settle(Hot *hot)
 {
-    PyObject *work = hot->work, *call = hot->call;
-    if (work == NULL)
-        return 0;
-    hot->work = hot->call = NULL;
-    int failed = enter(hot, work, call);
-    Py_DECREF(work);
-    Py_DECREF(call);
-    return failed;
+    return hot->work == NULL ? 0 : enter(hot, hot->work, hot->call, 1);
 }
 
 /* Keep a call in flight where its wait will find it. Most calls are waited for before another is
@@ -124,7 +130,7 @@ int follow(Hot *hot, PyObject *work, Call *call)
     if (settle(hot) < 0)
         return -1;
     if (PyDict_Size(hot->works) != 0)
-        return enter(hot, work, (PyObject *)call);
+        return enter(hot, work, (PyObject *)call, 0);
     hot->work = held(work);
     hot->call = held((PyObject *)call);
     return 0;
