@@ -193,6 +193,7 @@ _MARKS = (b"\x1f\x8b\x08\x04", 24, b"ds", 20)
 _TAIL = struct.Struct("<II")
 _MOST_MEMBERS = 1 << 20
 _NUMBER_BITS = 63
+_MOST_PASSED = 1023
 
 
 def _member(lines: bytes, steps: range) -> bytes:
@@ -250,13 +251,13 @@ class Packed:
         self._members: list[_Member] = []
         self._numbers: set[int] = set()
         self._size = 0
+        self._passed = self._passing = 0  # blocks, since there was no room to shrink
 
     def add(self, steps: range, worth: tuple[float, ...], lines: bytes) -> None:
         """Append a block of some steps, whose first is its number; several may have the same."""
         data, number = _member(lines, steps), steps.start
         if self._size + len(data) > self._limit:
-            with suppress(OSError):  # no room for a copy: the new block is left out
-                self._shrink(self._limit // 2)
+            self._shrink_if_there_is_room(self._limit // 2)
         if self._size + len(data) > self._limit:
             return
         append(self._file, data, self._size)
@@ -279,6 +280,20 @@ class Packed:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+    def _shrink_if_there_is_room(self, most_bytes: int) -> None:
+        """Shrink the file. Where there is no room for the copy, new blocks are left out.
+
+        Each failure doubles the number of blocks that pass before it is tried again.
+        """
+        if self._passing:
+            self._passing -= 1
+            return
+        try:
+            self._shrink(most_bytes)
+            self._passed = 0
+        except OSError:
+            self._passed = self._passing = min(2 * self._passed + 1, _MOST_PASSED)
 
     def _shrink(self, most_bytes: int) -> None:
         """Replace the file, as a whole, by one with its worthiest blocks."""
