@@ -270,7 +270,7 @@ class TraceWriter:
                 self._write_open()
                 self._show_life()
             else:
-                self._source.unfinished()  # which lets go of what is complete
+                self._source.unfinished()  # which forgets what is complete
         except OSError as error:
             self._suffer(error)
 
