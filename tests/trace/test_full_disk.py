@@ -158,6 +158,7 @@ def test_a_step_of_which_a_part_was_refused_is_lost_as_a_whole(tmp_path: Path) -
         run.records.append(collective(100, 3))
         wait_until(lambda: run.writer.disk_error)
         disk.room_bytes = PLENTY_BYTES
+        wait_until(lambda: run.writer._outage.has_room)
         run.records.extend([collective(101, 3), step_end(3)])
         run.steps = 4
         run.step()
