@@ -15,7 +15,7 @@ _pwrite = os.pwrite
 
 
 class SmallDisk:
-    """Files of a folder take at most `room_bytes` in total; the system refuses further data."""
+    """The files of a folder take `room_bytes` together: what is beyond is refused by the system."""
 
     def __init__(self, folder: Path, room_bytes: int) -> None:
         self._folder = folder
@@ -23,31 +23,22 @@ class SmallDisk:
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
-        """Limit what is written to the folder."""
+        """Limit what is written."""
         with patch("os.pwrite", self._write):
             yield
 
+    def _left_bytes(self, at: int) -> int:
+        return self.room_bytes - size_of(self._folder)
+
     def _write(self, file: int, data: bytes, at: int) -> int:
-        left = self.room_bytes - size_of(self._folder)
+        left = self._left_bytes(at)
         if left <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return _pwrite(file, data[:left], at)
 
 
-class LargestFile:
-    """A file takes `most_bytes`; the system refuses more, as with RLIMIT_FSIZE."""
+class SmallFiles(SmallDisk):
+    """Each file takes `room_bytes`, as with a limit on the size of files."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        """Limit what is written to a file."""
-        with patch("os.pwrite", self._write):
-            yield
-
-    def _write(self, file: int, data: bytes, at: int) -> int:
-        left = self.most_bytes - at
-        if left <= 0:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return _pwrite(file, data[:left], at)
+    def _left_bytes(self, at: int) -> int:
+        return self.room_bytes - at

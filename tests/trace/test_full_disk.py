@@ -17,7 +17,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.writing import writer as module
 from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
-from tests.factories.small_disk import LargestFile, SmallDisk
+from tests.factories.small_disk import SmallDisk, SmallFiles
 from tests.trace.test_writer import Run, collective, step_end
 
 FULL = "No space left on device"
@@ -183,11 +183,10 @@ def test_what_hangs_after_a_full_disk_is_written(tmp_path: Path) -> None:
     assert 10**6 in trace.collectives.id
 
 
-def test_spans_of_a_killed_recording_count_each_step_once_after_a_full_disk(
-    tmp_path: Path,
-) -> None:
-    disk = SmallDisk(tmp_path, 300_000)
-    run = FastMotion(tmp_path, 2_000_000)
+def outlive(folder: Path, steps: int) -> FastMotion:
+    """Train without end on a disk that gets full, and so many steps after it has room again."""
+    disk = SmallDisk(folder, 300_000)
+    run = FastMotion(folder, 2_000_000)
     with disk.mounted(), run.running():
         while not run.writer.disk_error:
             run.train(100)
@@ -195,7 +194,14 @@ def test_spans_of_a_killed_recording_count_each_step_once_after_a_full_disk(
         disk.room_bytes = PLENTY_BYTES
         while not run.writer.lost_steps:
             run.train(100)
-        run.train(700)
+        run.train(steps)
+    return run
+
+
+def test_spans_of_a_killed_recording_count_each_step_once_after_a_full_disk(
+    tmp_path: Path,
+) -> None:
+    run = outlive(tmp_path, 700)
     book = tmp_path / "trace.rank00000.json"
     book.write_bytes(b"".join(book.read_bytes().splitlines(keepends=True)[:-2]))
     trace = read_trace(book)
@@ -210,14 +216,14 @@ def test_spans_of_a_killed_recording_count_each_step_once_after_a_full_disk(
 def test_a_tail_that_is_refused_beside_a_book_that_is_not_ends_nothing(tmp_path: Path) -> None:
     run = FastMotion(tmp_path, 2_000_000)
     sizes: list[int] = []
-    limited = LargestFile(50_000)
+    limited = SmallFiles(tmp_path, 50_000)
     with limited.mounted(), run.running():
         while not run.writer.disk_error:
             run.train(100)
         for _ in range(20):
             run.train(100)
             sizes.append(len(run.writer._tails._unwritten))
-        limited.most_bytes = PLENTY_BYTES
+        limited.room_bytes = PLENTY_BYTES
         while not run.writer.lost_steps:
             run.train(100)
     assert max(sizes) == sizes[0]
@@ -227,16 +233,7 @@ def test_a_tail_that_is_refused_beside_a_book_that_is_not_ends_nothing(tmp_path:
 
 
 def test_a_recording_without_end_outlives_a_full_disk(tmp_path: Path) -> None:
-    disk = SmallDisk(tmp_path, 300_000)
-    run = FastMotion(tmp_path, 2_000_000)
-    with disk.mounted(), run.running():
-        while not run.writer.disk_error:
-            run.train(100)
-        run.train(500)
-        disk.room_bytes = PLENTY_BYTES
-        while not run.writer.lost_steps:
-            run.train(100)
-        run.train(3000)
+    run = outlive(tmp_path, 3000)
     assert run.writer.error is None
     trace = read_trace(tmp_path / "trace.rank00000.json")
     assert trace.broken_lines == 0

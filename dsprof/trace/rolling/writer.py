@@ -253,12 +253,12 @@ class RollingWriter(TraceWriter):
     def _write(self, lines: list[Line]) -> None:
         """Write lines that are of no step: to the book until there are tails."""
         if self._tails is None:
-            self._enter(lines)
+            self._describe(lines)
         else:
             self._write_piece(self._outside, lines)
             self._flush()
 
-    def _enter(self, lines: list[Line]) -> None:
+    def _describe(self, lines: list[Line]) -> None:
         """Write to the book, which is never shortened."""
         self._undescribed += lines
         if not self._undescribed:
@@ -272,9 +272,6 @@ class RollingWriter(TraceWriter):
             self._book_left_bytes -= len(data)
             self.events += count
         self._undescribed = []
-
-    def _describe(self, lines: list[Line]) -> None:
-        self._enter(lines)
 
     def _write_piece(self, details: _Details, lines: list[Line]) -> None:
         """Write lines of one step to the tails, and remember where they are."""
@@ -327,15 +324,15 @@ class RollingWriter(TraceWriter):
         definitions, records = self._source.definitions, self._source.records
         if records:
             self._silence.broken(time.perf_counter_ns())
-        self._enter([])
+        self._describe([])
         while (definitions or records or self.wanted) and not self._given_up:
             if self.wanted:
                 self._look_back(self.wanted.popleft())
-            self._enter(self._define(definitions.popleft() for _ in range(len(definitions))))
+            self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
             self._write_records()
             self._in_hand = 0
             self._flush()
-        self._enter([])
+        self._describe([])
         self.cpu_ns = time.thread_time_ns()
 
     def _write_records(self) -> None:

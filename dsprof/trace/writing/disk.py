@@ -9,6 +9,7 @@ from pathlib import Path
 
 _ROOM_BYTES = 1 << 14
 _SEARCHED_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 
 
 def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int, Path]:
@@ -63,7 +64,7 @@ def has_room(file: int, size_bytes: int) -> None:
     Raises:
         OSError: it cannot.
     """
-    append(file, os.urandom(_SEARCHED_BYTES), size_bytes)  # zeros may take no room
+    append(file, os.urandom(_PROBE_BYTES), size_bytes)  # zeros may take no room
     os.ftruncate(file, size_bytes)
 
 
