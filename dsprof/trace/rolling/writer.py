@@ -192,7 +192,7 @@ class RollingWriter(TraceWriter):
         self._before = before
         self.interest = Interest()
         self.alarms = Alarms()
-        # What ranks agreed to keep, also past steps; after a failure of the disk nothing takes it.
+        # What ranks agreed to keep, also past steps. If the writer fails, nothing takes it.
         self.wanted: deque[Captured] = deque(maxlen=_MOST_WANTED)
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
