@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -67,6 +67,30 @@ class RankSteps:
     def hidden(self) -> BoolArray:
         """Steps that do not show compute, copies and idle."""
         return self.counted if self.profiled is None else self.counted | ~self.profiled
+
+
+class SameSteps(Mapping[int, RankSteps]):
+    """Some ranks, each with the same steps only. Their rows are made when they are read."""
+
+    def __init__(
+        self, rows: Mapping[int, RankSteps], ranks: Sequence[int], numbers: IntArray
+    ) -> None:
+        """Choose ranks, ascending, and steps that each of them has."""
+        self._rows, self._ranks, self._numbers = rows, dict.fromkeys(ranks), numbers
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)
+
+    def __getitem__(self, rank: int) -> RankSteps:
+        if rank not in self._ranks:
+            raise KeyError(rank)
+        row = self._rows[rank]
+        same = row.of(self._numbers)
+        left_out = len(row.number) - len(same.number)
+        return replace(same, recorded=row.recorded - left_out) if left_out else row
 
 
 @dataclass(frozen=True, slots=True)

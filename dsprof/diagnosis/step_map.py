@@ -214,15 +214,16 @@ def _delayed(
 
 def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]:
     """Find the steps that take far longer than their neighbours, the slowest of each block."""
-    numbers = [number for block in blocks for number in block]
-    lengths = np.array([steps.parts[number].total_ns for number in numbers], np.float64)
-    usual = steps.fair or numbers
-    usual_ns = float(np.median([steps.parts[number].total_ns for number in usual]))
+    parts = steps.throughout.parts
+    numbers = [number for block in blocks for number in block if number in parts]
+    lengths = np.array([parts[number].total_ns for number in numbers], np.float64)
+    usual = steps.throughout.fair or numbers
+    usual_ns = float(np.median([parts[number].total_ns for number in usual])) if usual else 0.0
     is_slow = dict(zip(numbers, slow_places(lengths, _SLOW_SHARE).tolist(), strict=True))
     for block in blocks:
-        if slow := [number for number in block if is_slow[number]]:
-            worst = max(slow, key=lambda number: steps.parts[number].total_ns)
-            times = steps.parts[worst].total_ns / usual_ns
+        if slow := [number for number in block if is_slow.get(number)]:
+            worst = max(slow, key=lambda number: parts[number].total_ns)
+            times = parts[worst].total_ns / usual_ns
             yield _Found("outlier", worst, f"Step {worst} takes {times:.1f} times the median")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import median
 
@@ -26,7 +27,7 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
     if not rows:
         return None
     lengths = np.array([row.total_ns for row in rows], np.float64)
-    early = unsettled(lengths)
+    early = _early(steps)
     total_ns, mean_ns = round(median(lengths[early:].tolist())), round(lengths.mean())
     found = model.TypicalStep(
         parts=_split(rows[early:], total_ns),
@@ -39,6 +40,13 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
         settles = f"settles from {duration(found.unsettled_ns)} by step {found.settled_from}"
         found.statistic = f"median of {plural(found.steps, 'settled step')}; {settles}"
     return found
+
+
+def _early(steps: Steps) -> int:
+    """Return before how many of the measured steps the run has settled, by the same ranks."""
+    same = steps.throughout
+    early = unsettled(np.array([same.parts[n].total_ns for n in same.measured], np.float64))
+    return bisect_left(steps.measured, same.measured[early]) if early else 0
 
 
 def _median_of(count: int) -> str:

@@ -76,6 +76,21 @@ def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
     ]
 
 
+def test_a_rank_that_stops_recording_early_neither_settles_a_run_nor_marks_its_steps() -> None:
+    """Its steps are longer: without it the mean over the ranks is shorter."""
+    steady = [paced(rank, [100.0] * 40) for rank in range(2)]
+    longer = paced(2, [500.0] * 9)
+    made = diagnosed(*steady, longer)
+    assert made.steps.typical is not None
+    assert made.steps.typical.settled_from is None
+    assert [one.kind for one in made.step_map.marks if one.kind != "straggler"] == []
+    total = made.steps.total
+    assert (total.fastest_total_ns, total.slowest_total_ns) == (38 * 100 * MS, 38 * 100 * MS)
+    settling = diagnosed(*(paced(rank, SETTLING) for rank in range(2)), longer)
+    assert settling.steps.typical is not None
+    assert settling.steps.typical.settled_from == 5
+
+
 def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     lengths = [100, 100, *[100] * 10, *[300] * 2]
     typical = diagnosed(*(paced(rank, lengths) for rank in (0, 1))).steps.typical

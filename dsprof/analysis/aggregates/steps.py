@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -44,7 +44,7 @@ from dsprof.analysis.rank.steps import (
     recorded_steps,
     warmup_steps,
 )
-from dsprof.analysis.step_rows import Parts, RankSteps, means
+from dsprof.analysis.step_rows import Parts, RankSteps, SameSteps, means
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import CounterRow
@@ -52,13 +52,16 @@ from dsprof.trace.schema import CounterRow
 _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""
 
+_SLACK = 0.1
+"""Of the steps of most ranks: so many a rank may lack at each end and still count throughout."""
+
 
 @dataclass(frozen=True)
 class Steps(Aggregate):
     """The steps of all ranks."""
 
-    ranks: PerRank[RankSteps]
-    longest: PerRank[RankSteps]  # beside these: in no mean, total or share
+    ranks: Mapping[int, RankSteps]
+    longest: Mapping[int, RankSteps]  # beside these: in no mean, total or share
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Steps:
@@ -147,6 +150,30 @@ class Steps(Aggregate):
         return [self.even] if self.even == self.newest else [self.even, self.newest]
 
     @cached_property
+    def throughout(self) -> Steps:
+        """The steps that the same ranks recorded: the mean over others would change with the set.
+
+        Ranks that begin later or end earlier than most are left out, and steps that one of the rest
+        lacks. Empty where less than half the ranks are left.
+        """
+        ends = {rank: row.number[[0, -1]] for rank, row in self.ranks.items() if len(row.number)}
+        if not ends:
+            return self
+        first, last = np.median([*ends.values()], axis=0)
+        slack = _SLACK * (last - first)
+        chosen = [
+            rank
+            for rank, (begin, end) in ends.items()
+            if begin <= first + slack and end >= last - slack
+        ]
+        if 2 * len(chosen) < len(ends):
+            chosen = []
+        common = _common(self.ranks[rank].number for rank in chosen)
+        if len(chosen) == len(self.ranks) and len(common) == len(self.numbers):
+            return self
+        return Steps(SameSteps(self.ranks, chosen, common), {})
+
+    @cached_property
     def counted(self) -> list[int]:
         """The steps that are not in full detail on every rank that recorded them, ascending."""
         return sorted({int(n) for rank in self.ranks.values() for n in rank.number[rank.counted]})
@@ -174,9 +201,13 @@ class Steps(Aggregate):
 
     @cached_property
     def total(self) -> Parts:
-        """The sum over the measured steps; the extremes are of the sums of single ranks."""
+        """The sum over the measured steps; the extremes are of ranks that have all of them."""
         chosen = [self.parts[number] for number in self.measured]
-        spent = {rank: ns for rank, ns in self.measured_ns.items() if ns}
+        spent = {
+            rank: self.measured_ns[rank]
+            for rank, row in self.ranks.items()
+            if len(chosen) and np.isin(self.measured, row.number).all()
+        }
         most = max(spent.values(), default=0)
         return Parts(
             total_ns=sum(part.total_ns for part in chosen),
@@ -328,6 +359,15 @@ def _from_counters(trace: RankTrace, number: Array, of: Callable[[CounterRow], i
     column = np.zeros(len(number), np.int64)
     column[place[found]] = told[found]
     return column
+
+
+def _common(columns: Iterable[Array]) -> Array:
+    """Return the steps that are in all columns."""
+    found: Array | None = None
+    for column in columns:
+        if found is None or not np.array_equal(found, column):
+            found = column if found is None else np.intersect1d(found, column, assume_unique=True)
+    return np.zeros(0, np.int64) if found is None else found
 
 
 def _sum_or_none(values: list[int | None]) -> int | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats
+from dsprof.findings.wording import named
 from dsprof.trace.columns import BoolArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
@@ -18,7 +19,7 @@ _WORK = ("micro_steps", "calls", "nbytes")
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """Steps in columns, mean over the ranks; a part not measurable in each step is absent.
+    """Steps in columns, mean over the same ranks; a part not measurable in each step is absent.
 
     `own_ns` is the time of each rank without waits, -1 in steps that do not show it.
     """
@@ -29,6 +30,13 @@ class StepColumns:
     work: dict[str, Floats]
     own_ns: dict[int, Floats]
     forwards: Floats | None  # None where a step does not show them
+    left_out: tuple[int, ...] = ()  # ranks that did not record all of these steps
+
+    @property
+    def ranks(self) -> str:
+        """The ranks compared, in a sentence."""
+        but = f" but {named(self.left_out)}" if self.left_out else ""
+        return f"all ranks{but}"
 
     def growth(self, one: BoolArray, other: BoolArray) -> dict[str, float]:
         """Return by how much the median of each part is more in steps `other` than in `one`."""
@@ -53,8 +61,9 @@ class StepColumns:
         return tuple(found) if len(found) < len(self.own_ns) else ()
 
 
-def step_columns(steps: Steps, numbers: Sequence[int]) -> StepColumns:
-    """Return these steps as columns."""
+def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
+    """Return these steps as columns; they are of those that the same ranks recorded."""
+    steps = whole.throughout
     rows = [steps.parts[number] for number in numbers]
     parts = {}
     for name in PARTS:
@@ -66,7 +75,8 @@ def step_columns(steps: Steps, numbers: Sequence[int]) -> StepColumns:
     total = np.array([row.total_ns for row in rows], np.float64)
     passes = [row.forwards for row in rows]
     forwards = None if None in passes else np.array(passes, np.float64)
-    return StepColumns(number, total, parts, work, _own_ns(steps, numbers), forwards)
+    left_out = tuple(rank for rank in whole.ranks if rank not in steps.ranks)
+    return StepColumns(number, total, parts, work, _own_ns(steps, numbers), forwards, left_out)
 
 
 def _own_ns(steps: Steps, numbers: Sequence[int]) -> dict[int, Floats]:

@@ -18,7 +18,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import growing_part, part_columns
+from dsprof.rules.steps.step_parts import growing_part, part_columns, too_few
 
 _ROWS = 16
 _SURE = 10
@@ -60,11 +60,11 @@ class PeriodicSlowStep:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the period, what it costs, and the part of the step where it falls."""
-        columns = step_columns(run[Steps], run[Steps].newest)
+        columns = step_columns(run[Steps], run[Steps].throughout.newest)
         times = columns.total_ns
         busy = busy_spans(run[History])
         if len(times) < thresholds.steps and not busy:
-            yield self.meta.too_few(len(times), thresholds.steps)
+            yield too_few(self.meta, run[Steps], len(times), thresholds.steps)
             return
         slow = slow_places(times, thresholds.slow_share)
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
@@ -200,7 +200,9 @@ class PeriodicSlowStep:
         )
         holds_up = bool(ranks) or (part == "compute_ns" and not evaluates)
         fault = holds_up and share >= thresholds.fail_share
-        cause, action = _EVALUATION if evaluates and not ranks else _why(part, ranks)
+        cause, action = (
+            _evaluation(columns) if evaluates and not ranks else _why(columns, part, ranks)
+        )
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
@@ -216,10 +218,11 @@ class PeriodicSlowStep:
         )
 
 
-_EVALUATION = (
-    "More forwards run in these steps than in others, on all ranks: an evaluation.",
-    "If it costs too much, evaluate less often, on fewer samples, or in a separate job.",
-)
+def _evaluation(columns: StepColumns) -> tuple[str, str]:
+    return (
+        f"More forwards run in these steps than in others, on {columns.ranks}: an evaluation.",
+        "If it costs too much, evaluate less often, on fewer samples, or in a separate job.",
+    )
 
 
 def _search(who: str) -> str:
@@ -229,32 +232,33 @@ def _search(who: str) -> str:
     )
 
 
-def _why(part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
+def _why(columns: StepColumns, part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
     """Return cause and action by where the time falls."""
     if ranks:
         return (
-            f"The extra time is on {named(ranks)}; the others wait in their collectives.",
+            f"The extra time is on {named(ranks)}"
+            f"{'; the others wait in their collectives' * (not columns.left_out)}.",
             f"Find what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",
         )
     if part == "compute_ns":
         return (
-            "The extra time is in forward, backward or optimizer step, on all ranks: Python's "
-            "garbage "
-            "collector, an emptied allocator cache, or work that the model does every N steps.",
+            f"The extra time is in forward, backward or optimizer step, on {columns.ranks}: "
+            "Python's garbage collector, an emptied allocator cache, or work that the model does "
+            "every N steps.",
             "Try gc.freeze() after the first steps and gc.disable(), and call gc.collect() on all "
             "ranks in the same step; if that changes nothing, inspect those steps in the timeline.",
         )
     if part == "other_ns":
         return (
-            "The extra time is outside forward, backward and step, on all ranks: a checkpoint, an "
-            "evaluation, the end of an epoch of the data loader.",
+            f"The extra time is outside forward, backward and step, on {columns.ranks}: a "
+            "checkpoint, an evaluation, the end of an epoch of the data loader.",
             "If it is a checkpoint, write it in the background or less often; if it is the data "
             "loader, keep its workers (persistent_workers=True).",
         )
     if part == "exposed_ns":
         return (
-            "The extra time is exposed communication, on all ranks.",
+            f"The extra time is exposed communication, on {columns.ranks}.",
             "Inspect the collectives of these steps in the timeline.",
         )
     return "The slower part of the step is unknown.", "Inspect these steps in the timeline."

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.step_columns import StepColumns
+from dsprof.findings.finding import Finding
+from dsprof.rules.rule import RuleMeta
 
 PARTS = {
     "compute_ns": "forward, backward and optimizer step",
@@ -27,3 +30,10 @@ def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> 
     """Return the part that explains most of a growth of `whole_ns`; "" if less than `share`."""
     part = max(growth, key=lambda name: growth[name], default="")
     return part if part and growth[part] >= share * whole_ns else ""
+
+
+def too_few(meta: RuleMeta, steps: Steps, found: int, needed: int) -> Finding:
+    """Return the finding that so few steps of the same ranks decide nothing."""
+    if steps.ranks and not steps.throughout.ranks:
+        return meta.unknown("Fewer than half of the ranks recorded the same steps.")
+    return meta.too_few(found, needed)

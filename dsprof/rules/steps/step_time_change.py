@@ -15,7 +15,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
 
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
@@ -54,15 +54,16 @@ class StepTimeChange:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the step, and what got longer from there on."""
         steps = run[Steps]
-        most = max(map(len, steps.series))
+        series = steps.throughout.series
+        most = max(map(len, series))
         if most < thresholds.steps:
-            yield self.meta.too_few(most, thresholds.steps)
+            yield too_few(self.meta, steps, most, thresholds.steps)
             return
-        for numbers in steps.series:
+        for numbers in series:
             columns = step_columns(steps, numbers)
             change = change_of(columns.total_ns)
             if change is not None and _is_level(change, len(numbers), thresholds):
-                at = _first(steps, columns, change)
+                at = _first(steps.throughout, columns, change)
                 yield self._finding(run[Run], columns, change, at, thresholds)
                 return
 
@@ -152,11 +153,14 @@ def _cause(
     ranks = columns.ranks_behind(~after, after, more_ns / 2)
     part = growing_part(columns.growth(~after, after), more_ns, thresholds.part_share)
     unchanged = "The work per step did not change."
-    if ranks and not run.missing_ranks:
-        return f"{unchanged} Only {named(ranks)} got slower; the others wait.", ranks
+    if ranks:
+        is_known = not (columns.left_out or run.missing_ranks)
+        others = "the others wait" if is_known else "other ranks that did are unknown"
+        who = f"Only {named(ranks)}" if is_known else named(ranks).capitalize()
+        return f"{unchanged} {who} got slower; {others}.", ranks
     if not part:
         return f"{unchanged} The slower part is unknown.", ()
-    return f"{unchanged} The slower part is {PARTS[part]}, on all ranks.", ()
+    return f"{unchanged} The slower part is {PARTS[part]}, on {columns.ranks}.", ()
 
 
 def _on(ranks: tuple[int, ...]) -> str:

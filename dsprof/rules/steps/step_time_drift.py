@@ -21,7 +21,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
 
 _PART_OF_THE_LINE = 0.375
 """From the first quarter to the last, three quarters of the line are gone; half of these."""
@@ -58,11 +58,12 @@ class StepTimeDrift:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Say by how much steps grow, and which part of them."""
         steps = run[Steps]
-        most = max(map(len, steps.series))
+        series = steps.throughout.series
+        most = max(map(len, series))
         if most < thresholds.steps:
-            yield self.meta.too_few(most, thresholds.steps)
+            yield too_few(self.meta, steps, most, thresholds.steps)
             return
-        for numbers in steps.series:
+        for numbers in series:
             columns = step_columns(steps, numbers)
             drift = drift_of(columns.total_ns)
             if drift is not None and _grows(columns.total_ns, drift, thresholds):
@@ -91,14 +92,15 @@ class StepTimeDrift:
             )
         part = growing_part(columns.growth(first, last), more_ns, thresholds.part_share)
         ranks = columns.ranks_behind(first, last, more_ns * _PART_OF_THE_LINE)
-        where = f"only {named(ranks)}; the others wait" if ranks else "all ranks"
+        only = named(ranks) if columns.left_out else f"only {named(ranks)}; the others wait"
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=(
                 f"The work per step did not change. The growing part is "
-                f"{PARTS[part] if part and not ranks else 'work on the rank itself'}, on {where}."
+                f"{PARTS[part] if part and not ranks else 'work on the rank itself'}, on "
+                f"{only if ranks else columns.ranks}."
             )
             if part or ranks
             else "The work per step did not change. The growing part is unknown.",

@@ -13,21 +13,27 @@ def columns(*first: int) -> StepColumns:
     for trace, number in zip(traces, first, strict=True):
         trace.steps = [step for step in trace.steps if step.step >= number]
     steps = summary(*traces)[Steps]
-    return step_columns(steps, steps.even)
+    return step_columns(steps, steps.throughout.even)
 
 
-def test_own_time_is_that_without_waits_and_absent_in_steps_not_recorded():
-    found = columns(0, 12)
+def test_own_time_is_that_without_waits():
+    found = columns(0, 0)
     assert found.number.tolist() == list(range(2, 20))
-    assert found.own_ns[0].tolist() == [95 * MS] * 18
-    assert found.own_ns[1].tolist() == [-1] * 10 + [95 * MS] * 8
+    assert {rank: own.tolist() for rank, own in found.own_ns.items()} == dict.fromkeys(
+        (0, 1), [95 * MS] * 18
+    )
 
 
-def test_a_rank_that_begins_to_record_does_not_get_slower():
+def test_ranks_that_begin_later_than_most_are_left_out():
     found = columns(0, 12)
-    for change in (12, 14):
-        after = found.number >= change
-        assert found.ranks_behind(~after, after, MS) == ()
+    assert (len(found.number), [*found.own_ns], found.left_out) == (18, [0], (1,))
+    assert found.ranks == "all ranks but rank 1"
+
+
+def test_steps_are_those_that_each_rank_has():
+    found = columns(0, 1, 0)
+    assert found.number.tolist() == list(range(3, 20))
+    assert (found.left_out, found.ranks) == ((), "all ranks")
 
 
 def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():

@@ -116,6 +116,47 @@ def test_a_rank_that_gets_slower_is_named_and_not_those_that_wait() -> None:
     assert finding.fix == "Check what happened at step 30 on rank 0"
 
 
+def partial(trace: RankTrace, kept: range) -> RankTrace:
+    """A rank whose record holds only some steps."""
+    trace.steps = [one for one in trace.steps if one.step in kept]
+    return trace
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+@pytest.mark.parametrize("kept", [range(30), range(30, 60), range(2, 9)])
+def test_a_rank_recorded_for_a_part_of_the_run_changes_no_pace(rule: Rule, kept: range) -> None:
+    """Its own steps are longer, so the mean over the ranks that are there changes with it."""
+    slower = partial(rank(2, computing=lambda n: 90), kept)
+    assert said(rule, *ranks(), slower).status is Status.PASS
+
+
+def test_pace_changes_if_it_does_so_on_the_ranks_recorded_throughout() -> None:
+    slow, other = rank(0, computing=from_step(30, 40)), rank(1, waiting=from_step(30, 40))
+    gone = partial(rank(2), range(20))
+    finding = said(step_time_change.RULE, slow, other, gone)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert "Rank 0 got slower; other ranks that did are unknown." in finding.cause
+    finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)), gone)
+    assert "on all ranks but rank 2." in finding.cause
+    assert (
+        "on all ranks but rank 2."
+        in said(step_time_drift.RULE, *ranks(computing=lambda n: n), gone).cause
+    )
+    assert (
+        "on all ranks but rank 2:"
+        in said(periodic_slow_step.RULE, *ranks(computing=every(5, 60)), gone).cause
+    )
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
+def test_of_ranks_that_relieve_each_other_nothing_is_said(rule: Rule) -> None:
+    early = [partial(rank(n, computing=lambda n: 90), range(30)) for n in range(2)]
+    late = [partial(rank(n), range(30, 60)) for n in range(2, 4)]
+    finding = said(rule, *early, *late)
+    assert finding.status is Status.UNKNOWN
+    assert finding.summary == "Fewer than half of the ranks recorded the same steps."
+
+
 def test_other_work_is_information() -> None:
     longer = ranks(computing=from_step(30, 40), calls=from_step(30, 3))
     finding = said(step_time_change.RULE, *longer)
