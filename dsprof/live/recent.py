@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -31,6 +32,8 @@ from dsprof.trace.rank_trace import RankTrace
 _CELLS = 1 << 16
 """Kept of ranks x steps: 256 steps of 256 ranks."""
 _MOST_STEPS, _LEAST_STEPS = 240, 16
+_THROUGHOUT = 0.9
+"""Of the recent steps: so many a rank has that is compared over time."""
 
 
 @dataclass(slots=True)
@@ -107,8 +110,18 @@ class RecentSteps:
         return [self.steps[n][rank] for n in self.measured if rank in self.steps[n]]
 
     def trend(self) -> float | None:
-        """Return how much longer the newer half of the steps is than the older half, as a share."""
-        lengths = self.lengths_ns
+        """Return how much longer the newer half of the steps is than the older half, as a share.
+
+        Of the ranks with nearly all of them: without some, the mean over ranks is another.
+        """
+        steps = [self.steps[number] for number in self.measured]
+        counts = Counter(rank for step in steps for rank in step)
+        same = {rank for rank, count in counts.items() if count >= _THROUGHOUT * len(steps)}
+        if 2 * len(same) < len(counts):
+            return None
+        lengths = [
+            fmean(step[rank].total_ns for rank in same) for step in steps if same <= step.keys()
+        ]
         half = len(lengths) // 2
         if half < _LEAST_STEPS // 2:
             return None

@@ -256,6 +256,21 @@ def test_steps_without_length_have_no_trend(tmp_path: Path, watched: Watched) ->
     assert watched.now().trend is None
 
 
+@pytest.mark.parametrize(("steps", "trend"), [(16, 0), (37, 0.5)])
+def test_a_rank_that_ends_changes_no_trend(
+    tmp_path: Path, watched: Watched, steps: int, trend: float
+) -> None:
+    """Steps of rank 1 take 100 ms, those of rank 0 take 50 ms and change only if the trend says."""
+    ends = [50 * n + 50 * trend * max(n - 20, 0) for n in range(41)]
+    first = [LINES["step"](args=make.step(n, ends[n], ends[n + 1])) for n in range(40)]
+    second = [LINES["step"](args=make.step(n, 100 * n, 100 * n + 100)) for n in range(steps)]
+    grow(tmp_path, 0, encode(first)[2:])
+    grow(tmp_path, 1, encode([*second, TRAILER])[2:])
+    watched.look()
+    watched.judge.close()
+    assert watched.now().trend == pytest.approx(trend and 25 / 150, abs=0.001)
+
+
 def test_a_run_in_which_no_step_ends_is_stalled(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
