@@ -109,6 +109,7 @@ class Parts:
     nbytes: int | None  # of these; None where the size of one is not known
     forwards: int | None = None  # of the rank with most; counted steps do not show them
     idle_ns: int | None = None
+    ranks: int = 0  # that recorded this step; 0 in a sum
 
     @property
     def other_ns(self) -> int:
@@ -167,6 +168,7 @@ class _Sums:
             "fastest_ns": self._fastest,
             "slowest_ns": self._slowest,
             "calls": self._calls // count,
+            "ranks": self._ranks,
         }
         columns |= {name: column.tolist() for name, column in numbers.items()}
         rows = zip(self._number.tolist(), *columns.values(), strict=True)

@@ -124,6 +124,7 @@ class StepParts(_Part):
     is_counted: bool = False  # collectives are only in counters, on one rank at least
     calls: int = 0  # collectives on the wire of one rank, counted ones included
     bytes: int | None = None  # of these; None where the size of one is not known
+    ranks: int | None = None  # that recorded the step
 
 
 class TypicalStep(_Part):

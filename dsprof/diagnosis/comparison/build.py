@@ -14,6 +14,7 @@ from dsprof.diagnosis.comparison.traffic import kind_changes, operation_changes
 from dsprof.diagnosis.comparison.verdict import summary, verdict
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Finding, Severity, Status, worst
+from dsprof.findings.wording import listed
 
 
 def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comparison:
@@ -72,12 +73,20 @@ def unlike(before: Diagnosis, after: Diagnosis) -> Iterator[str]:
     """Name what makes the steps of two runs different work; what is not known is not named."""
     for name, first, second in (
         ("ranks", before.run.world_size, after.run.world_size),
+        ("recorded ranks", *_recorded(before, after)),
         ("device", before.run.device, after.run.device),
         ("parameters of the model", before.run.parameters, after.run.parameters),
         ("batch of a step", *_batches(before, after)),
     ):
         if first and second and first != second:
             yield f"{name}: {_text(first)} before, {_text(second)} after"
+
+
+def _recorded(before: Diagnosis, after: Diagnosis) -> tuple[str, str]:
+    """Return the ranks whose mean the steps are, if both worlds have as many."""
+    if before.run.world_size != after.run.world_size:
+        return "", ""
+    return listed(before.run.ranks), listed(after.run.ranks)
 
 
 def _batches(before: Diagnosis, after: Diagnosis) -> tuple[Any, Any]:

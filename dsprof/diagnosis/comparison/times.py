@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, mode
 
 from dsprof.diagnosis.comparison.model import Judgement, TimeChange
 from dsprof.diagnosis.comparison.noise import LEAST_STEPS, Interval, difference
@@ -21,7 +21,7 @@ def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iter
     """Compare each part that a run has measured; runs that are `unlike` are not judged."""
     first, second = _measured(before), _measured(after)
     tolerance = TOLERANCE * abs(median([row.total_ns for row in first] or [0]))
-    obstacle = "the runs are not comparable" if unlike else _too_short(first, second)
+    obstacle = _obstacle(first, second, unlike)
     for part in PARTS:
         old, new = _samples(first, part), _samples(second, part)
         if old or new:
@@ -29,10 +29,26 @@ def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iter
 
 
 def _measured(diagnosis: Diagnosis) -> list[StepParts]:
-    """Return the steps of which the report shows the median: those after the run has settled."""
+    """Return the steps of which the report shows the median: those after the run has settled.
+
+    Where ranks come or go, only the steps that the usual number of them recorded: the mean over
+    others is another.
+    """
     typical = diagnosis.steps.typical
     first = (typical.settled_from if typical else None) or 0
-    return [row for row in diagnosis.steps.rows if row.is_measured and (row.step or 0) >= first]
+    rows = [row for row in diagnosis.steps.rows if row.is_measured and (row.step or 0) >= first]
+    usual = mode(row.ranks for row in rows) if rows else None
+    return [row for row in rows if row.ranks == usual]
+
+
+def _obstacle(first: list[StepParts], second: list[StepParts], unlike: list[str]) -> str:
+    """Return why the runs are not judged; "" where they are."""
+    if unlike:
+        return "the runs are not comparable"
+    old, new = (next((row.ranks for row in rows if row.ranks), None) for rows in (first, second))
+    if old and new and old != new:
+        return f"the steps are of {plural(old, 'rank')} before, of {plural(new, 'rank')} after"
+    return _too_short(first, second)
 
 
 def _too_short(first: list[StepParts], second: list[StepParts]) -> str:

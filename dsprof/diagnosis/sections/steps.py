@@ -164,6 +164,7 @@ def _parts(
         is_counted=is_counted,
         calls=part.calls,
         bytes=part.nbytes,
+        ranks=part.ranks or None,
     )
 
 

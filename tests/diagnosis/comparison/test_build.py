@@ -62,6 +62,35 @@ def test_a_run_does_not_differ_from_itself() -> None:
     assert "configuration, environment and versions are the same." in made.summary
 
 
+def of_ranks(made: Diagnosis, ranks: int, steps: slice, factor: float) -> Diagnosis:
+    """The run with steps of so many ranks, which are longer or shorter in the mean."""
+    for row in made.steps.rows[steps]:
+        row.ranks, row.total_ns = ranks, round(row.total_ns * factor)
+    return made
+
+
+def test_steps_that_a_rank_did_not_record_are_not_compared() -> None:
+    """Rank 1 is slower, and recorded no steps at the end: without it the mean is shorter."""
+    before, after = (of_ranks(run(), 2, slice(None), 1) for _ in range(2))
+    total = times(compared(before, of_ranks(after, 1, slice(22, None), 0.7)))["total"]
+    assert total.judgement in ("same", "inconclusive")
+    assert total.after_ns == pytest.approx(total.before_ns, rel=0.01)
+
+
+def test_steps_of_more_ranks_are_not_judged() -> None:
+    before, after = of_ranks(run(), 2, slice(None), 1), of_ranks(run(), 1, slice(10, None), 0.7)
+    made = compared(before, after)
+    assert times(made)["total"].judgement == "not compared"
+    why = "the steps are of 2 ranks before, of 1 rank after"
+    assert made.verdict == f"Step times not compared: {why}"
+
+
+def test_runs_of_which_other_ranks_were_recorded_are_not_comparable() -> None:
+    info = run().run
+    other = run(run=msgspec.structs.replace(info, ranks=info.ranks[1:]))
+    assert compared(run(), other).unlike == ["recorded ranks: 0-1 before, 1 after"]
+
+
 def test_where_noise_hides_a_change_the_verdict_names_the_smallest_that_would_show() -> None:
     shaken = run()
     for row in shaken.steps.rows[20:]:
