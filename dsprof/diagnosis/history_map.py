@@ -78,7 +78,7 @@ def _steps(found: Mapping[int, RankSpans], begins: Cells) -> Iterator[tuple[int,
     for spans in found.values():
         place = np.searchsorted(begins, spans.begin_s)
         first[place] = np.minimum(first[place], spans.first_step)
-        last[place] = np.maximum(last[place], spans.first_step + spans.steps - 1)
+        last[place] = np.maximum(last[place], spans.last_step)
     yield from zip(first.tolist(), last.tolist(), strict=True)
 
 

@@ -27,6 +27,7 @@ class RankSpans:
     length_s: int
     begin_s: IntArray
     first_step: IntArray
+    last_step: IntArray  # steps in between may be lost
     steps: IntArray
     total_ns: IntArray
     waited_ns: IntArray
@@ -39,7 +40,8 @@ class RankSpans:
         starts = np.flatnonzero(np.diff(begin_s, prepend=begin_s[:1] - 1))
         columns = (self.steps, self.total_ns, self.waited_ns)
         sums = (np.add.reduceat(column, starts) for column in columns)
-        return RankSpans(length_s, begin_s[starts], self.first_step[starts], *sums)
+        ends = self.last_step[np.append(starts[1:], len(begin_s)) - 1]
+        return RankSpans(length_s, begin_s[starts], self.first_step[starts], ends, *sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,12 @@ def _bounded(spans: RankSpans) -> RankSpans:
 
 def _columns(length_s: int, found: Iterable[RollUp]) -> RankSpans:
     rows = sorted(
-        (one.begin_s, one.first_step, one.steps, one.total_ns, one.waited_ns) for one in found
+        (one.begin_s, one.first_step, one.end - 1, one.steps, one.total_ns, one.waited_ns)
+        for one in found
     )
-    begin_s, first_step, steps, *times = np.array(rows, np.int64).T.copy()
-    return RankSpans(length_s, shared(begin_s), shared(first_step), shared(steps), *times)
+    begin_s, first_step, last_step, steps, *times = np.array(rows, np.int64).T.copy()
+    alike = (shared(column) for column in (begin_s, first_step, last_step, steps))
+    return RankSpans(length_s, *alike, *times)
 
 
 AGGREGATE = RankTimes

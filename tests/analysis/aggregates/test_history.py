@@ -221,6 +221,18 @@ def test_a_month_of_hours_is_bounded() -> None:
     assert spans.steps.tolist() == [86_400] * 30
 
 
+def test_the_map_names_the_last_step_of_a_span_in_which_the_disk_refused_some() -> None:
+    spans = [RollUp(at, 10, at, 6, 6 * SECOND_NS, lost=4) for at in range(0, 600, 10)]
+    trace = rank_trace(0)
+    trace.rollups = {one.span: one for one in spans}
+    assert diagnosis_of(summary(trace), {}).history.map.steps == [
+        (n, n + 9) for n in range(0, 600, 10)
+    ]
+    longer = spans_of(trace).coarser(300)
+    assert longer.first_step.tolist() == [0, 300]
+    assert (longer.last_step.tolist(), longer.steps.tolist()) == ([299, 599], [180, 180])
+
+
 def test_the_map_of_the_whole_run_shows_the_rank_that_stands_out() -> None:
     run = summary(*(at_pace(rank, range(1200, 1260)) for rank in range(3)))
     found = diagnosis_of(run, {}).history.map
