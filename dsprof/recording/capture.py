@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +34,7 @@ from dsprof.trace.rolling.capture import (
     announced,
     asked,
     decoded,
+    forget_announced,
 )
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Header
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 _TICK_S = 1.0
 _FAR_TICKS = 5
 """The first rank of a node looks this often, in ticks, for what other nodes agreed on."""
+
+_TOLD_S = 2 * _FAR_TICKS * _TICK_S
+"""After so long all nodes have seen an announcement in the folder."""
 
 _AHEAD_S = 10
 _LEAST_AHEAD = 5
@@ -85,7 +90,8 @@ class Capture:
         run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
         self._near = memory / f"{run}-capture.state" if memory else None
         self._leads = header.local_rank <= 0 or self._near is None
-        self._is_alone = count(os.environ.get("LOCAL_WORLD_SIZE", "")) == header.world_size
+        near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", ""))
+        self._is_alone = header.world_size in (near_ranks, 1)
         self._connection: Any = None
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
@@ -112,7 +118,10 @@ class Capture:
         self._end.set()
         if self._signal is not None:
             self._signal.close()
-        if self._leads and self._near is not None:
+        if not self._leads:
+            return
+        forget_announced(self._folder, time.time() - _TOLD_S)
+        if self._near is not None:
             with suppress(OSError):
                 self._near.unlink(missing_ok=True)
 
@@ -230,7 +239,8 @@ class Capture:
         """Replace the last announcement by a proposal, unless that is news here."""
         store, data = self._store(), msgspec.json.encode(proposal)
         if store is None:
-            announce(self._folder, proposal)
+            if not self._is_alone:
+                announce(self._folder, proposal)
             return data
         last = bytes(store.compare_set(self._key, "", data.decode()))
         told = decoded(last)
@@ -241,5 +251,5 @@ class Capture:
     def _announced(self) -> bytes:
         store = self._store()
         if store is None:
-            return announced(self._folder)
+            return announced(self._folder, self._started_s)
         return bytes(store.get(self._key)) if store.check([self._key]) else b""

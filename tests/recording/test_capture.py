@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -161,6 +163,47 @@ def test_nodes_without_a_store_learn_of_it_from_the_folder(
     for _ in range(5):
         ranks[1][0]._tick()
     assert kept(far) == [range(86, 98)]
+
+
+def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    (capture, writer), (far, _) = ranks
+    told = tmp_path / ".alarm.json"
+    writer.alarms.last = Alarm(90, "slow", "")
+    capture._tick()
+    capture.stop()
+    assert told.exists()  # other nodes look every 5 s
+    os.utime(told, (time.time() - 60,) * 2)
+    far._leads = False
+    far.stop()
+    assert told.exists()
+    capture.stop()
+    assert not told.exists()
+
+
+def test_what_a_killed_run_has_announced_is_not_followed(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    (capture, before), (later, writer) = ranks
+    before.alarms.last = Alarm(90, "slow", "")
+    capture._tick()
+    later._near, later._leads, later._is_alone = None, True, False
+    later._started_s = time.time() + 60
+    for _ in range(5):
+        later._tick()
+    assert kept(writer) == []
+
+
+def test_nothing_is_announced_where_no_other_node_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    capture, writer = _rank(tmp_path, 2)
+    writer.alarms.last = Alarm(90, "slow", "")
+    capture._tick()
+    assert len(kept(writer)) == 1
+    assert not (tmp_path / ".alarm.json").exists()
 
 
 def test_steps_of_the_past_are_kept_while_their_details_are_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -59,13 +60,13 @@ def ask(folder: Path, steps: int) -> Request:
         OSError: it cannot be written.
     """
     request = Request(secrets.token_hex(8), steps, time.time())
-    _forget_answers(folder, before_s=request.asked_s - _KEPT_S)
+    _forget(folder.glob(_ANSWER.format("*")), before_s=request.asked_s - _KEPT_S)
     notes.put(folder / _REQUEST, msgspec.json.encode(request))
     return request
 
 
-def _forget_answers(folder: Path, before_s: float) -> None:
-    for path in folder.glob(_ANSWER.format("*")):
+def _forget(paths: Iterable[Path], before_s: float) -> None:
+    for path in paths:
         with suppress(OSError):
             if path.lstat().st_mtime < before_s:
                 path.unlink()
@@ -120,9 +121,21 @@ def announce(folder: Path, found: Captured) -> None:
     notes.put(folder / _ALARM, msgspec.json.encode(found))
 
 
-def announced(folder: Path) -> bytes:
-    """Return the last announcement; nothing if there is none."""
-    return notes.read(folder / _ALARM, LARGEST_BYTES)
+def announced(folder: Path, since_s: float) -> bytes:
+    """Return the last announcement since then; nothing if there is none.
+
+    One of an earlier run, which was killed, names steps of that run.
+    """
+    path = folder / _ALARM
+    with suppress(OSError):
+        if path.lstat().st_mtime >= since_s:
+            return notes.read(path, LARGEST_BYTES)
+    return b""
+
+
+def forget_announced(folder: Path, before_s: float) -> None:
+    """Remove the last announcement if it is older: all ranks have seen it."""
+    _forget([folder / _ALARM], before_s)
 
 
 def agreed(folder: Path, request: Request) -> Captured | None:
