@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def history_map(summary: RunSummary) -> StepMap:
     ranks = laid.ranks
     unit = host_ranks(summary[Run], ranks)
     rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(laid.steps), COLUMNS)
-    cells = aggregated(laid.times, rows, columns)
+    cells = aggregated(laid, rows, columns)
     return StepMap(
         ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
         steps=laid.blocks(columns),
@@ -52,19 +53,18 @@ def history_layout(summary: RunSummary) -> Layout | None:
     begins = _begins(found)
     if not len(begins):
         return None
-    ranks = sorted(found)
-    times = _laid_out(found, begins)
-    return Layout(ranks, [*_steps(found, begins)], times)
+    return Layout(sorted(found), [*_steps(found, begins)], partial(_laid_out, found, begins))
 
 
 def _begins(found: Mapping[int, RankSpans]) -> Cells:
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(s.begin_s for s in found.values())]))
+    begins = {begin for spans in found.values() for begin in spans.begin_s.tolist()}
+    return np.array(sorted(begins), np.int64)
 
 
-def _laid_out(ranks: Mapping[int, RankSpans], begins: Cells) -> Times:
+def _laid_out(found: Mapping[int, RankSpans], begins: Cells, ranks: Sequence[int]) -> Times:
     cells = Times(*(np.full((len(ranks), len(begins)), NO_DATA) for _ in Times._fields))
-    for i, rank in enumerate(sorted(ranks)):
-        spans = ranks[rank]
+    for i, rank in enumerate(ranks):
+        spans = found[rank]
         place, count = np.searchsorted(begins, spans.begin_s), np.maximum(spans.steps, 1)
         cells.total[i, place] = spans.total_ns // count
         cells.exposed[i, place] = np.minimum(spans.waited_ns, spans.total_ns) // count

@@ -13,7 +13,16 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.history_map import history_layout
 from dsprof.diagnosis.model import StepMap, StepMark
-from dsprof.diagnosis.step_map import COLUMNS, ROWS, Layout, Times, blocks_of, mean_of, step_layout
+from dsprof.diagnosis.step_map import (
+    COLUMNS,
+    NO_DATA,
+    ROWS,
+    Layout,
+    Times,
+    blocks_of,
+    mean_of,
+    step_layout,
+)
 
 _ROLES = {"pipeline": "pipeline stage", "tensor": "tensor rank"}
 
@@ -43,17 +52,14 @@ def _mapped(
     laid: Layout, name: str, places: Mapping[int, int], marks: Sequence[StepMark]
 ) -> StepMap:
     members: defaultdict[int, list[int]] = defaultdict(list)
-    for at, rank in enumerate(laid.ranks):
+    for rank in laid.ranks:
         if rank in places:
-            members[places[rank]].append(at)
-    order = sorted(members)
-    rows, columns = (
-        [np.array(members[place]) for place in order],
-        blocks_of(len(laid.steps), COLUMNS),
-    )
-    cells = Times(*(mean_of(mean_of(one, columns).T, rows).T for one in laid.times))
+            members[places[rank]].append(rank)
+    order, columns = sorted(members), blocks_of(len(laid.steps), COLUMNS)
+    rows = [members[place] for place in order]
+    cells = _means(laid, rows, columns)
     return StepMap(
-        ranks=[(laid.ranks[row[0]], laid.ranks[row[-1]]) for row in rows],
+        ranks=[(row[0], row[-1]) for row in rows],
         row_names=[f"{name} {place}" for place in order],
         steps=laid.blocks(columns),
         total_ns=cells.total.tolist(),
@@ -65,3 +71,19 @@ def _mapped(
             if mark.rank is not None and mark.rank in places
         ],
     )
+
+
+def _means(laid: Layout, rows: Sequence[Sequence[int]], columns: Sequence[slice]) -> Times:
+    """Return the mean over the ranks of each row, in one pass over all of them."""
+    row_of = {rank: row for row, ranks in enumerate(rows) for rank in ranks}
+    shape = len(rows), len(columns)
+    sums, counts = (Times(*(np.zeros(shape, np.int64) for _ in Times._fields)) for _ in range(2))
+    every = sorted(row_of)
+    for ranks in (every[at : at + ROWS] for at in range(0, len(every), ROWS)):
+        place = [row_of[rank] for rank in ranks]
+        for total, count, cells in zip(sums, counts, laid.times(ranks), strict=True):
+            means = mean_of(cells, columns)
+            np.add.at(total, place, np.maximum(means, 0))
+            np.add.at(count, place, means >= 0)
+    pairs = zip(sums, counts, strict=True)
+    return Times(*(np.where(n > 0, total // np.maximum(n, 1), NO_DATA) for total, n in pairs))

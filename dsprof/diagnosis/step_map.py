@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -47,7 +48,7 @@ class Layout(NamedTuple):
 
     ranks: Sequence[int]
     steps: Sequence[tuple[int, int]]  # first and last of each column
-    times: Times
+    times: Callable[[Sequence[int]], Times]  # of some ranks: those of all take much memory
 
     def blocks(self, columns: Sequence[slice]) -> list[tuple[int, int]]:
         """Return the first and the last step of columns that are joined."""
@@ -76,7 +77,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     ranks, numbers = laid.ranks, [first for first, _ in laid.steps]
     unit = host_ranks(summary[Run], ranks)
     rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(numbers), COLUMNS)
-    cells = aggregated(laid.times, rows, columns)
+    cells = aggregated(laid, rows, columns)
     blocks = [numbers[one] for one in columns]
     late = [*_stragglers(summary, blocks, _late(findings))]
     found = [
@@ -132,14 +133,14 @@ def step_layout(steps: Steps) -> Layout | None:
     ranks, numbers = sorted(steps.ranks), steps.after_warmup
     if not ranks or not numbers:
         return None
-    times = _laid_out(steps.ranks, np.array(numbers, np.int64))
+    times = partial(_laid_out, steps.ranks, np.array(numbers, np.int64))
     return Layout(ranks, [(number, number) for number in numbers], times)
 
 
-def _laid_out(ranks: Mapping[int, RankSteps], numbers: Cells) -> Times:
+def _laid_out(rows: Mapping[int, RankSteps], numbers: Cells, ranks: Sequence[int]) -> Times:
     cells = Times(*(np.full((len(ranks), len(numbers)), NO_DATA) for _ in Times._fields))
-    for i, rank in enumerate(sorted(ranks)):
-        row = ranks[rank]
+    for i, rank in enumerate(ranks):
+        row = rows[rank]
         place = np.searchsorted(numbers, row.number)
         inside = place < len(numbers)
         inside[inside] = numbers[place[inside]] == row.number[inside]
@@ -153,20 +154,21 @@ def _laid_out(ranks: Mapping[int, RankSteps], numbers: Cells) -> Times:
     return cells
 
 
-def aggregated(times: Times, rows: Sequence[slice], columns: Sequence[slice]) -> Times:
+def aggregated(laid: Layout, rows: Sequence[slice], columns: Sequence[slice]) -> Times:
     """Average over the steps of a block, then take the rank of it that waits least."""
-    means = Times(*(mean_of(cells, columns) for cells in times))
-    busy = means.total - np.maximum(means.exposed, 0)
-    busiest = np.array([one.start + np.argmax(busy[one], axis=0) for one in rows])
-    across = np.arange(len(columns))[None, :]
-    return Times(*(cells[busiest, across] for cells in means))
+    chosen, across = [], np.arange(len(columns))
+    for row in rows:
+        means = Times(*(mean_of(cells, columns) for cells in laid.times(laid.ranks[row])))
+        busiest = np.argmax(means.total - np.maximum(means.exposed, 0), axis=0)
+        chosen.append([cells[busiest, across] for cells in means])
+    return Times(*map(np.array, zip(*chosen, strict=True)))
 
 
-def mean_of(cells: Cells, columns: Sequence[slice] | Sequence[Cells]) -> Cells:
-    """Return the mean of each of some sets of columns, of what is known of it."""
-    known = cells >= 0
-    sums = np.array([np.where(known, cells, 0)[:, one].sum(axis=1) for one in columns]).T
-    counts = np.array([known[:, one].sum(axis=1) for one in columns]).T
+def mean_of(cells: Cells, columns: Sequence[slice]) -> Cells:
+    """Return the mean of each block of neighbouring columns, of what is known of it."""
+    known, starts = cells >= 0, [one.start for one in columns]
+    sums = np.add.reduceat(np.where(known, cells, 0), starts, axis=1)
+    counts = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
     return np.where(counts > 0, sums // np.maximum(counts, 1), NO_DATA)
 
 
