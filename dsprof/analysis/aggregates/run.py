@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
@@ -41,6 +42,19 @@ class RankFacts:
     unknown_records: int  # of kinds that only a newer dsprof knows
     has_ddp: bool  # a model was wrapped in DDP
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
+
+
+@dataclass(slots=True)
+class _Ends:
+    """What ranks have in common, and which of them ended how, ascending."""
+
+    is_world_known: bool = False  # by any
+    is_recorded: bool = False
+    has_ddp: bool = False
+    is_cpu: bool = True  # all of them
+    sampled: list[int] = field(default_factory=list)
+    without_trailer: list[int] = field(default_factory=list)
+    exceptions: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,46 +105,40 @@ class Run(Aggregate):
         """The header of the lowest rank present."""
         return self.ranks[min(self.ranks)].header
 
-    @cached_property
+    @property
     def is_world_known(self) -> bool:
         """Whether any file tells how many ranks there were; else there were those present."""
-        return any(facts.is_world_known for facts in self.ranks.values())
+        return self._ends.is_world_known
 
     @property
     def missing_ranks(self) -> list[int]:
         """Ranks of the world without a trace."""
         return [rank for rank in range(self.first.world_size) if rank not in self.ranks]
 
-    @cached_property
+    @property
     def unclean_ranks(self) -> list[int]:
         """Ranks without a trailer: they were killed, or still run; [] while the run goes on."""
-        if self.is_running:
-            return []
-        return sorted(rank for rank, facts in self.ranks.items() if facts.trailer is None)
-
-    @cached_property
-    def exceptions(self) -> dict[str, list[int]]:
-        """Type of an exception that nothing caught -> ranks that it ended."""
-        found: dict[str, list[int]] = {}
-        for rank, facts in self.ranks.items():
-            if facts.trailer is not None and facts.trailer.exception:
-                found.setdefault(facts.trailer.exception, []).append(rank)
-        return found
-
-    @cached_property
-    def is_recorded(self) -> bool:
-        """Whether dsprof wrote the files of any rank; other tools count neither drops nor cost."""
-        return not all(facts.is_foreign for facts in self.ranks.values())
-
-    @cached_property
-    def sampled_ranks(self) -> list[int]:
-        """Ranks out of whose files events were left by whoever wrote them."""
-        return sorted(rank for rank, facts in self.ranks.items() if facts.is_sampled)
+        return [] if self.is_running else self._ends.without_trailer
 
     @property
-    def trailers(self) -> list[Trailer]:
+    def exceptions(self) -> dict[str, list[int]]:
+        """Type of an exception that nothing caught -> ranks that it ended."""
+        return self._ends.exceptions
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether dsprof wrote the files of any rank; other tools count neither drops nor cost."""
+        return self._ends.is_recorded
+
+    @property
+    def sampled_ranks(self) -> list[int]:
+        """Ranks out of whose files events were left by whoever wrote them."""
+        return self._ends.sampled
+
+    @property
+    def trailers(self) -> Iterator[Trailer]:
         """The trailers that there are."""
-        return [facts.trailer for facts in self.ranks.values() if facts.trailer is not None]
+        return (facts.trailer for facts in self.ranks.values() if facts.trailer is not None)
 
     def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
         """Return what recording cost in training threads and in the writer, per time in steps.
@@ -141,29 +149,43 @@ class Run(Aggregate):
         """
         if self.selection.steps is not None:
             return None
-        spent = {
-            rank: self.ranks[rank].rolled_ns or row.all_ns for rank, row in steps.ranks.items()
-        }
-        ended = {rank: facts.trailer for rank, facts in self.ranks.items() if spent.get(rank)}
-        shares = [
-            (trailer.hooks_ns / spent[rank], trailer.writer_ns / spent[rank])
-            for rank, trailer in ended.items()
-            if trailer is not None and not trailer.lost_steps
-        ]
+        shares = []
+        for rank, row in steps.ranks.items():
+            facts = self.ranks[rank]
+            spent_ns, trailer = facts.rolled_ns or row.all_ns, facts.trailer
+            if spent_ns and trailer is not None and not trailer.lost_steps:
+                shares.append((trailer.hooks_ns / spent_ns, trailer.writer_ns / spent_ns))
         if not shares:
             return None
         hooks, writer = zip(*shares, strict=True)
         return median(hooks), median(writer)
 
-    @cached_property
+    @property
     def has_ddp(self) -> bool:
         """Whether any rank wrapped a model in DDP."""
-        return any(facts.has_ddp for facts in self.ranks.values())
+        return self._ends.has_ddp
 
-    @cached_property
+    @property
     def is_cpu(self) -> bool:
         """Whether the run was on CPUs, where the host clock tells all."""
-        return all(facts.header.device == "cpu" for facts in self.ranks.values())
+        return self._ends.is_cpu
+
+    @cached_property
+    def _ends(self) -> _Ends:
+        """What is known of all ranks, in one pass: to unpack each of many takes a while."""
+        found = _Ends()
+        for rank, facts in self.ranks.items():
+            found.is_world_known |= facts.is_world_known
+            found.is_recorded |= not facts.is_foreign
+            found.has_ddp |= facts.has_ddp
+            found.is_cpu &= facts.header.device == "cpu"
+            if facts.is_sampled:
+                found.sampled.append(rank)
+            if facts.trailer is None:
+                found.without_trailer.append(rank)
+            elif facts.trailer.exception:
+                found.exceptions.setdefault(facts.trailer.exception, []).append(rank)
+        return found
 
 
 def _rolled_ns(trace: RankTrace) -> int:

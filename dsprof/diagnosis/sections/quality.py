@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.run import Run
@@ -12,6 +12,8 @@ from dsprof.findings.finding import Status
 from dsprof.findings.wording import percent, plural
 
 _CATEGORY = "quality"
+_COUNTS = ("broken_lines", "waits", "open_collectives")
+_OF_TRAILERS = ("dropped", "unmatched_waits")
 
 
 def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quality:
@@ -19,8 +21,11 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
 
     `problems` are sentences on plugins that could not be used.
     """
-    trailers = run.trailers
-    ranks = run.ranks.values()
+    sums: Counter[str] = Counter()
+    for facts in run.ranks.values():
+        sums.update({name: getattr(facts, name) for name in _COUNTS})
+        if facts.trailer is not None:
+            sums.update({name: getattr(facts.trailer, name) for name in _OF_TRAILERS})
     costs = run.cost_shares(steps) if run.is_recorded else None
     return model.Quality(
         missing_ranks=run.missing_ranks if run.selection.has_all_ranks else [],
@@ -28,12 +33,12 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         exceptions=run.exceptions,
         is_recorded=run.is_recorded,
         strangers=list(run.strangers),
-        dropped_events=sum(trailer.dropped for trailer in trailers),
-        broken_lines=sum(facts.broken_lines for facts in ranks),
+        dropped_events=sums["dropped"],
+        broken_lines=sums["broken_lines"],
         counted_only_steps=len(steps.counted),
-        unmatched_waits=sum(trailer.unmatched_waits for trailer in trailers),
-        waits=sum(facts.waits for facts in ranks),
-        open_collectives=sum(facts.open_collectives for facts in ranks),
+        unmatched_waits=sums["unmatched_waits"],
+        waits=sums["waits"],
+        open_collectives=sums["open_collectives"],
         clock_bound_ns=run.clock_bound_ns,
         clock_method=run.clock_method,
         training_cost_share=costs[0] if costs else None,

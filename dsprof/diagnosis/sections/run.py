@@ -25,17 +25,20 @@ _MOST_SOURCES = 256
 def run_info(summary: RunSummary) -> model.RunInfo:
     """Say which run it is."""
     run, header = summary[Run], summary[Run].first
-    headers = [run.ranks[rank].header for rank in sorted(run.ranks)]
+    hosts, starts_ns = dict[str, None](), list[int]()
+    for facts in run.ranks.values():
+        hosts[facts.header.host] = None
+        starts_ns.append(facts.header.started_epoch_ns)
     return model.RunInfo(
         world_size=header.world_size if run.is_world_known else None,
         ranks=sorted(run.ranks),
-        hosts=list(dict.fromkeys(one.host for one in headers)),
+        hosts=[*hosts],
         steps=max(summary[Steps].recorded, summary[History].steps),
         backend=header.backend,
         device=header.device,
         versions=header.versions,
         run_key=header.run_key,
-        started=moment(min(one.started_epoch_ns for one in headers)),
+        started=moment(min(starts_ns)),
         setup=_setup(summary[Engines]),
         source=_sources(run),
         epoch=run.epoch,
@@ -84,9 +87,12 @@ def thresholds_in_force(
 
 def _sources(run: Run) -> list[str]:
     """List the files read, rank by rank, the first of many; one may be of several ranks."""
-    facts = [run.ranks[rank] for rank in sorted(run.ranks)]
-    paths = dict.fromkeys(path for one in facts for path in (one.path, *one.beside))
-    return list(paths)[:_MOST_SOURCES]
+    paths: dict[str, None] = {}
+    for facts in run.ranks.values():
+        paths |= dict.fromkeys((facts.path, *facts.beside))
+        if len(paths) >= _MOST_SOURCES:
+            break
+    return [*paths][:_MOST_SOURCES]
 
 
 def _parameters(engines: Engines) -> int | None:

@@ -154,7 +154,7 @@ class DataQuality:
 
     def _interrupted(self, endings: Endings) -> Iterable[Finding]:
         ends = endings.ranks
-        ranks = [r for r, end in sorted(ends.items()) if end.is_interrupted]
+        ranks = sorted(r for r, end in ends.items() if end.is_interrupted)
         if ranks:
             yield self.meta.finding(
                 Status.INFO,
@@ -225,7 +225,7 @@ class DataQuality:
         """Report a disk that was full, or failed."""
         refused = {
             rank: facts.trailer
-            for rank, facts in sorted(run.ranks.items())
+            for rank, facts in run.ranks.items()
             if facts.trailer is not None and facts.trailer.disk_error
         }
         if not refused:
@@ -278,11 +278,19 @@ class DataQuality:
 
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
-    if unmatched := sum(trailer.unmatched_waits for trailer in run.trailers):
+    unmatched = lost = given_up = 0
+    is_spent, failed = False, dict[tuple[str, str], None]()
+    for trailer in run.trailers:
+        unmatched += trailer.unmatched_waits
+        lost += trailer.lost_stalls
+        given_up += trailer.given_up
+        is_spent |= trailer.budget_spent
+        failed |= dict.fromkeys(trailer.failed_hooks.items())
+    if unmatched:
         yield f"{plural(unmatched, 'wait')} could not be matched to a collective."
-    if lost := sum(trailer.lost_stalls for trailer in run.trailers):
+    if lost:
         yield f"Excluded: {plural(lost, 'device stall')} without a recorded end."
-    if given_up := sum(trailer.given_up for trailer in run.trailers):
+    if given_up:
         yield f"{plural(given_up, 'collective')} not followed: too many others were in flight."
     if counted := len(steps.counted):
         of = f"{counted:,} of {len(steps.numbers):,} steps were only counted"
@@ -291,7 +299,7 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
             if steps.is_counted
             else (f"{of} and are excluded from averages.")
         )
-    if any(trailer.budget_spent for trailer in run.trailers):
+    if is_spent:
         yield "The trace reached budget_mb before the run ended; later steps were only counted."
     if run.clock_bound_ns is None:
         yield f"Clocks are aligned by {run.clock_method}."
@@ -304,16 +312,16 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         count = len(run.strangers)
         more = f"; and {count - _MOST_SKIPPED:,} more" if count > _MOST_SKIPPED else ""
         yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
-    failed = [part for trailer in run.trailers for part in trailer.failed_hooks.items()]
-    for hook, why in dict.fromkeys(failed):
+    for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
 
 
 def _lost(run: Run) -> dict[str, int]:
-    found = {
-        _DROPPED: sum(one.dropped for one in run.trailers if not one.disk_error),
-        _UNREADABLE: sum(facts.broken_lines for facts in run.ranks.values()),
-    }
+    found = {_DROPPED: 0, _UNREADABLE: 0}
+    for facts in run.ranks.values():
+        found[_UNREADABLE] += facts.broken_lines
+        if facts.trailer is not None and not facts.trailer.disk_error:
+            found[_DROPPED] += facts.trailer.dropped
     return {name: count for name, count in found.items() if count}
 
 

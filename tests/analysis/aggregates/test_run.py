@@ -15,7 +15,7 @@ def test_missing_and_unclean_ranks_are_named():
     run = summary(rank_trace(0, 4), rank_trace(2, 4, trailer=None))[Run]
     assert run.missing_ranks == [1, 3]
     assert run.unclean_ranks == [2]
-    assert len(run.trailers) == 1
+    assert len([*run.trailers]) == 1
 
 
 def test_cost_is_the_median_over_ranks():
