@@ -442,43 +442,41 @@ def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path
     assert list(trace.collectives.is_open) == [False]
 
 
-def test_records_that_a_disk_refuses_are_dropped_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "ends", "note"),
+    [
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            False,
+            "the disk refused records: No space left on device",
+        ),
+        (
+            MemoryError(),
+            True,
+            "the recording ended early, and 1,500 records were dropped: MemoryError",
+        ),
+    ],
+    ids=["a full disk", "out of memory"],
+)
+def test_records_that_cannot_be_written_are_dropped_and_counted(
+    tmp_path: Path, error: Exception, ends: bool, note: str
+) -> None:
     run = Run(tmp_path)
-
-    def full(data: bytes, events: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     run.definitions.append(Note("written"))
     run.records.extend(collective(number, 0) for number in range(1, 1501))
     write = run.writer._append
-    run.writer._append = lambda data, events: (full if events > 99 else write)(data, events)
+
+    def append(data: bytes, events: int) -> None:
+        if events > 99:
+            raise error
+        write(data, events)
+
+    run.writer._append = append
     run.writer.start()
     run.writer.close(lambda: Trailer("disable"))
+    assert (run.writer.error is error) is ends
     assert run.writer.dropped == 1500
-    assert [note.text for note in read_trace(run.writer.path).notes] == [
-        "written",
-        "the disk refused records: No space left on device",
-    ]
-
-
-def test_records_of_a_writer_that_fails_are_dropped_and_counted(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-
-    def starved(data: bytes, events: int) -> None:
-        raise MemoryError
-
-    run.definitions.append(Note("written"))
-    run.records.extend(collective(number, 0) for number in range(1, 1501))
-    write = run.writer._append
-    run.writer._append = lambda data, events: (starved if events > 99 else write)(data, events)
-    run.writer.start()
-    run.writer.close(lambda: Trailer("disable"))
-    assert isinstance(run.writer.error, MemoryError)
-    assert run.writer.dropped == 1500
-    assert [note.text for note in read_trace(run.writer.path).notes] == [
-        "written",
-        "the recording ended early, and 1,500 records were dropped: MemoryError",
-    ]
+    assert [one.text for one in read_trace(run.writer.path).notes] == ["written", note]
 
 
 def test_what_cannot_be_encoded_is_dropped_and_counted(tmp_path: Path) -> None:
