@@ -65,6 +65,21 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+def test_a_straggler_recorded_in_a_part_of_the_steps_is_named_for_these_only() -> None:
+    """Its record holds 40 of 58 measured steps: of the others it is unknown who comes last."""
+    traces = [zero_rank(n, 3, steps=60, comm_ms=5 if n == 1 else 25) for n in range(3)]
+    part = zero_rank(1, 3, steps=42)
+    whole = said(RULE, *traces)
+    finding = said(RULE, traces[0], part, traces[2])
+    assert whole.saving_ms_per_step is not None
+    assert (whole.ranks, finding.ranks) == ((1,), (1,))
+    assert whole.problem == "Rank 1 delays every step by 20.0 ms (20 %)"
+    assert finding.problem == "Rank 1 delays 40 of 58 steps by 20.0 ms (20 %)"
+    assert finding.summary.endswith("In the other 18 measured steps this is unknown.")
+    least, most = (ms * 40 / 58 for ms in whole.saving_ms_per_step)
+    assert finding.saving_ms_per_step == pytest.approx((least, most))
+
+
 def stalled(number: int, arrive: float, more: float) -> RankTrace:
     """As `rank`, but the last step takes 500 ms, in which it arrives `more` ms later."""
     comm = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, floor
+from typing import NamedTuple
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
@@ -49,6 +50,9 @@ from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
+
+_KNOWN_SHARE = 0.9
+"""Of the measured steps: with fewer, what is said is not said of every step."""
 
 
 class LateRank:
@@ -97,7 +101,8 @@ class LateRank:
         elif votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
-            yield self._several(run, several, last_arrivals(late, votes), step_ns, thresholds)
+            evidence = last_arrivals(late, votes)
+            yield self._several(run, late, several, evidence, step_ns, thresholds)
         else:
             yield self._nobody(late, votes, step_ns, thresholds)
 
@@ -168,20 +173,21 @@ class LateRank:
         place = votes.leader
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
+        known = _Known.of_run(run, late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
             f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{_bound(late)}.",
-            severity=_gravity(share, thresholds),
+            f"that have one late rank{_bound(late)}.{known.note}",
+            severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(votes.late, cost_ns, share, int(votes.usual_ns[place])),
+            problem=_problem(votes.late, cost_ns, share, int(votes.usual_ns[place]), known),
             fix=fix,
             ranks=votes.late,
             evidence=(last_arrivals(late, votes), table),
-            saving_ms_per_step=_saving(votes),
+            saving_ms_per_step=_saving(votes, known),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
             confidence="high" if late.stride == 1 and not late.doubt_ns else "medium",
         )
@@ -189,22 +195,25 @@ class LateRank:
     def _several(
         self,
         run: RunSummary,
+        late: Lateness,
         several: Together,
         evidence: Table,
         step_ns: float,
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
+        known = _Known.of_run(run, late, several.of)
         cause, action, fix = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
-            f"step ({percent(share)}): late together in {several.steps} of {several.of} steps.",
+            f"step ({percent(share)}): late together in {several.steps} of {several.of} steps."
+            f"{known.note}",
             title="Ranks wait for several late ranks",
-            severity=_gravity(share, thresholds),
+            severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(several.ranks, several.cost_ns, share, several.cost_ns),
+            problem=_problem(several.ranks, several.cost_ns, share, several.cost_ns, known),
             fix=fix,
             ranks=several.ranks,
             evidence=(evidence,),
@@ -299,12 +308,43 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
     return None
 
 
-def _problem(ranks: tuple[int, ...], cost_ns: float, share: float, usual_ns: float) -> str:
+class _Known(NamedTuple):
+    """In how many of the measured steps it is known who comes last."""
+
+    steps: int
+    of: int
+
+    @classmethod
+    def of_run(cls, run: RunSummary, late: Lateness, steps: int) -> _Known:
+        measured = len(run[Steps].measured)
+        # Of a sample it is known of enough.
+        return cls(steps if late.stride == 1 else measured, measured)
+
+    @property
+    def share(self) -> float:
+        """Savings are per measured step."""
+        return 1.0 if self.is_all else self.steps / self.of
+
+    @property
+    def is_all(self) -> bool:
+        return self.steps >= _KNOWN_SHARE * self.of
+
+    @property
+    def note(self) -> str:
+        if self.is_all:
+            return ""
+        return f" In the other {self.of - self.steps} measured steps this is unknown."
+
+
+def _problem(
+    ranks: tuple[int, ...], cost_ns: float, share: float, usual_ns: float, known: _Known
+) -> str:
     """Say the mean delay, and that of the median step where a few long delays are most of it."""
     late, mean = ranks_do(ranks, "delay"), duration(cost_ns)
     if cost_ns > UNEVEN * usual_ns:
         return f"{late} most steps by {duration(usual_ns)} (mean {mean})"
-    return f"{late} every step by {mean} ({percent(share)})"
+    steps = "every step" if known.is_all else f"{known.steps:,} of {known.of:,} steps"
+    return f"{late} {steps} by {mean} ({percent(share)})"
 
 
 def _mean_waited(late: Lateness) -> float:
@@ -326,14 +366,15 @@ def _gravity(share: float, thresholds: Thresholds) -> Severity:
     return Severity.MEDIUM if share >= thresholds.medium_share else Severity.LOW
 
 
-def _saving(votes: Votes) -> Range | None:
+def _saving(votes: Votes, known: _Known) -> Range | None:
     """Return what a step gets shorter if the rank comes when the others do.
 
     Then the rank that is second to last by now is waited for: the least of the waits is left.
     """
     place = votes.leader
-    high_ms = int(votes.median_ns[place]) / 1e6
-    return about(min(max(int(votes.least_ns[place]) / 1e6, high_ms / 2), high_ms), high_ms)
+    high_ms = int(votes.median_ns[place]) / 1e6 * known.share
+    least_ms = int(votes.least_ns[place]) / 1e6 * known.share
+    return about(min(max(least_ms, high_ms / 2), high_ms), high_ms)
 
 
 def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, Table]:
