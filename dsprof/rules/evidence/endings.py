@@ -85,6 +85,11 @@ def on_ranks(values: Mapping[int, str]) -> str:
 
 
 def after_step(endings: Mapping[int, Ending], ranks: Iterable[int]) -> str:
-    """Name the last step that any of the ranks ended: " after step 7"; "" where there is none."""
-    last = max((endings[rank].step for rank in ranks if rank in endings), default=-1)
-    return f" after step {last:,}" if last >= 0 else ""
+    """Name the last steps that the ranks ended: " after step 7"; "" where there is none."""
+    steps = [endings[rank].step for rank in ranks if rank in endings]
+    first, last = min(steps, default=-1), max(steps, default=-1)
+    if last < 0:
+        return ""
+    if first < 0:
+        return f" after step {last:,} at the latest"
+    return f" after step {last:,}" if first == last else f" after steps {first:,} to {last:,}"

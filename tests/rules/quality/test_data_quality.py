@@ -122,6 +122,15 @@ def test_a_rank_that_ended_badly_is_named():
     )
 
 
+def test_ranks_that_ended_after_different_steps_are_named_with_the_first_and_the_last():
+    def said_of(*steps):
+        killed = (zero_rank(n, 3, steps=s, trailer=None) for n, s in enumerate(steps))
+        return said(RULE, *killed).problem
+
+    assert said_of(6, 4, 5) == "Ranks 0-2 ended without a trailer after steps 3 to 5"
+    assert said_of(6, 6, 0) == "Ranks 0-2 ended without a trailer after step 5 at the latest"
+
+
 def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     log = RankLog()
     log.say(SLURM, "time limit")
