@@ -226,7 +226,10 @@ def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
         return QualityLine("note", "Ranks", present)
     present = f"{fmt.count(len(run.ranks))} of {fmt.count(run.world_size)} present"
     if not quality.missing_ranks:
-        return QualityLine("ok", "Ranks", present)
+        if not quality.partial_ranks:
+            return QualityLine("ok", "Ranks", present)
+        partial = fmt.named_ranks(quality.partial_ranks)
+        return QualityLine("note", "Ranks", f"{present}; only a part of the steps of {partial}")
     missing = fmt.named_ranks(quality.missing_ranks)
     what = "trace" if quality.is_recorded else "file"
     return QualityLine("flaw", "Ranks", f"{present}; no {what} of {missing}")

@@ -173,6 +173,12 @@ class Steps(Aggregate):
             return self
         return Steps(SameSteps(self.ranks, chosen, common), {})
 
+    @property
+    def partial_ranks(self) -> list[int]:
+        """Ranks that recorded only a part of the steps, and are not compared over time."""
+        same = self.throughout.ranks
+        return [rank for rank, row in self.ranks.items() if rank not in same and len(row.number)]
+
     @cached_property
     def counted(self) -> list[int]:
         """The steps that are not in full detail on every rank that recorded them, ascending."""

@@ -30,6 +30,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
     return model.Quality(
         missing_ranks=run.missing_ranks if run.selection.has_all_ranks else [],
         unclean_ranks=run.unclean_ranks,
+        partial_ranks=steps.partial_ranks,
         exceptions=run.exceptions,
         is_recorded=run.is_recorded,
         strangers=list(run.strangers),
@@ -64,6 +65,7 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
         return f"{present}; from other tools, completeness unknown"
     gaps = {
         "ended without a trailer": len(quality.unclean_ranks),
+        "with only a part of the steps": len(quality.partial_ranks),
         "dropped events": quality.dropped_events,
         "unreadable lines": quality.broken_lines,
         "steps only counted": quality.counted_only_steps,

@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, percent, plural
+from dsprof.findings.wording import capitalised, duration, named, percent, plural, ranks_do
 from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import SLURM
@@ -278,6 +278,9 @@ class DataQuality:
 
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
+    if partial := steps.partial_ranks:
+        are = "is" if len(partial) == 1 else "are"
+        yield f"{ranks_do(partial, 'lack')} a part of the steps and {are} not compared over time."
     unmatched = lost = given_up = 0
     is_spent, failed = False, dict[tuple[str, str], None]()
     for trailer in run.trailers:

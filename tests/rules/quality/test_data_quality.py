@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.run import Run
+from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Severity, Status
+from dsprof.reports.content import quality_lines
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import SLURM, RankLog
@@ -125,10 +127,24 @@ def test_a_rank_that_ended_badly_is_named():
 def test_ranks_that_ended_after_different_steps_are_named_with_the_first_and_the_last():
     def said_of(*steps):
         killed = (zero_rank(n, 3, steps=s, trailer=None) for n, s in enumerate(steps))
-        return said(RULE, *killed).problem
+        return judged(RULE, *killed)[0].problem
 
     assert said_of(6, 4, 5) == "Ranks 0-2 ended without a trailer after steps 3 to 5"
     assert said_of(6, 6, 0) == "Ranks 0-2 ended without a trailer after step 5 at the latest"
+
+
+def test_ranks_with_only_a_part_of_the_steps_are_named():
+    traces = [zero_rank(0, 3, steps=20), zero_rank(1, 3, steps=20), zero_rank(2, 3, steps=12)]
+    finding = said(RULE, *traces)
+    assert finding.status is Status.INFO
+    assert finding.summary == "Rank 2 lacks a part of the steps and is not compared over time."
+    made = diagnosis_of(summary(*traces), {})
+    assert made.quality.partial_ranks == [2]
+    assert ("note", "Ranks", "3 of 3 present; only a part of the steps of rank 2") in [
+        (line.level, line.label, line.text) for line in quality_lines(made)
+    ]
+    assert made.quality.line.startswith("3 of 3 ranks, 1 with only a part of the steps")
+    assert said(RULE, *traces[:2], zero_rank(2, 3, steps=19)).status is Status.PASS
 
 
 def test_the_end_by_slurm_is_named_where_the_log_tells_it():
