@@ -59,7 +59,7 @@ class Quality(_Part):
 
     missing_ranks: list[int] = []
     unclean_ranks: list[int] = []  # their files have no trailer
-    partial_ranks: list[int] = []  # with only a part of the steps: not compared over time
+    partial_ranks: list[int] = []  # that recorded only a part of the steps
     exceptions: dict[str, list[int]] = {}  # type, caught by nothing -> ranks that it ended
     is_recorded: bool = True  # dsprof wrote files of the run; else other tools wrote all of them
     strangers: list[str] = []  # skipped files, each with the reason

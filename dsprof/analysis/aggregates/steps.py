@@ -52,8 +52,11 @@ from dsprof.trace.schema import CounterRow
 _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""
 
-_SLACK = 0.1
-"""Of the steps of most ranks: so many a rank may lack at each end and still count throughout."""
+_SLACK, _SLACK_STEPS = 0.1, 2
+"""Of the steps of most ranks: so many a rank may lack at each end and still count throughout.
+
+Killed ranks seldom end with the same step.
+"""
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ class Steps(Aggregate):
         if not ends:
             return self
         first, last = np.median([*ends.values()], axis=0)
-        slack = _SLACK * (last - first)
+        slack = max(_SLACK * (last - first), _SLACK_STEPS)
         chosen = [
             rank
             for rank, (begin, end) in ends.items()
@@ -173,11 +176,16 @@ class Steps(Aggregate):
             return self
         return Steps(SameSteps(self.ranks, chosen, common), {})
 
-    @property
+    @cached_property
     def partial_ranks(self) -> list[int]:
-        """Ranks that recorded only a part of the steps, and are not compared over time."""
-        same = self.throughout.ranks
-        return [rank for rank, row in self.ranks.items() if rank not in same and len(row.number)]
+        """Ranks that begin later or end earlier than most, or lack many of the measured steps."""
+        same, count = self.throughout.ranks, len(self.measured)
+        least = count - max(_SLACK * count, _SLACK_STEPS)
+        return [
+            rank
+            for rank, row in self.ranks.items()
+            if rank not in same or np.isin(self.measured, row.number).sum() < least
+        ]
 
     @cached_property
     def counted(self) -> list[int]:

@@ -279,8 +279,7 @@ class DataQuality:
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if partial := steps.partial_ranks:
-        are = "is" if len(partial) == 1 else "are"
-        yield f"{ranks_do(partial, 'lack')} a part of the steps and {are} not compared over time."
+        yield f"{ranks_do(partial, 'lack')} a part of the steps; means there are of the others."
     unmatched = lost = given_up = 0
     is_spent, failed = False, dict[tuple[str, str], None]()
     for trailer in run.trailers:
