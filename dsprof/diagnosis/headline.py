@@ -16,7 +16,7 @@ from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
 from dsprof.findings.brief import line, saving, settings
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size
-from dsprof.rules.evidence.endings import after_step
+from dsprof.rules.evidence.endings import after_step, known_ends
 
 NO_PROBLEMS = "No problems found"
 
@@ -97,7 +97,7 @@ def without_problem(
         return Headline(line=_healthy(findings, summary, typical))
     limits = limited_by(typical.parts)
     start = _no_problems(findings)
-    line = f"{_interrupted(summary[Endings])}{start}. {limits}.{_limit(findings, summary[Run])}"
+    line = f"{_interrupted(summary)}{start}. {limits}.{_limit(findings, summary[Run])}"
     return Headline(line=line, problem=limits)
 
 
@@ -109,7 +109,7 @@ def _others(count: int) -> str:
 
 def _healthy(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
     said = _where_time_goes(findings, summary, typical)
-    return f"{_interrupted(summary[Endings])}{said}{_limit(findings, summary[Run])}"
+    return f"{_interrupted(summary)}{said}{_limit(findings, summary[Run])}"
 
 
 def _no_problems(findings: Sequence[Finding]) -> str:
@@ -147,10 +147,12 @@ def _without_steps(summary: RunSummary) -> str:
     return f"Recorded: {plural(calls, 'collective')} of {part}{ranks}; no step is marked."
 
 
-def _interrupted(endings: Endings) -> str:
+def _interrupted(summary: RunSummary) -> str:
     """Say that Ctrl-C ended ranks: what they would have done is not in the record."""
-    ranks = [rank for rank, ending in endings.ranks.items() if ending.is_interrupted]
-    return f"Interrupted{after_step(endings.ranks, ranks)}. " if ranks else ""
+    endings = summary[Endings].ranks
+    ranks = [rank for rank, ending in endings.items() if ending.is_interrupted]
+    known = known_ends(endings, ranks, summary[Run].selection)
+    return f"Interrupted{after_step(known, ranks)}. " if ranks else ""
 
 
 def _limit(findings: Sequence[Finding], run: Run) -> str:

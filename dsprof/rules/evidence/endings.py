@@ -9,9 +9,18 @@ from dsprof.analysis.hang.flight_recorders import by_value
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import named
 from dsprof.trace.schema import EXIT, INTERRUPTED
+from dsprof.trace.selection import Selection
 
 _ROWS = 32
 _KINDS = 4
+
+
+def known_ends(
+    endings: Mapping[int, Ending], ranks: Iterable[int], selection: Selection
+) -> Mapping[int, Ending]:
+    """Return the endings; none where not all of these ranks were read up to their end."""
+    steps = (endings[rank].step for rank in ranks if rank in endings)
+    return endings if all(map(selection.has_end_of, steps)) else {}
 
 
 def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> Table:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.endings import Endings, first_failed
+from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, plural, ranks_do
-from dsprof.rules.evidence.endings import after_step, completed_last, last_completed, on_ranks
+from dsprof.rules.evidence.endings import (
+    after_step,
+    completed_last,
+    known_ends,
+    last_completed,
+    on_ranks,
+)
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import SLURM
 
@@ -55,7 +61,7 @@ class DataQuality:
         facts = run[Run]
         gaps = [
             *self._gaps(facts, run[Endings], run[Logs]),
-            *self._interrupted(run[Endings]),
+            *self._interrupted(facts, run[Endings]),
             *self._remarks(facts, run[Steps], thresholds),
         ]
         yield from gaps
@@ -112,15 +118,16 @@ class DataQuality:
         )
 
     def _unclean(self, run: Run, endings: Endings, logs: Logs) -> Finding:
-        ranks, ends = run.unclean_ranks, endings.ranks
+        ranks = run.unclean_ranks
+        ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
-            return self._ended_by_slurm(ended[0], ranks, endings)
+            return self._ended_by_slurm(ended[0], ranks, ends)
         who = named(ranks).capitalize()
         problem = f"{who} ended without a trailer{after_step(ends, ranks)}"
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: killed, crashed, or still running."
-            f"{completed_last(ends, ranks)}{_in_flight(run)}",
+            f"{completed_last(ends, ranks)}{_in_flight(run) if ends else ''}",
             problem=problem,
             fix=f"Read the last lines of the log of {named(ranks)}",
             title="Ranks ended without a trailer",
@@ -130,13 +137,14 @@ class DataQuality:
             action=f"Read the last lines of the log of {named(ranks)}. The record is analysed; up "
             "to its last half second is missing.",
             ranks=tuple(ranks),
-            evidence=(last_completed(ends),),
+            evidence=_last_calls(ends),
             confidence="high",
         )
 
-    def _ended_by_slurm(self, how: str, ranks: Sequence[int], endings: Endings) -> Finding:
+    def _ended_by_slurm(
+        self, how: str, ranks: Sequence[int], ends: Mapping[int, Ending]
+    ) -> Finding:
         problem, fix = _ENDED_BY_SLURM[how]
-        ends = endings.ranks
         return self.meta.finding(
             Status.FAIL,
             f"{problem}{after_step(ends, ranks)}, and Slurm killed {named(ranks)}."
@@ -148,13 +156,13 @@ class DataQuality:
             cause="The log of the job says so.",
             action=f"{fix}. The record is analysed; up to half a second at its end is missing.",
             ranks=tuple(ranks),
-            evidence=(last_completed(ends),),
+            evidence=_last_calls(ends),
             confidence="high",
         )
 
-    def _interrupted(self, endings: Endings) -> Iterable[Finding]:
-        ends = endings.ranks
-        ranks = sorted(r for r, end in ends.items() if end.is_interrupted)
+    def _interrupted(self, run: Run, endings: Endings) -> Iterable[Finding]:
+        ranks = sorted(r for r, end in endings.ranks.items() if end.is_interrupted)
+        ends = known_ends(endings.ranks, ranks, run.selection)
         if ranks:
             yield self.meta.finding(
                 Status.INFO,
@@ -162,7 +170,7 @@ class DataQuality:
                 f"{completed_last(ends, ranks)}",
                 title="The run was interrupted",
                 ranks=tuple(ranks),
-                evidence=(last_completed(ends),),
+                evidence=_last_calls(ends),
             )
 
     def _failed(self, exceptions: dict[str, list[int]], endings: Endings) -> Finding:
@@ -330,6 +338,10 @@ def _lost(run: Run) -> dict[str, int]:
 def _lost_action(lost: dict[str, int]) -> str:
     again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
     return f"{again}Record fewer steps (a capture window), or write to a faster disk."
+
+
+def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
+    return (last_completed(ends),) if ends else ()
 
 
 def _in_flight(run: Run) -> str:

@@ -47,6 +47,12 @@ class Selection:
         """Whether no rank is left out."""
         return not (self.ranks or self.hosts)
 
+    def has_end_of(self, last_step: int) -> bool:
+        """Say whether it has the end of a rank whose last step read is this one; -1: none."""
+        if self.steps is None or self.steps.stop == OPEN_END:
+            return True
+        return 0 <= last_step < self.steps.stop - 1
+
     def __str__(self) -> str:
         """Say what is read; "" for all."""
         spans = [(some.start, some.stop - 1) for some in self.ranks]

@@ -5,14 +5,17 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.run import Run
-from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.findings.finding import Severity, Status
 from dsprof.reports.content import quality_lines
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import SLURM, RankLog
+from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
+from dsprof.trace.selection import OPEN_END, Selection
 from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
+from tests.factories.trace_files import encode, run_events
 
 
 def with_trailer(**fields):
@@ -151,6 +154,26 @@ def test_a_rank_without_the_newest_steps_of_a_rolling_recording_is_named():
     traces = [zero_rank(n, steps=100 - 9 * n) for n in range(2)]
     traces[0].newest_from, traces[1].newest_from = 92, 83
     assert said(RULE, *traces).summary.startswith("Rank 1 lacks a part of the steps; means")
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (range(2, 5), "."),
+        (range(3, 8), "."),  # rank 1 may have ended in the last of these, or later
+        (range(3, 9), " after steps 5 to 7. Last completed collective: "),
+        (range(3, OPEN_END), " after steps 5 to 7. Last completed collective: "),
+    ],
+)
+def test_of_steps_that_were_chosen_the_last_is_not_called_the_end(tmp_path, steps, told):
+    for number, count in enumerate((6, 8)):
+        lines = run_events(header(number), count)[:-1]
+        (tmp_path / f"trace.rank{number:05d}.json").write_bytes(encode(lines))
+    made = diagnose(find_run([tmp_path], Selection(steps=steps)))
+    [finding] = [one for one in made.findings if one.problem and one.rule == RULE.meta.id]
+    summary = finding.summary.replace(": killed, crashed, or still running", "")
+    assert summary.startswith(f"Ranks 0-1 ended without a trailer{told}")
+    assert bool(finding.evidence) is (told != ".")
 
 
 def test_the_end_by_slurm_is_named_where_the_log_tells_it():
