@@ -39,6 +39,7 @@ class RankSteps:
     by_kernels: bool  # all parts are those of kernels
     recorded: int  # steps, of which these are a sample
     newest_from: int  # of a rolling recording: from here on none is left out
+    measured: int  # of all its steps, those that sums of collectives take
 
     @property
     def all_ns(self) -> int:

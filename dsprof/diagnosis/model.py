@@ -150,6 +150,7 @@ class Steps(_Part):
     warmup_steps: int = 0  # first steps that `rows` shows but `total` and the rules leave out
     method: str = ""  # how the parts were measured
     measured_steps: int = 0  # steps that `total` is the sum of
+    rank_steps: int | None = None  # of all ranks together: what sums of collectives are of
     exposed_share: float | None = None  # exposed communication / time of the measured steps
     estimated_share: float = 0.0  # of the exposed communication: waits in C++, an upper bound
     mean_total_ns: int | None = None  # of a measured step, mean over the ranks; None without any

@@ -14,8 +14,12 @@ def per_rank_step(total: int, count: int) -> float:
 
 
 def rank_steps(diagnosis: Diagnosis) -> int:
-    """Return ranks times measured steps; a record without steps counts as one step."""
-    return max(len(diagnosis.run.ranks), 1) * max(diagnosis.steps.measured_steps, 1)
+    """Return the measured steps of all ranks together; a record without steps counts as one step.
+
+    Diagnoses of older releases do not hold them: there each rank has all measured steps.
+    """
+    steps = diagnosis.steps
+    return steps.rank_steps or max(len(diagnosis.run.ranks), 1) * max(steps.measured_steps, 1)
 
 
 def bytes_of(rows: Iterable[CommunicationRow]) -> int | None:

@@ -101,6 +101,7 @@ class Steps(Aggregate):
             by_kernels is not None,
             len(recorded_steps(trace)),
             trace.newest_from,
+            len(measured_steps(trace)),
         )
         found = (row.of(numbers).sharing() for numbers in (kept, longest))
         return cls(*(PerRank({trace.rank: one}) for one in found))
@@ -273,8 +274,8 @@ class Steps(Aggregate):
 
     @cached_property
     def rank_steps(self) -> int:
-        """The number of measured steps, added up over ranks."""
-        return sum(int(np.isin(row.number, self.measured).sum()) for row in self.ranks.values())
+        """The measured steps of each rank, also those not kept: what sums of collectives are of."""
+        return sum(row.measured for row in self.ranks.values())
 
     @cached_property
     def measured_ns(self) -> dict[int, int]:

@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over the `rank_steps` of a run: its ranks times its measured steps."""
+    """Sums over the `rank_steps` of a run: the measured steps of all its ranks."""
 
     rank_steps: int
     calls: int = 0

@@ -38,6 +38,7 @@ def split_steps(summary: RunSummary) -> model.Steps:
         warmup_steps=_warmup(facts),
         method=_method(summary),
         measured_steps=len(lengths),
+        rank_steps=facts.rank_steps or None,
         exposed_share=facts.exposed_share,
         estimated_share=facts.estimated_share,
         mean_total_ns=round(mean(lengths)) if lengths else None,

@@ -21,6 +21,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import EXPOSED
+from dsprof.rules.evidence.calls import share_of_step
 from dsprof.rules.evidence.waits import longest_wait, longest_waits
 from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.stage3 import (
@@ -149,7 +150,7 @@ class LowCommOverlap:
             return
         low, high = bounds
         exposed_ms = overlap.exposed_ns / max(overlap.rank_steps, 1) / 1e6
-        share = overlap.exposed_ns / max(sum(run[Steps].measured_ns.values()), 1)
+        share = share_of_step(exposed_ms, run[Steps])
         if high - low < 0.01:
             hidden = percent(low)
         else:

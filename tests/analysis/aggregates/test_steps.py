@@ -209,6 +209,7 @@ def test_two_ranks_by_hand():
         calls=2,
         nbytes=2 << 20,
         forwards=2,
+        ranks=2,
     )
     assert steps.parts == dict.fromkeys(range(6), one)
     assert steps.total == Parts(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.comparison.build import compare
 from dsprof.diagnosis.comparison.model import Change, Comparison, TimeChange
 from dsprof.diagnosis.model import (
@@ -21,6 +22,7 @@ from dsprof.diagnosis.model import (
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.formatting import duration
 from tests.factories import diagnosis as factory
+from tests.factories.trace import summary, zero_rank
 
 MS = 1_000_000
 
@@ -83,6 +85,16 @@ def test_steps_of_more_ranks_are_not_judged() -> None:
     assert times(made)["total"].judgement == "not compared"
     why = "the steps are of 2 ranks before, of 1 rank after"
     assert made.verdict == f"Step times not compared: {why}"
+
+
+def test_steps_that_a_rank_did_not_record_are_no_fewer_calls() -> None:
+    whole, early = (
+        diagnosis_of(summary(zero_rank(0, steps=60), zero_rank(1, steps=steps)), {})
+        for steps in (60, 40)
+    )
+    made = compared(whole, early)
+    assert not any(one.is_changed for one in [*made.operations, *made.kinds])
+    assert made.summary.startswith("The same calls and bytes; ")
 
 
 def test_runs_of_which_other_ranks_were_recorded_are_not_comparable() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.barrier_in_step import RULE
 from dsprof.trace.schema import Site
@@ -34,6 +35,22 @@ def test_a_barrier_in_each_step_fails_with_its_line():
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
     assert finding.evidence[0].rows[0][4:] == (1.0, 0, 3.5, 3.0)
+
+
+def test_calls_are_those_of_all_steps_where_a_sample_of_steps_is_kept(monkeypatch):
+    monkeypatch.setattr(sampling, "_MOST_STEPS", 100)
+    finding = said(RULE, *ranks(3, 4, steps=1000))
+    assert (
+        "1 barrier per step and rank: blocked time 3.50 ms (3.5 % of the step)" in finding.summary
+    )
+
+
+def test_calls_are_those_of_each_rank_where_one_ends_early():
+    """Of a rolling recording each rank has newest steps of its own."""
+    whole, early = ranks(3, steps=100)[0], ranks(3, 3, steps=50)[1]
+    whole.newest_from, early.newest_from = 80, 30
+    finding = said(RULE, whole, early)
+    assert "1 barrier per step and rank: blocked time 3.00 ms (3 % of the step)" in finding.summary
 
 
 def test_its_thresholds_are_reached_at_their_value():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_comm_overlap import RULE
 from tests.factories import device, kineto
@@ -54,6 +55,13 @@ def test_waits_that_no_setting_explains_are_mentioned():
         ("in flight, at most", ns(20), 1.0),
     )
     assert finding.evidence[1].rows[0][:2] == ("parameters, all_gather", 1.0)
+
+
+def test_the_share_of_a_step_is_the_same_where_a_sample_of_steps_is_kept(monkeypatch):
+    whole = said(RULE, gathering(wait=2, steps=1000)).summary
+    assert "(18 %)" in whole
+    monkeypatch.setattr(sampling, "_MOST_STEPS", 100)
+    assert said(RULE, gathering(wait=2, steps=1000)).summary == whole
 
 
 @pytest.mark.parametrize(
