@@ -26,12 +26,16 @@ _AGREEING = 0.9
 
 _MATRICES = (
     *("op", "nbytes", "arrive", "done", "blocked_from", "blocked_until", "isolated"),
-    "doubt_ns",
+    "bound_ns",
 )
 
-_CELLS = 1 << 16
-"""Cells of a matrix of one part: see `Matched.parts`."""
+CELLS = 1 << 16
+"""Cells of a matrix of a part of the collectives: 0.5 MB."""
 
+_SHORT_NS = 1 << 30
+"""Times that differ by less fit into 32 bits, and so do their differences."""
+
+_TIMES = ("arrive", "done", "blocked_from", "blocked_until")
 _TWINS = {"blocked_from": "arrive", "blocked_until": "done"}
 """Columns that are equal where all calls are synchronous."""
 
@@ -72,6 +76,9 @@ class Rows:
         return Rows(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
+_COLUMNS = tuple(one.name for one in fields(Rows) if one.name not in ("group", "seq"))
+
+
 @dataclass(frozen=True, slots=True)
 class RankArrivals:
     """One rank; a stride is 1 if no collective was left out, n if one in n was kept."""
@@ -96,23 +103,26 @@ class RankArrivals:
         if not (np.diff(seq) > 0).all():  # rarely
             _, first, counts = np.unique(seq, return_index=True, return_counts=True)
             mine = mine[first[counts == 1]]
-        rows = self.rows.take(mine)
-        return replace(self, rows=rows, strides={number: self.strides.get(number, 1)})
+        strides = {number: self.strides.get(number, 1)}
+        return replace(self, rows=self.rows.take(mine), strides=strides, pace=None)
 
     def sharing(self, other: RankArrivals | None) -> RankArrivals:
-        """Return the same arrivals; columns that are equal to those of another rank are shared."""
+        """Return the same arrivals; what is equal to that of another rank is shared."""
         if other is None:
             return self
         pairs = [(getattr(self.rows, f.name), getattr(other.rows, f.name)) for f in fields(Rows)]
         columns = [theirs if np.array_equal(mine, theirs) else mine for mine, theirs in pairs]
-        return replace(self, rows=Rows(*columns))
+        node = other.node if self.node == other.node else self.node
+        strides = other.strides if self.strides == other.strides else self.strides
+        return replace(self, node=node, strides=strides, rows=Rows(*columns))
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
     """Collectives of one group that all its ranks present have; matrices are ranks x collectives.
 
-    Where clocks are not known, the ranks are set by the ends of each collective: `by_ends`.
+    Times of a collective are since the first rank of the group entered it. Where clocks are not
+    known, the ranks are set by its ends: `by_ends`.
     """
 
     group: GroupFacts
@@ -126,7 +136,9 @@ class Matched:
     blocked_from: Array
     blocked_until: Array
     isolated: BoolArray
-    doubt_ns: Array  # below it, a difference between this rank and the last is not interpreted
+    bound_ns: Array  # as in `Rows`
+    node: Array  # of each rank, numbered
+    clock_ns: Array  # of each rank: error of its clock
     stride: int
     nodes: int  # how many its ranks are on
     unplaced: tuple[int, ...]  # ranks whose numbers match no other rank's
@@ -147,11 +159,24 @@ class Matched:
 
     def parts(self) -> Iterator[Matched]:
         """Yield the collectives in parts, whose matrices take at most 0.5 MB each."""
-        count = max(_CELLS // len(self.ranks), 1)
+        count = max(CELLS // len(self.ranks), 1)
         for first in range(0, len(self.seq), count):
             some = slice(first, first + count)
             columns = {name: getattr(self, name)[:, some] for name in _MATRICES}
             yield replace(self, seq=self.seq[some], step=self.step[some], **columns)
+
+    @property
+    def doubt_ns(self) -> Array:
+        """By how much the arrival of each rank and that of the last may be wrongly compared."""
+        doubt = _placement(self.arrive, self.bound_ns)
+        if self.by_ends:
+            # Ends differ by less than the shortest call took: what is below it tells nothing.
+            doubt = doubt + (self.done - self.arrive).min(axis=0)
+        elif (self.node != self.node[0]).any():
+            last = np.argmax(self.arrive, axis=0)
+            bound_ns = self.clock_ns[:, None] + self.clock_ns[last]
+            doubt = doubt + np.where(self.node[:, None] == self.node[last], 0, bound_ns)
+        return np.broadcast_to(doubt, self.arrive.shape)
 
     @property
     def agrees(self) -> BoolArray:
@@ -175,13 +200,13 @@ def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -
     return [one for one in matched if one is not None]
 
 
-def _match_group(facts: GroupFacts, members: Mapping[int, RankArrivals]) -> Matched | None:
+def _match_group(facts: GroupFacts, members: dict[int, RankArrivals]) -> Matched | None:
     reference = max(members, key=lambda rank: (len(members[rank].rows), -rank))
     shifts = {rank: _shift(reference, rank, members) for rank in members}
     placed = [rank for rank in members if shifts[rank] is not None]
     if len(placed) < 2:
         return None
-    numbers = {rank: members[rank].rows.seq + (shifts[rank] or 0) for rank in placed}
+    numbers = {rank: _shifted(members[rank].rows.seq, shifts[rank] or 0) for rank in placed}
     common = reduce(lambda one, other: one[_shared(one, other)[0]], numbers.values())
     if not len(common):
         return None
@@ -191,6 +216,10 @@ def _match_group(facts: GroupFacts, members: Mapping[int, RankArrivals]) -> Matc
         for rank, one in zip(placed, rows, strict=True)
     ]
     return _aligned(facts, placed, rows, common, members)
+
+
+def _shifted(seq: Array, shift: int) -> Array:
+    return seq + shift if shift else seq
 
 
 def _shared(one: Array, other: Array) -> tuple[Array, Array]:
@@ -205,41 +234,44 @@ def _shared(one: Array, other: Array) -> tuple[Array, Array]:
 def _aligned(
     facts: GroupFacts,
     placed: Sequence[int],
-    rows: Sequence[Rows],
+    rows: list[Rows],
     common: Array,
-    ranks: Mapping[int, RankArrivals],
+    ranks: dict[int, RankArrivals],
 ) -> Matched:
+    """Put the rows of ranks into matrices, and take them out of `rows` and `ranks`."""
+    present = [ranks[rank] for rank in placed]
+    nodes = {node: code for code, node in enumerate(sorted({one.node for one in present}))}
+    node = np.array([nodes[one.node] for one in present], np.int64)
+    by_ends = any(one.bound_ns is None for one in present)
+    clock_ns = np.array([one.bound_ns or 0 for one in present], np.int64)
+    stride = max(one.stride for one in present)
+    unplaced = tuple(sorted(ranks.keys() - placed))
+    columns = {name: [getattr(one, name) for one in rows] for name in _COLUMNS}
+    for name, twin in _TWINS.items():
+        if all(map(np.array_equal, columns[name], columns[twin])):
+            del columns[name]
+    for held in (present, rows, ranks):  # what is not needed any more
+        held.clear()
+    ends = columns["done"] if by_ends else [np.zeros_like(common)] * len(placed)
+    origin = columns["arrive"][0] - ends[0]
     stack: dict[str, Any] = {}
-    for name in (one.name for one in fields(Rows)):
-        columns = [getattr(one, name) for one in rows]
-        twin = _TWINS.get(name, name)
-        twins = [getattr(one, twin) for one in rows]
-        if twin != name and all(map(np.array_equal, columns, twins)):
-            stack[name] = stack[twin]
-        else:
-            stack[name] = _stacked(columns)
-    times = {name: stack[name] for name in ("arrive", "done", "blocked_from", "blocked_until")}
-    by_ends = any(ranks[rank].bound_ns is None for rank in placed)
-    if by_ends:
-        ends = times["done"]
-        times = {name: column - ends for name, column in times.items()}
-    doubt = _doubt(times["arrive"], times["done"], [ranks[rank] for rank in placed], by_ends)
-    doubt = doubt + _placement(times["arrive"], stack["bound_ns"])
-    doubt = np.broadcast_to(doubt, times["arrive"].shape)
+    for name in [*columns]:
+        column = columns.pop(name)
+        stack[name] = _since(origin, column, ends) if name in _TIMES else _stacked(column)
+    for name, twin in _TWINS.items():
+        stack.setdefault(name, stack[twin])
     return Matched(
         group=facts,
         ranks=tuple(placed),
         seq=common,
-        step=stack["step"].max(axis=0),
-        op=stack["op"],
-        nbytes=stack["nbytes"],
-        isolated=stack["isolated"],
-        doubt_ns=doubt,
-        stride=max(ranks[rank].stride for rank in placed),
-        nodes=len({ranks[rank].node for rank in placed}),
-        unplaced=tuple(sorted(ranks.keys() - placed)),
+        step=stack.pop("step").max(axis=0),
+        node=node,
+        clock_ns=clock_ns,
+        stride=stride,
+        nodes=len(nodes),
+        unplaced=unplaced,
         by_ends=by_ends,
-        **times,
+        **stack,
     )
 
 
@@ -258,22 +290,17 @@ def _stacked(columns: Sequence[Any]) -> Any:
     return np.stack(columns)
 
 
-def _doubt(arrive: Array, done: Array, ranks: Sequence[RankArrivals], by_ends: bool) -> Array:
-    """Return by how much the arrival of each rank and that of the last may be wrongly compared.
-
-    One row, if it is the same for all ranks.
-    """
-    if by_ends:
-        # Ends differ by less than the shortest call took: what is below it tells nothing.
-        return np.asarray((done - arrive).min(axis=0, keepdims=True))
-    nodes = {node: code for code, node in enumerate(sorted({rank.node for rank in ranks}))}
-    if len(nodes) == 1:
-        return np.zeros((1, arrive.shape[1]), np.int64)
-    node = np.array([nodes[rank.node] for rank in ranks], np.int64)
-    bound = np.array([rank.bound_ns or 0 for rank in ranks], np.int64)
-    last = np.argmax(arrive, axis=0)
-    same = node[:, None] == node[last][None, :]
-    return np.where(same, 0, bound[:, None] + bound[last][None, :]).astype(np.int64)
+def _since(origin: Array, columns: Sequence[Array], ends: Sequence[Array]) -> Any:
+    """Return times since an origin, each rank set by its ends; in 32 bits if they fit."""
+    if all(one is some[0] for some in (columns, ends) for one in some):
+        return _stacked([columns[0] - ends[0] - origin] * len(columns))
+    matrix = np.empty((len(columns), len(origin)), np.int32)
+    for row, column, end in zip(matrix, columns, ends, strict=True):
+        since_ns = column - end - origin
+        if (np.abs(since_ns) >= _SHORT_NS).any():
+            return np.stack([c - e - origin for c, e in zip(columns, ends, strict=True)])
+        row[:] = since_ns
+    return matrix
 
 
 def _placement(arrive: Array, bound_ns: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.alignment.matching import CELLS, Matched
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.run.outliers import chance_of, low_outliers
 
@@ -48,7 +48,7 @@ class Lateness:
     steps: Array
     waited_ns: Array  # for the last arrival
     caused_ns: Array  # by arriving last: mean wait of the others
-    transfer_ns: Array
+    transfer_ns: Array  # of each rank
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
     stride: int
@@ -73,30 +73,40 @@ def alike(arrivals: Arrivals) -> list[list[Matched]]:
 
 def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) -> Lateness:
     """Add up the waits of all groups, in the steps `wanted`, or in all and what is in none."""
-    matched = [one if wanted is None else one.in_steps(wanted) for one in matched]
+    matched = [*matched]
     ranks = sorted({rank for one in matched for rank in one.ranks})
     steps = np.unique(np.concatenate([one.step for one in matched] or [np.zeros(0, np.int64)]))
+    steps = steps if wanted is None else steps[np.isin(steps, wanted)]
     shape = len(ranks), len(steps)
-    waited, caused, transfer = (np.zeros(shape, np.int64) for _ in range(3))
+    waited, caused = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     seen = np.zeros(shape, np.bool_)
-    lasts, met = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
+    transfer, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(3))
     pairs = np.zeros((len(ranks), len(ranks)), np.int64) if len(ranks) <= PAIRED_RANKS else None
-    for one in (part for whole in matched for part in whole.parts()):
-        row = np.searchsorted(ranks, one.ranks)
-        step = np.searchsorted(steps, one.step)
-        split = split_waits(one)
-        _add(waited, row, step, split.waited_ns * one.stride)
-        _add(transfer, row, step, split.transfer_ns * one.stride)
-        np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
-        np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
-        if pairs is not None:
-            _add(pairs, row, row[split.last], split.waited_ns * one.stride)
-        met[row] += len(one.seq)
-        seen[row[:, None], step[None, :]] = True
+    doubts = [0]
+    for whole in matched:
+        row, doubt = np.searchsorted(ranks, whole.ranks), []
+        for part in whole.parts():
+            one = part if wanted is None else part.in_steps(wanted)
+            if not len(one.seq):
+                continue
+            step = np.searchsorted(steps, one.step)
+            split = split_waits(one)
+            _add(waited, row, step, split.waited_ns * one.stride)
+            transfer[row] += split.transfer_ns.sum(axis=1) * one.stride
+            np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
+            np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
+            if pairs is not None:
+                _add(pairs, row, row[split.last], split.waited_ns * one.stride)
+            met[row] += len(one.seq)
+            seen[row[:, None], step[None, :]] = True
+            doubt.append(split.doubt_ns)
+        if doubt:
+            doubts.append(int(np.median(np.concatenate(doubt))))
     waited[~seen] = -1
     stride = max((one.stride for one in matched), default=1)
-    doubt = max((_doubt(one) for one in matched), default=0)
-    return Lateness(tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, doubt)
+    return Lateness(
+        tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, max(doubts)
+    )
 
 
 def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:
@@ -104,11 +114,6 @@ def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:
     order = np.argsort(columns, kind="stable")
     places, starts = np.unique(columns[order], return_index=True)
     sums[np.ix_(rows, places)] += np.add.reduceat(values[:, order], starts, axis=1)
-
-
-def _doubt(one: Matched) -> int:
-    doubts = one.doubt_ns.max(axis=0)
-    return int(np.median(doubts)) if doubts.size else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +124,20 @@ class Split:
     waited_ns: Array
     transfer_ns: Array
     caused_ns: Array  # of each collective: mean wait of those who were not last
+    doubt_ns: Array  # of each collective, the largest
 
 
 def split_waits(one: Matched) -> Split:
     """Split the time that each collective held each rank."""
-    last = np.argmax(one.arrive, axis=0)
-    latest = one.arrive.max(axis=0)
-    until = np.minimum(one.blocked_until, latest)
-    waited = np.maximum(until - np.maximum(one.blocked_from, one.arrive), 0)
-    waited[latest - one.arrive <= one.doubt_ns] = 0
-    held = np.maximum(one.blocked_until - one.blocked_from, 0)
+    arrive, begun, until = (
+        times.astype(np.int64) for times in (one.arrive, one.blocked_from, one.blocked_until)
+    )
+    last, latest, doubt_ns = np.argmax(arrive, axis=0), arrive.max(axis=0), one.doubt_ns
+    waited = np.maximum(np.minimum(until, latest) - np.maximum(begun, arrive), 0)
+    waited[latest - arrive <= doubt_ns] = 0
+    held = np.maximum(until - begun, 0)
     caused = waited.sum(axis=0) // max(len(one.ranks) - 1, 1)
-    return Split(last, waited, np.maximum(held - waited, 0), caused)
+    return Split(last, waited, np.maximum(held - waited, 0), caused, doubt_ns.max(axis=0))
 
 
 class Waits(Protocol):
@@ -194,20 +201,35 @@ class Votes:
 
 def vote(late: Waits, least_gap_ns: float) -> Votes:
     """Let the steps vote in which all ranks have matched collectives."""
-    waited = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
+    is_known = (late.waited_ns >= 0).all(axis=0)
+    waited = late.waited_ns if is_known.all() else late.waited_ns[:, is_known]
     count, steps = waited.shape
-    votes = np.zeros(count, np.int64)
+    votes, least_ns = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if not steps:
         return Votes(late.ranks, votes, 0, 0, votes, votes, votes)
-    median, least = (np.maximum(others - waited, 0) for others in _of_others(waited))
-    cast = 0
-    # Elsewhere the lowest is not far below the median of the others, which is rounded here.
-    for column in np.flatnonzero(median.max(axis=0) + 1 >= least_gap_ns):
-        found = low_outliers(waited[:, column], least_gap_ns, late.doubt_ns)
-        votes += found
-        cast += bool(found.any())
-    means = median.sum(axis=1) // steps, least.sum(axis=1) // steps
-    return Votes(late.ranks, votes, cast, steps, *means, np.median(median, axis=1).astype(np.int64))
+    median_ns, cast = np.empty_like(waited), 0
+    width = max(CELLS // count, 1)
+    for columns in (slice(first, first + width) for first in range(0, steps, width)):
+        some = waited[:, columns]
+        median, least = (np.maximum(others - some, 0) for others in _of_others(some))
+        median_ns[:, columns] = median
+        least_ns += least.sum(axis=1)
+        # Elsewhere the lowest is not far below the median of the others, which is rounded here.
+        for column in np.flatnonzero(median.max(axis=0) + 1 >= least_gap_ns):
+            found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns)
+            votes += found
+            cast += bool(found.any())
+    rows = (median_ns[at : at + PAIRED_RANKS] for at in range(0, count, PAIRED_RANKS))
+    usual_ns = [np.median(some, axis=1) for some in rows]
+    return Votes(
+        late.ranks,
+        votes,
+        cast,
+        steps,
+        median_ns.sum(axis=1) // steps,
+        least_ns // steps,
+        np.concatenate(usual_ns).astype(np.int64),
+    )
 
 
 class Together(NamedTuple):

@@ -17,7 +17,6 @@ from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.alignment.matching import GroupFacts, Matched
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, busbw_factor
 from dsprof.analysis.rank.intervals import Array
-from dsprof.trace.columns import BoolArray
 from dsprof.trace.schema import ROLES
 
 
@@ -71,32 +70,42 @@ def transfers(arrivals: Arrivals, steps: Sequence[int] | None = None) -> list[Tr
     times: defaultdict[Path, list[Array]] = defaultdict(list)
     for one in arrivals.matched:
         if one.is_whole:
-            chosen = one if steps is None else one.in_steps(steps)
-            for path, nbytes, time_ns in _by_path(chosen, one.nodes):
+            for path, nbytes, time_ns in _by_path(one, steps):
                 sizes[path].append(nbytes)
                 times[path].append(time_ns)
     rows = (_row(path, np.concatenate(sizes[path]), np.concatenate(times[path])) for path in sizes)
     return sorted(rows, key=lambda row: (row.path.group, row.path.op, row.nbytes))
 
 
-def _by_path(one: Matched, nodes: int) -> Iterable[tuple[Path, Array, Array]]:
-    nbytes, time_ns, fair = of_the_last(one)
-    sizes = np.searchsorted(SIZE_EDGES_BYTES, nbytes, "right")
-    for op, size in sorted(set(zip(one.op[0, fair].tolist(), sizes[fair].tolist(), strict=True))):
-        chosen = fair & (one.op[0] == op) & (sizes == size)
-        path = Path(FAMILIES[op], _name(one.group), one.group.size, nodes, SIZE_CLASSES[size])
+def _by_path(one: Matched, steps: Sequence[int] | None) -> Iterable[tuple[Path, Array, Array]]:
+    calls = of_the_last(one, steps)
+    sizes = np.searchsorted(SIZE_EDGES_BYTES, calls.nbytes, "right")
+    for op, size in sorted(set(zip(calls.op.tolist(), sizes.tolist(), strict=True))):
+        chosen = (calls.op == op) & (sizes == size)
+        path = Path(FAMILIES[op], _name(one.group), one.group.size, one.nodes, SIZE_CLASSES[size])
         if busbw_factor(path.op, path.group_size):
-            yield path, nbytes[chosen], time_ns[chosen]
+            yield path, calls.nbytes[chosen], calls.time_ns[chosen]
 
 
-def of_the_last(one: Matched) -> tuple[Array, Array, BoolArray]:
-    """Return bytes and time of each call on its last rank, and which are fair to judge."""
-    flight = one.done - one.arrive
-    last = np.argmin(flight, axis=0)
-    calls = np.arange(flight.shape[1])
-    nbytes, time_ns = one.nbytes[last, calls], flight[last, calls]
-    fair = one.isolated[last, calls] & one.agrees & (nbytes > 0) & (time_ns > 0)
-    return nbytes, time_ns, fair
+class LastCalls(NamedTuple):
+    """Calls that are fair to judge, in columns, as their last rank saw them."""
+
+    op: Array
+    nbytes: Array
+    time_ns: Array
+
+
+def of_the_last(one: Matched, steps: Sequence[int] | None = None) -> LastCalls:
+    """Return the calls of a group, of all steps or of some."""
+    parts = [LastCalls(*np.zeros((3, 0), np.int64))]
+    for part in one.parts():
+        some = part if steps is None else part.in_steps(steps)
+        flight = some.done.astype(np.int64) - some.arrive
+        calls, last = np.arange(flight.shape[1]), np.argmin(flight, axis=0)
+        nbytes, time_ns = some.nbytes[last, calls], flight[last, calls]
+        fair = some.isolated[last, calls] & some.agrees & (nbytes > 0) & (time_ns > 0)
+        parts.append(LastCalls(some.op[0, fair], nbytes[fair], time_ns[fair]))
+    return LastCalls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _row(path: Path, nbytes: Array, time_ns: Array) -> Transfer:

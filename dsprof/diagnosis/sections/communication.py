@@ -285,7 +285,7 @@ def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:
         collectives=int(late.met[place]),
         caused_ns=int(late.caused_ns[place].sum()) // steps,
         waited_ns=int(late.waited_ns[place].clip(0).sum()) // steps,
-        transfer_ns=int(late.transfer_ns[place].sum()) // steps,
+        transfer_ns=int(late.transfer_ns[place]) // steps,
     )
 
 

@@ -172,7 +172,7 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
             int(votes.votes[i]),
             int(late.caused_ns[i].sum()) // steps,
             int(late.waited_ns[i].clip(0).sum()) // steps,
-            int(late.transfer_ns[i].sum()) // steps,
+            int(late.transfer_ns[i]) // steps,
         )
         for i in order
     ]

@@ -53,10 +53,10 @@ class SlowLink:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the ranks of the slow groups, and those that all of these have in common."""
         steps = run[Steps]
-        matched = [one.in_steps(steps.measured) for one in run[Arrivals].matched]
+        matched = run[Arrivals].matched
         kinds = {
             kind: rows
-            for kind, rows in transfers(matched).items()
+            for kind, rows in transfers(matched, steps.measured).items()
             if len(rows) >= thresholds.groups
         }
         if not kinds:
@@ -178,15 +178,13 @@ class Transfer:
     median_ns: int
 
 
-def transfers(matched: Iterable[Matched]) -> dict[Kind, list[Transfer]]:
+def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, list[Transfer]]:
     """Return the transfers of each kind that a group has at least five of, group by group."""
     found: defaultdict[Kind, list[Transfer]] = defaultdict(list)
     for one in matched:
-        nbytes, time_ns, fair = of_the_last(one)
-        usable = np.flatnonzero(fair)
-        if not len(usable):
+        op, nbytes, took = of_the_last(one, steps)
+        if not len(op):
             continue
-        op, nbytes, took = one.op[0, usable], nbytes[usable], time_ns[usable]
         kinds = group_rows([op, nbytes])
         for number, first in enumerate(kinds.first):
             mine = took[kinds.of_row == number]

@@ -60,6 +60,18 @@ def test_wait_and_transfer_by_hand():
     assert (late.lasts.tolist(), late.met.tolist()) == ([1, 1], [2, 2])
 
 
+@pytest.mark.parametrize("late_ms", [900, 1100, 5000])
+def test_waits_of_seconds_are_exact(late_ms: float):
+    """Beyond a second the times of a group no longer fit into 32 bits."""
+    early, late = (
+        [sync("all_reduce", 9000 * k + at, 6000 - at, seq=k, step=k) for k in range(50)]
+        for at in (10, 10 + late_ms)
+    )
+    split = lateness([matched(rank_trace(0, comm=early), rank_trace(1, comm=late))])
+    assert split.waited_ns.tolist() == [[late_ms * MS] * 50, [0] * 50]
+    assert split.transfer_ns.tolist() == [(5990 - late_ms) * MS * 50] * 2
+
+
 def test_only_time_that_held_the_rank_is_a_wait():
     """Async: rank 0 arrives at 10 and waits from 50 on; rank 1 arrives at 60."""
     early = rank_trace(0, comm=[issued("all_reduce", 10, 90, wait=50, waited=90)])
