@@ -9,6 +9,7 @@ from statistics import median
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, size
@@ -39,7 +40,7 @@ class UnevenDeviceMemory:
         ),
         category="memory",
         order=480,
-        needs=(Memory, Run, Engines),
+        needs=(Memory, Run, Engines, Steps),
     )
     thresholds = Thresholds()
 
@@ -51,16 +52,20 @@ class UnevenDeviceMemory:
             for r, m in ranks.items()
             if PEAK_ALLOCATED in m.device_max
         }
+        # A rank that ended early may have been below its peak.
+        partial = {*run[Steps].partial_ranks}
+        whole = {rank: peak for rank, peak in peaks.items() if rank not in partial}
         if run[Run].is_cpu:
             yield self.meta.not_applicable(ON_CPUS)
         elif run[Run].first.world_size < 2:
             yield self.meta.not_applicable(SINGLE_RANK)
-        elif len(peaks) < 2:
+        elif len(whole) < 2:
+            throughout = " throughout the run" * (len(peaks) > 1)
             yield self.meta.unknown(
-                "Unknown: the device memory of fewer than two ranks was recorded."
+                f"Unknown: the device memory of fewer than two ranks was recorded{throughout}."
             )
         else:
-            usual = median(peaks.values())
+            usual = median(whole.values())
             limit = max(usual * (1 + thresholds.excess_share), usual + thresholds.excess_bytes)
             if above := sorted(rank for rank, peak in peaks.items() if peak > limit):
                 yield self._uneven(run, peaks, above, usual)

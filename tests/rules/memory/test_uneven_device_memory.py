@@ -5,8 +5,9 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.memory.uneven_device_memory import RULE
 from dsprof.trace.device_counters import PEAK_ALLOCATED
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, rank_trace, said
+from tests.factories.trace import engine, rank_trace, said, step
 
 
 def peaks(*gib: float, **fields):
@@ -24,6 +25,19 @@ def test_a_rank_that_needs_more_fails():
     assert [row[0] for row in finding.evidence[0].rows] == [3, 2, 0, 1]
     assert finding.evidence[0].rows[0][1:] == (14 << 30, pytest.approx(14 / 10.1))
     assert "different length" in finding.cause
+
+
+def test_a_rank_that_ended_early_makes_no_other_uneven():
+    def ended_after(*steps: int) -> list[RankTrace]:
+        traces = peaks(10, *([2] * (len(steps) - 1)))
+        for trace, count in zip(traces, steps, strict=True):
+            trace.steps = [step(n, n, n + 1) for n in range(count)]
+        return traces
+
+    assert said(RULE, *ended_after(30, 10)).status is Status.UNKNOWN
+    assert said(RULE, *ended_after(30, 30)).ranks == (0,)
+    # What it needed more is true of it, however early it ended.
+    assert said(RULE, *ended_after(10, 30, 30)).ranks == (0,)
 
 
 def test_rank_0_has_causes_of_its_own():
