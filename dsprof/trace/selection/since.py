@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import LATE_STEPS, StepIndex
+from dsprof.trace.schema import LATE_STEPS, RollUp, StepIndex
 from dsprof.trace.selection import OPEN_END, Since
 from dsprof.trace.selection.step_cutting import read_index
 from dsprof.trace.source import Source
@@ -30,14 +30,24 @@ def first_step_since(path: Path, started_epoch_ns: int, since: Since, read: Read
         newest = _ends(read(range(index.steps[-1] - LATE_STEPS, OPEN_END)))
         end_ns, _ = max(newest, default=(index.ended_ns[-1], 0))
         after_ns = _after_ns(since, end_ns, started_epoch_ns)
-        ended = _ends(read(_near(index, after_ns)))
+        trace = read(_near(index, after_ns))
+        ended = _ends(trace)
     else:
-        ended = _ends(read(None))
+        trace = read(None)
+        ended = _ends(trace)
         if ended:
             after_ns = _after_ns(since, ended[-1][0], started_epoch_ns)
     if not ended or ended[-1][0] <= after_ns:
         raise TraceError(f"{path}: no step ended {since}; omit --since, or go further back")
-    return next(step for end_ns, step in ended if end_ns > after_ns)
+    first = next(step for end_ns, step in ended if end_ns > after_ns)
+    if not trace.rollups:
+        return first
+    # Of most steps of a rolling recording only the spans are left.
+    before = [step + 1 for end_ns, step in ended if end_ns <= after_ns]
+    before += (
+        span.end for span in trace.rollups.values() if _end_ns(span, started_epoch_ns) <= after_ns
+    )
+    return min(first, max(before, default=0))
 
 
 def _after_ns(since: Since, end_ns: int, started_epoch_ns: int) -> int:
@@ -56,10 +66,15 @@ def _near(index: StepIndex, after_ns: int) -> range:
 
 
 def _ends(trace: RankTrace) -> list[tuple[int, int]]:
-    """Return the ends of steps, and the first step of spans of a rolling recording."""
+    """Return the ends of steps; of a rolling recording, if none is left, of its spans."""
     ends = [(one.end_ns, one.step) for one in trace.steps]
     ends += ((one.end_ns, one.step) for one in trace.totals.values())
-    for span in trace.rollups.values():
-        end_ns = (span.begin_s + span.length_s) * 1_000_000_000 - trace.header.started_epoch_ns
-        ends.append((end_ns, span.first_step))
+    if not ends:
+        started_ns = trace.header.started_epoch_ns
+        ends += ((_end_ns(one, started_ns), one.end - 1) for one in trace.rollups.values())
     return sorted(ends)
+
+
+def _end_ns(span: RollUp, started_epoch_ns: int) -> int:
+    """Return when a span ended, since the start of the trace."""
+    return (span.begin_s + span.length_s) * 1_000_000_000 - started_epoch_ns

@@ -19,7 +19,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import LATE_STEPS
-from dsprof.trace.selection import Selection
+from dsprof.trace.selection import Selection, Since
 from tests.factories.month import STEP_NS, FastMotion, size_of
 
 BUDGET_BYTES = 2_000_000
@@ -85,6 +85,25 @@ def test_the_first_step_of_a_new_pace_is_named(folder: Path) -> None:
     findings = diagnose(find_run([folder])).findings
     [change] = [one for one in findings if one.rule == "step-time-change"]
     assert change.steps == (CHANGE,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "latest"),
+    [
+        (10, STEPS - 10 / 1.298),
+        (600, STEPS - 600 / 1.298),
+        (3600, CHANGE - (3600 - (STEPS - CHANGE) * 1.298) / 0.868),
+        (7200, 0),
+    ],
+)
+def test_a_time_before_the_end_is_before_that_of_the_last_step(
+    folder: Path, seconds: int, latest: float
+) -> None:
+    """Spans end later than their last step. A step takes 868 ms, after the change 1,298 ms."""
+    since = Since(f"{seconds}s", before_end_ns=seconds * 10**9)
+    steps = find_run([folder], Selection(since=since)).selection.steps
+    assert steps is not None
+    assert latest - 20 <= steps.start <= latest + 1  # a span is 10 s
 
 
 def test_slow_steps_do_not_displace_the_sample(tmp_path: Path) -> None:
