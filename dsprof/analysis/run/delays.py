@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -85,8 +86,9 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
 
 def _causes(times: _Times, usual_own_ns: Array, excess_ns: Array) -> BoolArray:
     """Say which ranks work so much longer in which steps; none where half of them do."""
-    more_ns = times.own_ns - usual_own_ns[:, None]
-    is_cause = (times.own_ns != _UNKNOWN) & (more_ns >= _OWN_SHARE * excess_ns)
+    is_cause, least_ns = np.zeros(times.own_ns.shape, np.bool_), _OWN_SHARE * excess_ns
+    for found, own_ns, usual_ns in zip(is_cause, times.own_ns, usual_own_ns, strict=True):
+        found[:] = (own_ns != _UNKNOWN) & (own_ns - usual_ns >= least_ns)
     return np.asarray(is_cause & (is_cause.sum(axis=0) * 2 < len(is_cause)), np.bool_)
 
 
@@ -97,20 +99,20 @@ def _usual_own(kept: _Times) -> Array:
 
 def _beside(steps: Steps) -> _Times:
     """Return the steps beside the sample that most ranks kept."""
-    every = [row.number for row in steps.longest.values()]
-    numbers, ranks = np.unique(np.concatenate(every or [np.zeros(0, np.int64)]), return_counts=True)
-    return _times(steps.longest, numbers[ranks * 2 > len(steps.longest)])
+    ranks = Counter(number for row in steps.longest.values() for number in row.number.tolist())
+    most = [number for number in sorted(ranks) if ranks[number] * 2 > len(steps.longest)]
+    return _times(steps.longest, np.array(most, np.int64))
 
 
 def _times(rows: Mapping[int, RankSteps], numbers: Array) -> _Times:
-    total_ns, own_ns = (np.full((len(rows), len(numbers)), _UNKNOWN) for _ in range(2))
+    own_ns = np.full((len(rows), len(numbers)), _UNKNOWN)
+    sums, known = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
     for at, rank in enumerate(sorted(rows)):
         row = rows[rank].of(numbers)
         place = np.searchsorted(numbers, row.number)
-        total_ns[at, place] = row.total_ns
+        sums[place] += row.total_ns
+        known[place] += 1
         if row.exposed_ns is not None:
             shown = ~(row.counted & row.on_device)
             own_ns[at, place[shown]] = (row.total_ns - row.exposed_ns)[shown]
-    known = total_ns != _UNKNOWN
-    mean_ns = np.where(known, total_ns, 0).sum(axis=0) // np.maximum(known.sum(axis=0), 1)
-    return _Times(numbers, mean_ns, own_ns)
+    return _Times(numbers, sums // np.maximum(known, 1), own_ns)

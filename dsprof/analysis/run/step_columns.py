@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.wording import named
-from dsprof.trace.columns import BoolArray
+from dsprof.trace.columns import BoolArray, IntArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
 _WORK = ("micro_steps", "calls", "nbytes")
@@ -21,14 +23,15 @@ _WORK = ("micro_steps", "calls", "nbytes")
 class StepColumns:
     """Steps in columns, mean over the same ranks; a part not measurable in each step is absent.
 
-    `own_ns` is the time of each rank without waits, -1 in steps that do not show it.
+    `own_ns` yields the time of each rank without waits, -1 in steps that do not show it: few rules
+    ask for it, and all ranks together take much memory.
     """
 
     number: npt.NDArray[np.int64]
     total_ns: Floats
     parts: dict[str, Floats]
     work: dict[str, Floats]
-    own_ns: dict[int, Floats]
+    own_ns: Callable[[], Iterable[tuple[int, Floats]]]
     forwards: Floats | None  # None where a step does not show them
     left_out: tuple[int, ...] = ()  # ranks that did not record all of these steps
 
@@ -53,12 +56,13 @@ class StepColumns:
 
     def ranks_behind(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
         """Return the ranks whose own time grows by `least_ns`; none if that of all does."""
-        found = []
-        for rank, column in self.own_ns.items():
+        found, count = [], 0
+        for rank, column in self.own_ns():
+            count += 1
             before, after = one & (column >= 0), other & (column >= 0)
             if before.any() and after.any() and _more(column, before, after) >= least_ns:
                 found.append(rank)
-        return tuple(found) if len(found) < len(self.own_ns) else ()
+        return tuple(found) if len(found) < count else ()
 
 
 def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
@@ -76,13 +80,12 @@ def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
     passes = [row.forwards for row in rows]
     forwards = None if None in passes else np.array(passes, np.float64)
     left_out = tuple(rank for rank in whole.ranks if rank not in steps.ranks)
-    return StepColumns(number, total, parts, work, _own_ns(steps, numbers), forwards, left_out)
+    own_ns = partial(_own_ns, steps.ranks, number)
+    return StepColumns(number, total, parts, work, own_ns, forwards, left_out)
 
 
-def _own_ns(steps: Steps, numbers: Sequence[int]) -> dict[int, Floats]:
-    wanted = np.array(numbers, np.int64)
-    found = {}
-    for rank, row in steps.ranks.items():
+def _own_ns(ranks: Mapping[int, RankSteps], wanted: IntArray) -> Iterator[tuple[int, Floats]]:
+    for rank, row in ranks.items():
         if row.exposed_ns is None or not len(wanted):
             continue
         column = np.full(len(wanted), -1.0)
@@ -92,8 +95,7 @@ def _own_ns(steps: Steps, numbers: Sequence[int]) -> dict[int, Floats]:
         if row.on_device:
             inside &= ~row.counted
         column[place[inside]] = (row.total_ns - row.exposed_ns)[inside]
-        found[rank] = column
-    return found
+        yield rank, column
 
 
 def _more(column: Floats, one: BoolArray, other: BoolArray) -> float:

@@ -72,8 +72,14 @@ class MemoryGrowth:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the device and the host, each by itself."""
         ranks = run[Memory].ranks
-        series = [(host_series(m), device_series(m, ALLOCATED)) for m in ranks.values()]
-        longest = max((len(one) for pair in series for one in pair), default=0)
+        longest, device, host = 0, list[_Growth](), list[_Growth]()
+        for rank, memory in ranks.items():
+            on_device, on_host = device_series(memory, ALLOCATED), host_series(memory)
+            longest = max(longest, len(on_device), len(on_host))
+            if grown := _growth(rank, on_device, _device_room(memory), thresholds):
+                device.append(grown)
+            if grown := _growth(rank, on_host, memory.least_host_available_bytes, thresholds):
+                host.append(grown)
         if longest < thresholds.steps:
             yield self.meta.unknown(
                 f"Unknown: memory was recorded after {plural(longest, 'step')}; "
@@ -82,7 +88,7 @@ class MemoryGrowth:
                 else "Unknown: memory was not recorded at the ends of steps."
             )
             return
-        if device := [g for r in sorted(ranks) if (g := _device(r, ranks[r], thresholds))]:
+        if device:
             yield self._finding(
                 device,
                 "Device memory grows from step to step",
@@ -92,7 +98,7 @@ class MemoryGrowth:
                 "snapshot (torch.cuda.memory._record_memory_history) shows the lines that "
                 "allocate them.",
             )
-        if host := [g for r in sorted(ranks) if (g := _host(r, ranks[r], thresholds))]:
+        if host:
             yield self._finding(
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
@@ -122,15 +128,10 @@ class MemoryGrowth:
         )
 
 
-def _device(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | None:
+def _device_room(memory: RankMemory) -> int | None:
     last = memory.device_last
     known = DEVICE_TOTAL in last and RESERVED in last
-    room = max(0, last[DEVICE_TOTAL] - last[RESERVED]) if known else None
-    return _growth(rank, device_series(memory, ALLOCATED), room, thresholds)
-
-
-def _host(rank: int, memory: RankMemory, thresholds: Thresholds) -> _Growth | None:
-    return _growth(rank, host_series(memory), memory.least_host_available_bytes, thresholds)
+    return max(0, last[DEVICE_TOTAL] - last[RESERVED]) if known else None
 
 
 def _sharing_hosts(grown: list[_Growth], run: Run) -> list[_Growth]:

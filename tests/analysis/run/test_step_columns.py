@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
@@ -19,14 +21,14 @@ def columns(*first: int) -> StepColumns:
 def test_own_time_is_that_without_waits():
     found = columns(0, 0)
     assert found.number.tolist() == list(range(2, 20))
-    assert {rank: own.tolist() for rank, own in found.own_ns.items()} == dict.fromkeys(
+    assert {rank: own.tolist() for rank, own in found.own_ns()} == dict.fromkeys(
         (0, 1), [95 * MS] * 18
     )
 
 
 def test_ranks_that_begin_later_than_most_are_left_out():
     found = columns(0, 12)
-    assert (len(found.number), [*found.own_ns], found.left_out) == (18, [0], (1,))
+    assert (len(found.number), [*dict(found.own_ns())], found.left_out) == (18, [0], (1,))
     assert found.ranks == "all ranks but rank 1"
 
 
@@ -39,10 +41,12 @@ def test_steps_are_those_that_each_rank_has():
 def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():
     found = columns(0, 0)
     after = found.number >= 12
-    found.own_ns[1][after] += 5 * MS
+    own = dict(found.own_ns())
+    found = replace(found, own_ns=own.items)
+    own[1][after] += 5 * MS
     assert found.ranks_behind(~after, after, 5 * MS) == (1,)
     assert found.ranks_behind(~after, after, 5 * MS + 1) == ()
-    found.own_ns[0][after] += 5 * MS
+    own[0][after] += 5 * MS
     assert found.ranks_behind(~after, after, 5 * MS) == ()
 
 
