@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.run.lateness import causes
 from dsprof.analysis.run.series import slow_places
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
@@ -182,10 +182,9 @@ def _stragglers(
     summary: RunSummary, blocks: Sequence[Sequence[int]], known: Set[int]
 ) -> Iterator[_Found]:
     """Find the rank that others waited for longest in each block of steps, if that costs much."""
-    late, parts = lateness(summary[Arrivals].matched), summary[Steps].parts
+    late, parts = causes(summary[Arrivals].matched), summary[Steps].parts
     for numbers in blocks:
-        inside = np.isin(late.steps, numbers)
-        caused_ns = late.caused_ns[:, inside].sum(axis=1)
+        caused_ns = late.by_rank(numbers)
         if not caused_ns.any():
             continue
         place = int(np.argmax(caused_ns))
@@ -195,8 +194,7 @@ def _stragglers(
         share = _LATE_SHARE if rank in known else _LONG_SHARE
         if cost_ns and cost_ns >= share * step_ns:
             text = f"The others wait {duration(cost_ns)} for rank {rank}"
-            worst = late.steps[inside][np.argmax(late.caused_ns[place, inside])]
-            yield _Found("straggler", int(worst), text, rank)
+            yield _Found("straggler", late.worst_step(place, numbers), text, rank)
 
 
 def _delayed(

@@ -47,7 +47,7 @@ class Lateness:
     ranks: tuple[int, ...]
     steps: Array
     waited_ns: Array  # for the last arrival
-    caused_ns: Array  # by arriving last: mean wait of the others
+    caused_ns: Array  # of each rank, by arriving last: mean wait of the others
     transfer_ns: Array  # of each rank
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
@@ -78,9 +78,8 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     steps = np.unique(np.concatenate([one.step for one in matched] or [np.zeros(0, np.int64)]))
     steps = steps if wanted is None else steps[np.isin(steps, wanted)]
     shape = len(ranks), len(steps)
-    waited, caused = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    seen = np.zeros(shape, np.bool_)
-    transfer, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(3))
+    waited, seen = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    caused, transfer, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(4))
     pairs = np.zeros((len(ranks), len(ranks)), np.int64) if len(ranks) <= PAIRED_RANKS else None
     doubts = [0]
     for whole in matched:
@@ -93,7 +92,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
             split = split_waits(one)
             _add(waited, row, step, split.waited_ns * one.stride)
             transfer[row] += split.transfer_ns.sum(axis=1) * one.stride
-            np.add.at(caused, (row[split.last], step), split.caused_ns * one.stride)
+            np.add.at(caused, row[split.last], split.caused_ns * one.stride)
             np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
             if pairs is not None:
                 _add(pairs, row, row[split.last], split.waited_ns * one.stride)
@@ -107,6 +106,42 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     return Lateness(
         tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, max(doubts)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Who arrived last, and the mean wait of the others for it: columns, a row per collective."""
+
+    ranks: tuple[int, ...]
+    place: Array  # in `ranks`
+    step: Array
+    caused_ns: Array
+
+    def by_rank(self, steps: Sequence[int]) -> Array:
+        """Return what each rank caused in some steps."""
+        inside, sums = np.isin(self.step, steps), np.zeros(len(self.ranks), np.int64)
+        np.add.at(sums, self.place[inside], self.caused_ns[inside])
+        return sums
+
+    def worst_step(self, place: int, steps: Sequence[int]) -> int:
+        """Return in which of the steps a rank caused most, the first of equal ones."""
+        inside = np.isin(self.step, steps) & (self.place == place)
+        numbers, column = np.unique(self.step[inside], return_inverse=True)
+        sums = np.zeros(len(numbers), np.int64)
+        np.add.at(sums, column.ravel(), self.caused_ns[inside])
+        return int(numbers[np.argmax(sums)])
+
+
+def causes(matched: Sequence[Matched]) -> Causes:
+    """Return who arrived last to the collectives of all groups: `lateness` without the waits."""
+    ranks = sorted({rank for one in matched for rank in one.ranks})
+    columns = [np.zeros((3, 0), np.int64)]
+    for whole in matched:
+        row = np.searchsorted(ranks, whole.ranks)
+        for one in whole.parts():
+            split = split_waits(one)
+            columns.append(np.stack([row[split.last], one.step, split.caused_ns * one.stride]))
+    return Causes(tuple(ranks), *np.concatenate(columns, axis=1))
 
 
 def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:

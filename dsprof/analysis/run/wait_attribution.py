@@ -47,7 +47,7 @@ def attribution(run: RunSummary) -> Attribution | None:
     exposed_ns = share * sum(steps.measured_ns.values())
     if not held_ns or held_ns < _COVERED * exposed_ns:
         return None
-    caused_ns = late.caused_ns.sum(axis=1)
+    caused_ns = late.caused_ns
     place = int(np.argmax(caused_ns))
     is_main = caused_ns[place] > _MAIN * caused_ns.sum()
     waiting = share * waited_ns / held_ns

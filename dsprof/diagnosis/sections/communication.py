@@ -18,7 +18,7 @@ from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.run.lateness import Lateness, lateness
+from dsprof.analysis.run.lateness import Causes, Lateness, causes, lateness
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summary import RunSummary
@@ -244,10 +244,10 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
     matched, measured = summary[Arrivals].matched, summary[Steps].measured
     late = lateness(matched, measured or None)
     count = max(len(measured), 1)
-    order = np.argsort(-late.caused_ns.sum(axis=1), kind="stable")
+    order = np.argsort(-late.caused_ns, kind="stable")
     return model.ArrivalInfo(
         rows=[_arrival_row(late, i, count) for i in order[:_ARRIVAL_RANKS].tolist()],
-        last_ranks=_last_ranks(lateness(matched)),
+        last_ranks=_last_ranks(causes(matched)),
         pairs=_pairs(late, order[:_PAIRED_RANKS], count),
         left_out_ranks=max(len(late.ranks) - _ARRIVAL_RANKS, 0),
         one_in=late.stride,
@@ -283,19 +283,21 @@ def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:
         rank=late.ranks[place],
         last=int(late.lasts[place]),
         collectives=int(late.met[place]),
-        caused_ns=int(late.caused_ns[place].sum()) // steps,
+        caused_ns=int(late.caused_ns[place]) // steps,
         waited_ns=int(late.waited_ns[place].clip(0).sum()) // steps,
         transfer_ns=int(late.transfer_ns[place]) // steps,
     )
 
 
-def _last_ranks(late: Lateness) -> dict[str, int]:
+def _last_ranks(late: Causes) -> dict[str, int]:
     """Return the rank that made others wait longest, step by step."""
     found = {}
-    for column in np.flatnonzero(late.steps >= 0)[-_ARRIVAL_STEPS:].tolist():
-        place = int(np.argmax(late.caused_ns[:, column]))
-        if late.caused_ns[place, column] > 0:
-            found[str(int(late.steps[column]))] = late.ranks[place]
+    steps = np.unique(late.step)
+    for step in steps[steps >= 0][-_ARRIVAL_STEPS:].tolist():
+        caused_ns = late.by_rank([step])
+        place = int(np.argmax(caused_ns))
+        if caused_ns[place] > 0:
+            found[str(step)] = late.ranks[place]
     return found
 
 

@@ -163,14 +163,14 @@ _KERNELS = {"compute_ns": "computing kernels", "copies_ns": "copies", "idle_ns":
 def last_arrivals(late: Lateness, votes: Votes) -> Table:
     """List who came last, how often, and by how much; the costliest rank first."""
     steps = max(votes.steps, 1)
-    order = np.argsort(-late.caused_ns.sum(axis=1), kind="stable")[:_ROWS]
+    order = np.argsort(-late.caused_ns, kind="stable")[:_ROWS]
     rows = [
         (
             late.ranks[i],
             int(late.lasts[i]),
             int(late.met[i]),
             int(votes.votes[i]),
-            int(late.caused_ns[i].sum()) // steps,
+            int(late.caused_ns[i]) // steps,
             int(late.waited_ns[i].clip(0).sum()) // steps,
             int(late.transfer_ns[i]) // steps,
         )

@@ -45,7 +45,7 @@ def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> It
     place = int(spent_ns.argmin())
     rank, window = late.ranks[place], device.ranks[late.ranks[place]].judged
     least_ns = min(int(ns) for i, ns in enumerate(spent_ns) if i != place)
-    waited_ns = int(late.caused_ns[place].sum())
+    waited_ns = int(late.caused_ns[place])
     share = waited_ns / max(window.span_ns, 1)
     is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
     if not is_shortest or share < thresholds.waited_share:
@@ -119,7 +119,7 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
 
 def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Table:
     of = "Mean per measured step" if steps else "Whole record: no step is marked"
-    caused_ns = late.caused_ns.sum(axis=1)
+    caused_ns = late.caused_ns
     order = sorted(range(len(late.ranks)), key=lambda place: -int(caused_ns[place]))[:16]
     sums = (caused_ns, late.waited_ns.clip(0).sum(axis=1), late.transfer_ns)
     rows = []

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.sampling import sample
-from dsprof.analysis.run.lateness import lateness, split_waits, vote
+from dsprof.analysis.run.lateness import causes, lateness, split_waits, vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace
@@ -56,8 +56,15 @@ def test_wait_and_transfer_by_hand():
     assert (split.transfer_ns / MS).tolist() == [[30, 20], [30, 20]]
     assert split.last.tolist() == [1, 0]
     late = lateness([one])
-    assert (late.caused_ns / MS).tolist() == [[0, 50], [50, 0]]
+    assert (late.caused_ns / MS).tolist() == [50, 50]
     assert (late.lasts.tolist(), late.met.tolist()) == ([1, 1], [2, 2])
+
+
+def test_who_was_last_is_known_step_by_step():
+    who = causes([matched(rank(0, 10, 70, 20), rank(1, 60, 20, 60))])
+    assert (who.by_rank([1, 2]) / MS).tolist() == [50, 40]
+    assert (who.by_rank([0, 1, 2]) / MS).tolist() == [50, 90]
+    assert (who.worst_step(1, [0, 1, 2]), who.worst_step(1, [1, 2])) == (0, 2)
 
 
 @pytest.mark.parametrize("late_ms", [900, 1100, 5000])
