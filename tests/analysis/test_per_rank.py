@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dsprof.analysis import per_rank
-from dsprof.analysis.per_rank import PerRank
+from dsprof.analysis.per_rank import Packed, PerRank
+from dsprof.trace.columns import IntArray
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +64,39 @@ def test_facts_in_order_stay_as_they_are_packed(monkeypatch):
     facts = of(range(42))
     monkeypatch.setattr(per_rank.Packed, "unpacked", lambda self: pytest.fail("unpacked"))
     assert [*facts.in_order()] == [*range(42)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    times_ns: IntArray
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    label: str
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([], np.int64),
+        np.array([0, -1, 1 << 62, -(1 << 63), 255, 256], np.int64),
+        np.arange(20, dtype=np.int64)[::3],
+        np.array([True, False]),
+        np.array([[1, 2], [3, 4]]),
+        np.array([1.5]),
+    ],
+)
+def test_a_column_is_the_same_after_packing(column: Any):
+    found = Packed(_Facts(column, "a")).unpacked()
+    assert (found.label, found.times_ns.dtype) == ("a", column.dtype)
+    assert np.array_equal(found.times_ns, column)
+    assert found.times_ns.flags.writeable
+
+
+def test_dataclasses_of_all_kinds_are_the_same_after_packing():
+    facts = [_Facts(np.arange(3), "a"), _Named(label="b"), _Facts]
+    found = Packed([*facts, facts[0]]).unpacked()
+    assert (found[0].label, found[1], found[2]) == ("a", facts[1], _Facts)
+    assert found[3] is found[0]  # held once
