@@ -92,7 +92,7 @@ class DeepSpeedFetchHook(Hook):
         }
         method = wrap[target.name](original)
         state = self._state
-        held = (state, _KINDS, self._shares, self._in_flight, _graph_task, self._end_release)
+        held = (state, _KINDS, self._shares, self._in_flight, _graph_task)
         return self.in_c(_IN_C[target.name], original, method, held)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,8 +148,7 @@ class DeepSpeedFetchHook(Hook):
             return
         try:
             state = self._state
-            if state.scope is not None:
-                self._end_release()
+            self._end_release()
             recorder, contexts = self.recorder, self.recorder.contexts
             outer = contexts.current()
             outer = state.outer = NOBODY if outer.fetch else outer  # of a fetch that raised
@@ -170,8 +169,7 @@ class DeepSpeedFetchHook(Hook):
         One function and few calls: it runs for each gather of a step.
         """
         now, recorder, thread, state = clock(), self.recorder, get_ident(), self._state
-        if state.scope is not None:
-            self._end_release()
+        self._end_release()
         scope, start_ns = recorder.hot.scope, state.submit_ns
         if name in _WAITS:
             kind, wait_ns, start_ns = "fetch", now - state.wait_ns, start_ns or state.wait_ns
@@ -261,39 +259,42 @@ class DeepSpeedFetchHook(Hook):
 
     def _released(self, elements: int, start_ns: int) -> None:
         """Count a parameter to the release that goes on, or begin one."""
-        state, thread, scope = self._state, get_ident(), self.recorder.hot.scope
-        if state.scope is not scope or state.thread != thread:
+        state, scope = self._state, self.recorder.hot.scope
+        of_now = (get_ident(), scope.step, scope.micro_step, scope.phase, scope.engine)
+        going_on = state.release
+        if not isinstance(going_on, Fetch) or _thread_and_scope(going_on) != of_now:
             self._end_release()
-            state.scope, state.start_ns, state.thread, state.elements = scope, start_ns, thread, 0
-        state.elements += elements
-        state.end_ns = clock()
+            thread, step, micro_step, phase, engine = of_now
+            going_on = state.release = Fetch(
+                next(self.recorder.ids),
+                "release",
+                0,
+                start_ns,
+                0,
+                step=step,
+                micro_step=micro_step,
+                phase=phase,
+                engine=engine,
+                thread=thread,
+            )
+        going_on.elements += elements
+        going_on.end_ns = clock()
 
     def _end_release(self, step: int = -1) -> None:
         """Hand over the release that goes on: something is fetched, or a step has ended."""
-        state = self._state
-        scope, state.scope = state.scope, None
-        if scope is None:
-            return
-        self.recorder.outbox.add(
-            Fetch(
-                next(self.recorder.ids),
-                "release",
-                state.elements,
-                state.start_ns,
-                state.end_ns,
-                step=scope.step,
-                micro_step=scope.micro_step,
-                phase=scope.phase,
-                engine=scope.engine,
-                thread=state.thread,
-            )
-        )
+        if (release := self._state.release) is not None:
+            self._state.release = None
+            self.recorder.outbox.add(release)
 
     def uninstall(self) -> None:
         self._end_release()
 
     def _forget(self) -> None:
-        self._state.scope = None
+        self._state.release = None
+
+
+def _thread_and_scope(record: Fetch) -> tuple[int, int, int, str, int]:
+    return record.thread, record.step, record.micro_step, record.phase, record.engine
 
 
 def _sharing(param: Any) -> Any:

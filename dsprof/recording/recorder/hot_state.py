@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
 
-_REVISION = 6
+if TYPE_CHECKING:
+    from dsprof.trace.schema import Fetch
+
+_REVISION = 7
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None
@@ -114,16 +117,12 @@ class Switch:
 class Fetching:
     """The fetch and the release that go on, for the hook of ZeRO-3."""
 
-    __slots__ = (
-        *("elements", "end_ns", "fetch", "outer", "scope", "start_ns", "submit_ns", "thread"),
-        "wait_ns",
-    )
+    __slots__ = ("fetch", "outer", "release", "submit_ns", "wait_ns")
 
     def __init__(self) -> None:
         self.fetch = self.submit_ns = self.wait_ns = 0  # of the fetch
-        self.elements = self.start_ns = self.end_ns = self.thread = 0  # of the release
         self.outer: Context = NOBODY  # on whose behalf the thread was before
-        self.scope: Scope | None = None  # of the release; None: there is none
+        self.release: Fetch | None = None  # the one that goes on; in C a `Span`
 
 
 class EngineProgress:

@@ -5,9 +5,8 @@
 typedef struct { /* the fetch and the release that go on, for all wrappers of the hook */
     PyObject_HEAD
     long long fetch, submit_ns, wait_ns;
-    long long elements, start_ns, end_ns, thread; /* of the release */
-    PyObject *outer;                              /* on whose behalf the thread was before */
-    PyObject *scope;                              /* of the release; None: there is none */
+    PyObject *outer;   /* on whose behalf the thread was before */
+    PyObject *release; /* the Span that goes on, or None */
 } Fetching;
 
 enum held {
@@ -16,7 +15,6 @@ enum held {
     SHARES,     /* engine -> ranks that a parameter is shared out over */
     IN_FLIGHT,  /* empty, unless Python has to look at parameters */
     GRAPH_TASK, /* returns -1 unless autograd is at work */
-    HAND_OVER,  /* hands over the release that goes on */
 };
 enum own { WHAT, WAIT_NS, IS_AGAIN };      /* of the span */
 enum what { A_PREFETCH, A_FETCH, A_RELEASE };
@@ -92,32 +90,17 @@ static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t en
 
 static const SpanKind fetch_span = {"fetch", made, put_fetch};
 
-/* Hand over the release in progress. Python does it if a phase has begun or ended meanwhile. */
+/* Hand over the release that goes on. */
 static int end_release(const Wrapper *self)
 {
-    Hot *hot = self->hot;
     Fetching *state = state_of(self);
-    if (state->scope == Py_None)
+    if (state->release == Py_None)
         return 0;
-    if (state->scope == hot->scope) {
-        Span *span = new_span(hot, &fetch_span);
-        if (span == NULL || next_of(hot->ids, &span->id) < 0) {
-            Py_XDECREF((PyObject *)span);
-            return -1;
-        }
-        span->elements = state->elements;
-        span->start_ns = state->start_ns;
-        span->end_ns = state->end_ns;
-        span->thread = (unsigned long)state->thread;
-        span->own[WHAT] = A_RELEASE;
-        keep(&state->scope, Py_None);
-        int failed = add_record(hot, (PyObject *)span);
-        Py_DECREF((PyObject *)span);
-        return failed;
-    }
-    PyObject *done = PyObject_CallFunctionObjArgs(self->held[HAND_OVER], NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    PyObject *release = state->release;
+    state->release = held(Py_None);
+    int failed = add_record(self->hot, release);
+    Py_DECREF(release);
+    return failed;
 }
 
 static int begin(const Wrapper *self, int kind)
@@ -235,26 +218,43 @@ PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs)
     return PyObject_Call(self->original, args, kwargs);
 }
 
+/* Return whether the release that goes on is of this thread and of the scope of now. */
+static int goes_on(const Hot *hot, const Fetching *state)
+{
+    const Span *release = (Span *)state->release;
+    return Py_TYPE(state->release) == span_type && release->step == hot->step &&
+           release->micro_step == hot->micro_step && release->engine == hot->engine &&
+           release->phase == hot->phase && release->thread == PyThread_get_thread_ident();
+}
+
+/* Begin a release, after the one that goes on. */
+static int begin_release(const Wrapper *self, int64_t start_ns)
+{
+    if (end_release(self) < 0)
+        return -1;
+    Span *release = new_span(self->hot, &fetch_span);
+    if (release == NULL)
+        return -1;
+    int failed = next_of(self->hot->ids, &release->id) < 0;
+    release->own[WHAT] = A_RELEASE;
+    release->start_ns = start_ns;
+    if (!failed)
+        keep(&state_of(self)->release, (PyObject *)release);
+    Py_DECREF((PyObject *)release);
+    return failed ? -1 : 0;
+}
+
 /* Count a parameter to the release that goes on, or begin one. */
 static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
 {
     Fetching *state = state_of(self);
-    int64_t elements, thread = (int64_t)PyThread_get_thread_ident();
-    if (get_number(param, NAME("ds_numel"), &elements) < 0)
+    int64_t elements;
+    if (get_number(param, NAME("ds_numel"), &elements) < 0 ||
+        (!goes_on(self->hot, state) && begin_release(self, start_ns) < 0))
         return -1;
-    PyObject *scope = scope_of(self->hot);
-    if (scope == NULL)
-        return -1;
-    if (state->scope != scope || state->thread != thread) {
-        if (end_release(self) < 0 || (scope = scope_of(self->hot)) == NULL)
-            return -1;
-        keep(&state->scope, scope);
-        state->start_ns = start_ns;
-        state->thread = thread;
-        state->elements = 0;
-    }
-    state->elements += elements;
-    state->end_ns = now_ns();
+    Span *release = (Span *)state->release;
+    release->elements += elements;
+    release->end_ns = now_ns();
     return 0;
 }
 
@@ -283,22 +283,22 @@ PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs)
 static int fetching_init(Fetching *self, PyObject *args, PyObject *kwargs)
 {
     keep(&self->outer, (PyObject *)nobody);
-    keep(&self->scope, Py_None);
+    keep(&self->release, Py_None);
     return 0;
 }
 
 static void fetching_dealloc(Fetching *self)
 {
     Py_CLEAR(self->outer);
-    Py_CLEAR(self->scope);
+    Py_CLEAR(self->release);
     free_of_heap_type((PyObject *)self);
 }
 
 #define COUNT(name) {#name, T_LONGLONG, offsetof(Fetching, name), 0, NULL}
 #define OBJECT(name) {#name, T_OBJECT, offsetof(Fetching, name), 0, NULL}
 static PyMemberDef fetching_members[] = {
-    COUNT(fetch), COUNT(submit_ns), COUNT(wait_ns), COUNT(elements),      COUNT(start_ns),
-    COUNT(end_ns), COUNT(thread),   OBJECT(outer),  OBJECT(scope), {NULL, 0, 0, 0, NULL},
+    COUNT(fetch),  COUNT(submit_ns), COUNT(wait_ns),
+    OBJECT(outer), OBJECT(release),  {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot fetching_slots[] = {
     {Py_tp_init, fetching_init},

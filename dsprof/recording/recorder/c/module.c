@@ -6,7 +6,7 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dsprof.recording.recorder._hot", "Hooks that run often, in C.", -1,
 };
 
-enum { REVISION = 6 }; /* as in hot_state.py: what Python hands to C */
+enum { REVISION = 7 }; /* as in hot_state.py: what Python hands to C */
 
 #define KIND(name, call) add_kind(module, #name, "dsprof.recording.recorder._hot." #name, call)
 
