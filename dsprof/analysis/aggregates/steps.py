@@ -200,6 +200,12 @@ class Steps(Aggregate):
         return [int(number) for number in choose_measured(numbers, counted, self.newest_from)]
 
     @cached_property
+    def measured_by_all(self) -> list[int]:
+        """The measured steps that all ranks recorded; all measured ones if there are none."""
+        count = len(self.ranks)
+        return [n for n in self.measured if self.parts[n].ranks == count] or self.measured
+
+    @cached_property
     def newest_from(self) -> int:
         """From here on no rank of a rolling recording has left a step out."""
         return max((row.newest_from for row in self.ranks.values()), default=0)

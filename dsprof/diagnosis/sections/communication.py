@@ -239,9 +239,10 @@ _PAIRED_RANKS = 24
 def arrivals(summary: RunSummary) -> model.ArrivalInfo:
     """List the ranks for whom others waited most, up to 64, and the last rank of up to 500 steps.
 
-    Without steps the record is taken whole, and counts as one.
+    What a rank did not record matches nothing: only steps that all recorded count. Without steps
+    the record is taken whole, and counts as one.
     """
-    matched, measured = summary[Arrivals].matched, summary[Steps].measured
+    matched, measured = summary[Arrivals].matched, summary[Steps].measured_by_all
     late = lateness(matched, measured or None)
     count = max(len(measured), 1)
     order = np.argsort(-late.caused_ns, kind="stable")

@@ -14,6 +14,17 @@ def test_each_rank_says_how_often_it_was_last_and_what_that_cost_a_step():
     assert made.last_ranks == {str(step): 1 for step in range(6)}
 
 
+def test_steps_that_a_rank_did_not_record_are_no_steps_without_waits():
+    whole, part = (
+        arrivals(summary(zero_rank(0, steps=60, comm_ms=50), zero_rank(1, steps=steps))).rows
+        for steps in (60, 30)
+    )
+    assert [row.collectives for row in (*whole, *part)] == [58, 58, 28, 28]
+    times = [[(row.rank, row.caused_ns, row.waited_ns, row.transfer_ns) for row in rows]
+             for rows in (whole, part)]  # fmt: skip
+    assert times[0] == times[1] == [(1, 45 * MS, 0, 5 * MS), (0, 0, 45 * MS, 5 * MS)]
+
+
 def test_a_record_without_steps_is_taken_whole():
     calls = [[sync("all_reduce", at, 90 - at, seq=1)] for at in (10, 60)]
     made = arrivals(summary(*(rank_trace(n, comm=comm) for n, comm in enumerate(calls))))
