@@ -148,7 +148,8 @@ class DeepSpeedFetchHook(Hook):
             return
         try:
             state = self._state
-            self._end_release()
+            if state.release is not None:
+                self._end_release()
             recorder, contexts = self.recorder, self.recorder.contexts
             outer = contexts.current()
             outer = state.outer = NOBODY if outer.fetch else outer  # of a fetch that raised
@@ -169,7 +170,8 @@ class DeepSpeedFetchHook(Hook):
         One function and few calls: it runs for each gather of a step.
         """
         now, recorder, thread, state = clock(), self.recorder, get_ident(), self._state
-        self._end_release()
+        if state.release is not None:
+            self._end_release()
         scope, start_ns = recorder.hot.scope, state.submit_ns
         if name in _WAITS:
             kind, wait_ns, start_ns = "fetch", now - state.wait_ns, start_ns or state.wait_ns
