@@ -287,7 +287,8 @@ class DataQuality:
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if partial := steps.partial_ranks:
-        yield f"{ranks_do(partial, 'lack')} a part of the steps; means there are of the others."
+        lacking = ranks_do(partial, "lack")
+        yield f"{lacking} a part of the steps; there, means are over the other ranks."
     unmatched = lost = given_up = 0
     is_spent, failed = False, dict[tuple[str, str], None]()
     for trailer in run.trailers:

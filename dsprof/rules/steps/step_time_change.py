@@ -155,7 +155,7 @@ def _cause(
     unchanged = "The work per step did not change."
     if ranks:
         is_known = not (columns.left_out or run.missing_ranks)
-        others = "the others wait" if is_known else "other ranks that did are unknown"
+        others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else named(ranks).capitalize()
         return f"{unchanged} {who} got slower; {others}.", ranks
     if not part:

@@ -140,7 +140,8 @@ def test_ranks_with_only_a_part_of_the_steps_are_named():
     traces = [zero_rank(0, 3, steps=20), zero_rank(1, 3, steps=20), zero_rank(2, 3, steps=12)]
     finding = said(RULE, *traces)
     assert finding.status is Status.INFO
-    assert finding.summary == "Rank 2 lacks a part of the steps; means there are of the others."
+    said_of_means = "there, means are over the other ranks."
+    assert finding.summary == f"Rank 2 lacks a part of the steps; {said_of_means}"
     made = diagnosis_of(summary(*traces), {})
     assert made.quality.partial_ranks == [2]
     assert ("note", "Ranks", "3 of 3 present; only a part of the steps of rank 2") in [
@@ -153,7 +154,7 @@ def test_ranks_with_only_a_part_of_the_steps_are_named():
 def test_a_rank_without_the_newest_steps_of_a_rolling_recording_is_named():
     traces = [zero_rank(n, steps=100 - 9 * n) for n in range(2)]
     traces[0].newest_from, traces[1].newest_from = 92, 83
-    assert said(RULE, *traces).summary.startswith("Rank 1 lacks a part of the steps; means")
+    assert said(RULE, *traces).summary.startswith("Rank 1 lacks a part of the steps; there")
 
 
 @pytest.mark.parametrize(
