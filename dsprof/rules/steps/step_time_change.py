@@ -13,7 +13,7 @@ from dsprof.analysis.run.series import Change, change_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent
+from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
 
@@ -156,7 +156,7 @@ def _cause(
     if ranks:
         is_known = not (columns.left_out or run.missing_ranks)
         others = "the others wait" if is_known else "whether others did is unknown"
-        who = f"Only {named(ranks)}" if is_known else named(ranks).capitalize()
+        who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
         return f"{unchanged} {who} got slower; {others}.", ranks
     if not part:
         return f"{unchanged} The slower part is unknown.", ()
