@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ ROOT = Path("/")
 _MOST_DEVICES = 64
 _MODULES = ("nvidia_peermem", "nv_peer_mem", "gdrdrv", "amdgpu", "efa", "cxi_core", "ib_core")
 _COMMUNICATION_LIBRARY = re.compile(
-    r"/lib(?:nccl|rccl|hccl|ccl|fabric|ucc|ucp)(?:-[\w-]+)?\.so|/lib[\w-]*ofi[\w-]*\.so"
+    r"/lib(?:(?:nccl|rccl|hccl|ccl|fabric|ucc|ucp)(?:-[\w-]+)?|[\w-]*ofi[\w-]*)\.so"
 )
 _CLOCK = "sys/devices/system/cpu/cpu0/cpufreq"
 _ETHERNET = "1"  # of /sys/class/net/*/type; IP over InfiniBand is 32
@@ -108,8 +109,11 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
 def libraries(root: Path = ROOT) -> list[str]:
     """List the communication libraries that this process has loaded."""
     text = attempt((root / "proc/self/maps").read_text, "")
-    paths = {line.split(maxsplit=5)[-1] for line in text.splitlines() if "/" in line}
-    return sorted(path for path in paths if _COMMUNICATION_LIBRARY.search(path))[:_MOST_DEVICES]
+    found = set()
+    for match in _COMMUNICATION_LIBRARY.finditer(text):
+        begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+        found.add(text[begin : end if end >= 0 else None].split(maxsplit=5)[-1])
+    return sorted(found)[:_MOST_DEVICES]
 
 
 def written(numbers: Iterable[int]) -> str:
@@ -211,10 +215,20 @@ def _cpu(root: Path, field: str) -> str:
     Raises:
         OSError: the CPUs are unknown.
     """
-    with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-        start = file.read(8192)
+    start = _first_cpu(root)
     found = re.search(rf"^{field}\s*: (.+)$", start, re.MULTILINE)
     return found[1] if found else ""
+
+
+@cache
+def _first_cpu(root: Path) -> str:
+    """Return what the kernel writes of the first CPU; of many, all text would be long.
+
+    Raises:
+        OSError: the CPUs are unknown.
+    """
+    with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        return file.read(8192)
 
 
 def _cpu_nodes(root: Path) -> str:
