@@ -181,13 +181,13 @@ class Hook:
     ) -> Callable[..., Any]:
         """Return what wraps a method of a class in C, or `in_python`, which does the same.
 
-        `kind` is a type of `dsprof.recording.recorder._hot`, which wants `held` and `numbers`. It
-        leaves to `in_python` what is not the usual case.
+        `kind` is one of `c/wrapper.c`, and its own file there says what it wants in `held` and
+        `numbers`. It leaves to `in_python` what is not the usual case.
         """
         if compiled is None:
             return in_python
         around = (self.recorder.hot, self.switch, original, in_python, self.fail)
-        wrapper = getattr(compiled, kind)(*around, tuple(held), tuple(numbers))
+        wrapper = compiled.Wrapper(kind, *around, tuple(held), tuple(numbers))
         return cast(Callable[..., Any], _bind(wrapper))
 
     def fail(self, error: BaseException) -> None:

@@ -6,9 +6,10 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
+from types import CodeType, FrameType
 
+from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Site
 
@@ -17,23 +18,77 @@ _PASSED_OVER = (
     *("contextlib", "functools", "threading", "typing_extensions"),  # what they wrap calls with
 )
 
-_HEIGHTS = 4
-"""So many frames are looked at before the whole stack is."""
-
 LOOK_EVERY = 17
 """Every so many calls the whole stack is walked, whatever is known of it.
 
 A prime: with a step of 8 or 16 collectives it would otherwise be the same ones each time.
 """
 
+_HEIGHTS = 4
+"""So many frames of a path are looked at before the whole stack is."""
+
+_MOST_FRAMES = 1000
+
+
+class KnownSites:
+    """Which call site is above a call, from the frames that a walk up the stack has found it by.
+
+    A walk makes an object of each frame that it looks at, which is most of its cost. So it is
+    remembered how far up sites were for a path through the libraries, known by the code positions
+    of two of its frames: only those frames are looked at, the nearest first. Every so often a walk
+    checks that, and learns how far up sites are, too.
+    """
+
+    def __init__(self, look_every: int) -> None:
+        self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
+        # By identity of the code, and position in it: the code, and the site; 0: it is of none.
+        self._frames: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        self._are_looks = itertools.cycle([*[False] * (look_every - 1), True])
+
+    def find(self, depth: int) -> int:
+        """Return the site of a call issued so far above the caller; 0: it has to be looked for."""
+        frame_at = sys._getframe
+        if next(self._are_looks):
+            return 0
+        try:
+            path = (frame_at(depth + 5).f_lasti, frame_at(depth + 9).f_lasti)
+            for height in self._heights.get(path, ()):
+                frame = frame_at(depth + 1 + height)
+                site = self._frames[id(frame.f_code), frame.f_lasti][1]
+                if site:
+                    return site
+        except (KeyError, ValueError):  # a new site, or a short stack
+            pass
+        return 0
+
+    def learn(self, depth: int, height: int, site: int) -> None:
+        """Note how far up a walk has found the site of such a call."""
+        frame_at = sys._getframe
+        try:
+            path = (frame_at(depth + 5).f_lasti, frame_at(depth + 9).f_lasti)
+        except ValueError:
+            return
+        heights = tuple(sorted({*self._heights.get(path, ()), height}))[:_HEIGHTS]
+        self._heights[path] = heights
+        if len(self._frames) >= _MOST_FRAMES:
+            self._frames.clear()
+        for each in heights:
+            if each <= height:
+                frame = frame_at(depth + 1 + each)
+                of = site if each == height else 0
+                self._frames[id(frame.f_code), frame.f_lasti] = (frame.f_code, of)
+
+    def clear(self) -> None:
+        """Forget all sites."""
+        self._heights.clear()
+        self._frames.clear()
+
+
+make_known_sites = KnownSites if compiled is None else compiled.KnownSites
+
 
 class Sites:
     """Finds and numbers call sites, for all hooks of a recorder.
-
-    A walk up the stack makes an object of each frame that it looks at, which is most of its cost.
-    So it is remembered how far up sites were for a path through the libraries, known by the code
-    positions of two of its frames: only those frames are looked at, the nearest first. Every so
-    often a walk checks that, and learns how far up sites are, too.
 
     A file is looked at once: `_files` maps its name to None when it is skipped, else to
     its known sites by code position. The line of a position is computed for new sites only.
@@ -46,42 +101,26 @@ class Sites:
         self._outbox, self._ids = recorder.outbox, itertools.count(1)
         self._files: dict[str, dict[int, int] | None] = {}
         self._inner = tuple(_inner_paths())
-        self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
-        self._are_looks = itertools.cycle([True, *[False] * (LOOK_EVERY - 1)])
-        self.above = self._finder()
+        self.known: KnownSites = make_known_sites(LOOK_EVERY)
+        recorder.trace_listeners.append(self._forget)
+
+    def above(self, depth: int) -> int:
         """Return the number of the site of a call, 0 if there is none.
 
         The call was issued that many frames above the caller of this function.
         """
-        recorder.trace_listeners.append(self._forget)
+        return self.known.find(depth) or self.look_above(depth + 1)
 
-    def _finder(self) -> Callable[[int], int]:
-        """Return `above`; a closure, because it runs for each collective."""
-        files, heights, walk = self._files, self._heights, self._walk
-        frame_at, next_is_look = sys._getframe, self._are_looks.__next__
-
-        def above(depth: int) -> int:
-            try:
-                path = (frame_at(depth + 4).f_lasti, frame_at(depth + 8).f_lasti)
-            except ValueError:  # a short stack; in a thread of C++ the call has no frame at all
-                return walk(_ancestor(frame_at(), depth + 1))[0]
-            known = heights.get(path, ())
-            if known and not next_is_look():
-                try:
-                    for height in known:
-                        frame = frame_at(depth + height)
-                        code = frame.f_code
-                        sites = files[code.co_filename]
-                        if sites is not None:
-                            return sites[code.co_firstlineno << 24 | frame.f_lasti]
-                except (KeyError, ValueError):  # a new site, or a shorter stack
-                    pass
-            site, seen = walk(frame_at(depth + 1))
-            if site and seen + 1 not in known:
-                heights[path] = tuple(sorted((*known, seen + 1)))[:_HEIGHTS]
-            return site
-
-        return above
+    def look_above(self, depth: int) -> int:
+        """Do the same by a walk up the stack."""
+        try:
+            frame: FrameType | None = sys._getframe(depth + 1)
+        except ValueError:  # in a thread of C++ the call has no frame at all
+            return 0
+        site, seen = self._walk(frame)
+        if site:
+            self.known.learn(depth, seen + 1, site)
+        return site
 
     def here(self) -> int:
         """Return the number of the site from which the caller was called, however far up."""
@@ -90,7 +129,7 @@ class Sites:
     def _forget(self) -> None:
         """Define all sites again, in a new trace."""
         self._files.clear()
-        self._heights.clear()
+        self.known.clear()
 
     def _walk(self, frame: FrameType | None) -> tuple[int, int]:
         """Return the number of the first site from `frame` upwards, and how far up it is."""
@@ -114,12 +153,6 @@ class Sites:
         site = Site(number, code.co_filename, frame.f_lineno, code.co_name)
         self._outbox.define(site)
         return number
-
-
-def _ancestor(frame: FrameType | None, depth: int) -> FrameType | None:
-    for _ in range(depth):
-        frame = frame.f_back if frame is not None else None
-    return frame
 
 
 def _inner_paths() -> Iterator[str]:

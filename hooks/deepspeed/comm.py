@@ -134,7 +134,7 @@ class DeepSpeedCommHook(Hook):
 
         hide_from_dynamo(method)
         hide_from_dynamo(begin_request, record_unseen, and_calls=True)
-        return self.in_c("RequestCall", original, method, (op, record_unseen))
+        return self.in_c("request", original, method, (op, record_unseen))
 
     def _record_unseen(
         self,

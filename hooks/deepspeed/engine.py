@@ -90,7 +90,7 @@ class DeepSpeedEngineHook(Hook):
             return method
         number, phase = _IN_C[target.name]
         held = (self._engines, phase, self._sites.here, self._count_step)
-        return self.in_c("EngineCall", original, method, held, (number,))
+        return self.in_c("engine", original, method, held, (number,))
 
     @property
     def _around(self) -> dict[str, tuple[Before, After]]:

@@ -47,7 +47,7 @@ _KINDS = {
 for _name in _KINDS:
     _KINDS[_name] |= 4 if _name.startswith("backward") else 8
 
-_IN_C = {"start_event": "FetchStartCall", "stop_event": "FetchStopCall", _RELEASE: "ReleaseCall"}
+_IN_C = {"start_event": "fetch start", "stop_event": "fetch stop", _RELEASE: "release"}
 
 _NO_ENGINE = -1
 _NOT_GIVEN = object()
@@ -92,7 +92,7 @@ class DeepSpeedFetchHook(Hook):
         }
         method = wrap[target.name](original)
         state = self._state
-        held = (state, _KINDS, self._shares, self._in_flight, _graph_task)
+        held = (state, _KINDS, self._shares, _graph_task)
         return self.in_c(_IN_C[target.name], original, method, held)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,6 +220,7 @@ class DeepSpeedFetchHook(Hook):
             self._in_flight[number] = self._in_flight[_NO_ENGINE] = in_flight
         elif sizes:
             self._in_flight.pop(_NO_ENGINE, None)
+        self._state.is_watched = bool(self._in_flight)
 
     def _share(self, engine: int) -> int:
         """Return the ranks that parameters of an engine unknown by now are shared out over."""

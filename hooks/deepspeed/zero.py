@@ -43,7 +43,7 @@ class DeepSpeedZeroHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
             method = self.around(original, self._begin_epilogue, self._end_epilogue)
-            return self.in_c("EpilogueCall", original, method, ())
+            return self.in_c("epilogue", original, method, ())
         find: dict[str, Callable[..., list[_Bucket]]] = {
             "reduce_ipg_grads": self._flushes_1_2,
             _STAGE_3_FLUSH: self._flushes_3,
@@ -56,7 +56,7 @@ class DeepSpeedZeroHook(Hook):
         sample = self._sample_device if torch.backends.cuda.is_built() else None
         dtype_name, stage = usual
         held = (DTYPES, dtype_name, sample)
-        return self.in_c("FlushCall", original, method, held, (stage,))
+        return self.in_c("flush", original, method, held, (stage,))
 
     def _sample_device(self, step: int) -> None:
         add_device_sample(self, "flush", step)

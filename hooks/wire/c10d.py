@@ -367,13 +367,14 @@ class ProcessGroupHook(_WireHook):
         recorder = self.recorder
         held = (
             *(op.name, self.groups.state, DTYPES),
-            *(Kinds(recorder.in_flight.state.words, op.name), self.sites.above),
+            Kinds(recorder.in_flight.state.words, op.name),
+            *(self.sites.known, self.sites.look_above),
             *(recorder.in_flight.poll, raise_if_of_signal_handler),
             *(_WITH_OP if "reduce" in op.name else None, self.layers.noted_below),
             *(torch.Tensor, dist.ProcessGroup),
         )
         numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)
-        return self.in_c("CollectiveCall", original, method, held, numbers)
+        return self.in_c("collective", original, method, held, numbers)
 
 
 class Apart:

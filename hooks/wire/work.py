@@ -67,7 +67,7 @@ class WorkHook(Hook):
 
         hide_from_dynamo(wait)
         hide_from_dynamo(InFlight.waited, and_calls=True)
-        return self.in_c("WaitCall", original, wait, (in_flight.waited,))
+        return self.in_c("wait", original, wait, (in_flight.waited,))
 
 
 class PythonWorks:

@@ -11,7 +11,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from dsprof.hooks.call_sites import LOOK_EVERY, Sites
+from dsprof.hooks import call_sites
+from dsprof.hooks.call_sites import LOOK_EVERY, KnownSites, Sites
+from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Site
 
@@ -37,6 +39,15 @@ def setup() -> tuple[Call, Callable[[int], str]]:
         return next(site.file for site in definitions if site.id == number)
 
     return lambda: sites.above(1), file_of
+
+
+@pytest.fixture(autouse=True, params=["C", "Python"])
+def _language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once with what knows sites in C, and once with what does in Python."""
+    if request.param == "Python":
+        monkeypatch.setattr(call_sites, "make_known_sites", KnownSites)
+    elif compiled is None:
+        pytest.skip("nothing was compiled")
 
 
 INSIDE = torch.__file__
@@ -105,3 +116,33 @@ def test_a_library_that_names_its_folders_by_paths(
     monkeypatch.setitem(sys.modules, "transformers", library)
     call, file_of = setup()
     assert file_of(below(call, str(tmp_path / "trainer.py"), "user.py")()) == "user.py"
+
+
+def test_more_sites_than_are_remembered() -> None:
+    call, file_of = setup()
+    stacks = [below(call, *LIBRARY, f"{number}.py") for number in range(3000)]
+    for _ in range(2):
+        for number, stack in enumerate(stacks):
+            assert file_of(stack()) == f"{number}.py"
+
+
+def test_a_new_trace_defines_its_sites_again() -> None:
+    recorder = Recorder(lambda: True)
+    sites = Sites(recorder)
+    call = below(lambda: sites.above(1), *LIBRARY, "user.py")
+    before = [call() for _ in range(3)]
+    recorder.begin_again()
+    after = [call() for _ in range(3)]
+    assert len({*before}) == len({*after}) == 1
+    assert before != after
+
+
+def test_a_site_that_is_known_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = Sites(Recorder(lambda: True))
+    walks: list[int] = []
+    walk = sites.look_above
+    monkeypatch.setattr(sites, "look_above", lambda depth: walks.append(depth) or walk(depth + 1))
+    call = below(lambda: sites.above(1), *LIBRARY, "user.py")
+    found = {call() for _ in range(10 * LOOK_EVERY)}
+    assert len(found) == 1
+    assert len(walks) == 11

@@ -18,7 +18,7 @@ from dsprof.trace.scope import Scope
 if TYPE_CHECKING:
     from dsprof.trace.schema import Fetch
 
-_REVISION = 7
+_REVISION = 8
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None
@@ -117,10 +117,11 @@ class Switch:
 class Fetching:
     """The fetch and the release that go on, for the hook of ZeRO-3."""
 
-    __slots__ = ("fetch", "outer", "release", "submit_ns", "wait_ns")
+    __slots__ = ("fetch", "is_watched", "outer", "release", "submit_ns", "wait_ns")
 
     def __init__(self) -> None:
         self.fetch = self.submit_ns = self.wait_ns = 0  # of the fetch
+        self.is_watched = False  # the hook looks at the parameters in flight
         self.outer: Context = NOBODY  # on whose behalf the thread was before
         self.release: Fetch | None = None  # the one that goes on; in C a `Span`
 

@@ -3,20 +3,21 @@
 #include "hot.h"
 
 enum held {
-    OP,         /* its name */
-    STATE_OF,   /* Groups.state */
-    DTYPES,     /* dtype -> (name, bytes of an element) */
-    KINDS,      /* name of a dtype -> kind, for the live state */
-    SITE_ABOVE, /* Sites.above */
-    POLL,       /* InFlight.poll, */
-    CHECK,      /* and what raises an error again if a signal handler of the user raised it */
-    WITH_OP,    /* types that name a reduce op; None: this operation has none */
+    OP,          /* its name */
+    STATE_OF,    /* Groups.state */
+    DTYPES,      /* dtype -> (name, bytes of an element) */
+    KINDS,       /* name of a dtype -> kind, for the live state */
+    KNOWN_SITES, /* Sites.known, */
+    LOOK_ABOVE,  /* and Sites.look_above */
+    POLL,        /* InFlight.poll, */
+    CHECK,       /* and what raises an error again if a signal handler of the user raised it */
+    WITH_OP,     /* types that name a reduce op; None: this operation has none */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
     PLAIN_GROUP,
-    STATE, /* the GroupState of the last call */
-    GROUP, /* its weakref to the group */
-    COUNT, /* its counter of collectives */
+    STATE,       /* the GroupState of the last call */
+    GROUP,       /* its weakref to the group */
+    COUNT,       /* its counter of collectives */
 };
 enum number {
     SIZED_AT,     /* the argument that has the tensors, or the one tensor */
@@ -78,9 +79,9 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
 }
 
 /* As `measure`, of all tensors of a call. */
-static int measure_all(Wrapper *self, PyObject *args, Sizes *sizes)
+static int measure_all(Wrapper *self, const Given *given, Sizes *sizes)
 {
-    PyObject *sized = PyTuple_GetItem(args, self->numbers[SIZED_AT]);
+    PyObject *sized = given->args[self->numbers[SIZED_AT]];
     if (!self->numbers[TAKES_LIST])
         return measure(self, sized, sizes);
     if (!PyList_CheckExact(sized))
@@ -146,17 +147,15 @@ static int see_options(Wrapper *self, PyObject *last)
     return 0;
 }
 
-static int is_usual(Wrapper *self, PyObject *args, PyObject *kwargs, Sizes *sizes)
+static int is_usual(Wrapper *self, const Given *given, Sizes *sizes)
 {
     const Hot *hot = self->hot;
     if (!is_live(self) || hot->device != Py_None || PyTuple_Size(hot->followers) != 0 ||
-        (kwargs != NULL && PyDict_Size(kwargs) != 0) ||
-        PyTuple_Size(args) <= self->numbers[SIZED_AT])
+        !is_plain(given) || given->count <= self->numbers[SIZED_AT])
         return 0;
-    PyObject *group = PyTuple_GetItem(args, 0);
-    if ((PyObject *)Py_TYPE(group) != self->held[PLAIN_GROUP])
+    if ((PyObject *)Py_TYPE(given->args[0]) != self->held[PLAIN_GROUP])
         return 0;
-    return measure_all(self, args, sizes);
+    return measure_all(self, given, sizes);
 }
 
 /* Whether a kernel in the dispatcher has recorded the call: another thread may have brought kernels
@@ -198,23 +197,23 @@ static int find_site(Wrapper *self, long long *site)
 {
     if ((*site = current(self->hot)->site) != 0)
         return 0;
-    PyObject *above = PyObject_CallFunction(self->held[SITE_ABOVE], "i", 0);
-    if (above == NULL)
-        return -1;
-    *site = PyLong_AsLongLong(above);
-    Py_DECREF(above);
+    if ((*site = site_above(self->held[KNOWN_SITES], -1)) == 0) {
+        PyObject *above = PyObject_CallFunction(self->held[LOOK_ABOVE], "i", 0);
+        *site = above == NULL ? -1 : PyLong_AsLongLong(above);
+        Py_XDECREF(above);
+    }
     if (*site == 0)
         *site = self->hot->site;
     return *site == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
 /* Number a call, and fill in what is known of it; NULL in an error. */
-static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *dtype_name,
+static Call *made(Wrapper *self, const Given *given, const Sizes *sizes, PyObject *dtype_name,
                   long long site)
 {
     const Hot *hot = self->hot;
     Context *context = current(hot);
-    PyObject *last = PyTuple_GetItem(args, PyTuple_Size(args) - 1);
+    PyObject *last = given->args[given->count - 1];
     Call *call = see_options(self, last) < 0 ? NULL : new_call();
     if (call == NULL)
         return NULL;
@@ -246,8 +245,8 @@ static Call *made(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *d
     return call;
 }
 
-static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *work, int64_t issue_ns,
-                int64_t return_ns)
+static int note(Wrapper *self, const Given *given, const Sizes *sizes, PyObject *work,
+                int64_t issue_ns, int64_t return_ns)
 {
     Hot *hot = self->hot;
     int failed;
@@ -259,10 +258,10 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     if (in_flight < 0 || (in_flight > 0 && poll(self) < 0) || find_site(self, &site) < 0)
         return -1;
     /* Only now: while the call ran, another thread may have called for another group or dtype. */
-    if (find_group(self, PyTuple_GetItem(args, 0)) < 0 || see_dtype(self, sizes->dtype) <= 0)
+    if (find_group(self, given->args[0]) < 0 || see_dtype(self, sizes->dtype) <= 0)
         return -1;
     const long long kind = self->seen.collective.kind;
-    Call *call = made(self, args, sizes, self->seen.collective.dtype_name, site);
+    Call *call = made(self, given, sizes, self->seen.collective.dtype_name, site);
     if (call == NULL)
         return -1;
     call->issue_ns = issue_ns;
@@ -285,27 +284,27 @@ static int note(Wrapper *self, PyObject *args, const Sizes *sizes, PyObject *wor
     return failed;
 }
 
-PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_collective(Wrapper *self, const Given *given)
 {
     Sizes sizes = {0};
     Hot *hot = self->hot;
     int is_timed = ++hot->calls % self->numbers[TIMED_EVERY] == self->numbers[FIRST_TIMED];
     int64_t taken_ns = is_timed ? -thread_cpu_ns() : 0;
-    int usual = is_usual(self, args, kwargs, &sizes);
+    int usual = is_usual(self, given, &sizes);
     if (usual < 0 && give_up(self) < 0)
         return NULL;
     if (usual <= 0)
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     if (is_timed)
         taken_ns += thread_cpu_ns();
     int64_t issue_ns = now_ns();
-    PyObject *work = PyObject_Call(self->original, args, kwargs);
+    PyObject *work = call(self->original, given);
     if (work == NULL)
         return NULL;
     int64_t return_ns = now_ns();
     if (is_timed)
         taken_ns -= thread_cpu_ns();
-    if (note(self, args, &sizes, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
+    if (note(self, given, &sizes, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
         Py_CLEAR(work);
     if (is_timed) {
         hot->samples++;

@@ -22,11 +22,11 @@ enum number { METHOD };
 enum method { FORWARD, BACKWARD, STEP, PROLOGUE, EPILOGUE, MODEL_STEP };
 
 /* Return the state of a call's engine, borrowed. NULL without an error: Python has to find it. */
-static EngineProgress *find_engine(Wrapper *self, PyObject *args)
+static EngineProgress *find_engine(Wrapper *self, const Given *given)
 {
-    if (PyTuple_Size(args) == 0)
+    if (given->count == 0)
         return NULL;
-    PyObject **held = self->held, *engine = PyTuple_GetItem(args, 0);
+    PyObject **held = self->held, *engine = given->args[0];
     if (held[REF] != NULL && PyWeakref_GetObject(held[REF]) == engine)
         return (EngineProgress *)held[STATE];
     PyObject *key = PyLong_FromVoidPtr(engine);
@@ -149,23 +149,23 @@ static int end(Wrapper *self, EngineProgress *engine, Span *begun)
 }
 
 /* forward(engine, ...), backward, step, _backward_prologue, _backward_epilogue, _take_model_step */
-PyObject *call_engine(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_engine(Wrapper *self, const Given *given)
 {
-    EngineProgress *engine = is_live(self) ? find_engine(self, args) : NULL;
+    EngineProgress *engine = is_live(self) ? find_engine(self, given) : NULL;
     if (engine == NULL || is_rare(self, engine)) {
         if (PyErr_Occurred() && give_up(self) < 0)
             return NULL;
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     }
     Py_INCREF((PyObject *)engine);
-    Span *begun = begin(self, engine, PyTuple_GetItem(args, 0));
+    Span *begun = begin(self, engine, given->args[0]);
     PyObject *result = NULL;
     if (!PyErr_Occurred()) {
-        result = PyObject_Call(self->original, args, kwargs);
+        result = call(self->original, given);
         Raised raised = put_aside();
         result = finish(self, result, raised, end(self, engine, begun) < 0);
     } else if (give_up(self) == 0)
-        result = PyObject_Call(self->original, args, kwargs);
+        result = call(self->original, given);
     Py_XDECREF((PyObject *)begun);
     Py_DECREF((PyObject *)engine);
     return result;

@@ -5,6 +5,7 @@
 typedef struct { /* the fetch and the release that go on, for all wrappers of the hook */
     PyObject_HEAD
     long long fetch, submit_ns, wait_ns;
+    char is_watched;   /* Python has to look at parameters in flight */
     PyObject *outer;   /* on whose behalf the thread was before */
     PyObject *release; /* the Span that goes on, or None */
 } Fetching;
@@ -13,7 +14,6 @@ enum held {
     STATE,      /* Fetching */
     KINDS,      /* name of an event -> a kind, with flags */
     SHARES,     /* engine -> ranks that a parameter is shared out over */
-    IN_FLIGHT,  /* empty, unless Python has to look at parameters */
     GRAPH_TASK, /* returns -1 unless autograd is at work */
 };
 enum own { WHAT, WAIT_NS, IS_AGAIN };      /* of the span */
@@ -22,17 +22,31 @@ enum kind { FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, O
 
 static Fetching *state_of(const Wrapper *self) { return (Fetching *)self->held[STATE]; }
 
-/* Return the kind of the event that a call names; 0: not one that C takes, -1: error. */
-static int kind_of(const Wrapper *self, PyObject *args, PyObject *kwargs, Py_ssize_t count)
+/* Return the kind of an event; 0: not one that C takes, -1: error. Most names are those that the
+   wrapper has seen: constants of DeepSpeed, each one object. */
+static int kind_named(Wrapper *self, PyObject *name)
 {
-    if (!is_live(self) || (kwargs != NULL && PyDict_Size(kwargs) != 0) ||
-        PyTuple_Size(args) != count)
+    int at = 0;
+    for (; at < MOST_EVENTS && self->seen.fetch.names[at] != NULL; at++)
+        if (self->seen.fetch.names[at] == name)
+            return self->seen.fetch.kinds[at];
+    PyObject *known = PyDict_GetItemWithError(self->held[KINDS], name);
+    if (known == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    int kind = (int)PyLong_AsLong(known);
+    if (at < MOST_EVENTS && kind > 0) {
+        self->seen.fetch.names[at] = held(name);
+        self->seen.fetch.kinds[at] = (char)kind;
+    }
+    return kind;
+}
+
+/* As `kind_named`, of the event that a call names. */
+static int kind_of(Wrapper *self, const Given *given, Py_ssize_t count)
+{
+    if (!is_live(self) || !is_plain(given) || given->count != count || state_of(self)->is_watched)
         return 0;
-    Py_ssize_t watched = PyDict_Size(self->held[IN_FLIGHT]);
-    if (watched != 0)
-        return watched < 0 ? -1 : 0;
-    PyObject *kind = PyDict_GetItemWithError(self->held[KINDS], PyTuple_GetItem(args, 1));
-    return kind == NULL ? (PyErr_Occurred() ? -1 : 0) : (int)PyLong_AsLong(kind);
+    return kind_named(self, given->args[1]);
 }
 
 static void keep(PyObject **kept, PyObject *object)
@@ -176,46 +190,50 @@ static int record(const Wrapper *self, int kind, int64_t elements, int64_t share
     return failed ? -1 : 0;
 }
 
-/* start_event(profiler, name) */
-PyObject *call_fetch_start(Wrapper *self, PyObject *args, PyObject *kwargs)
+/* Return over how many ranks the engine of the phase shares out a parameter; 0: Python has to find
+   it out, -1: error. */
+static int64_t share_of_engine(const Wrapper *self)
 {
-    int kind = kind_of(self, args, kwargs, 2);
+    PyObject *engine = PyLong_FromLongLong(self->hot->engine);
+    PyObject *known = engine == NULL ? NULL : PyDict_GetItemWithError(self->held[SHARES], engine);
+    Py_XDECREF(engine);
+    return known == NULL ? (PyErr_Occurred() ? -1 : 0) : PyLong_AsLongLong(known);
+}
+
+/* start_event(profiler, name) */
+PyObject *call_fetch_start(Wrapper *self, const Given *given)
+{
+    int kind = kind_of(self, given, 2);
     if (kind < 0 && give_up(self) < 0)
         return NULL;
     if (kind <= 0)
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     if ((kind & KIND_MASK) == WAIT)
         state_of(self)->wait_ns = now_ns();
     else if (begin(self, kind) < 0 && give_up(self) < 0)
         return NULL;
-    return PyObject_Call(self->original, args, kwargs);
+    return call(self->original, given);
 }
 
 /* stop_event(profiler, name, elements) */
-PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_fetch_stop(Wrapper *self, const Given *given)
 {
     int64_t share = 1, elements = 0;
-    int kind = kind_of(self, args, kwargs, 3), failed = kind < 0;
-    if (kind > 0 && (elements = PyLong_AsLongLong(PyTuple_GetItem(args, 2))) == -1)
+    int kind = kind_of(self, given, 3), failed = kind < 0;
+    if (kind > 0 && (elements = PyLong_AsLongLong(given->args[2])) == -1)
         failed = PyErr_Occurred() != NULL;
-    if (!failed && elements && (kind & KIND_MASK) == WAIT) {
-        PyObject *engine = PyLong_FromLongLong(self->hot->engine);
-        PyObject *known =
-            engine == NULL ? NULL : PyDict_GetItemWithError(self->held[SHARES], engine);
-        share = known == NULL ? 0 : PyLong_AsLongLong(known); /* 0: Python finds it out */
-        Py_XDECREF(engine);
-        failed = PyErr_Occurred() != NULL;
-    }
+    if (!failed && elements && (kind & KIND_MASK) == WAIT)
+        failed = (share = share_of_engine(self)) < 0;
     if (failed && give_up(self) < 0)
         return NULL;
     if (failed || kind == 0 || share == 0)
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     if (elements) {
         failed = (kind & KIND_MASK) == FETCH ? end(self) : record(self, kind, elements, share);
         if (failed && give_up(self) < 0)
             return NULL;
     }
-    return PyObject_Call(self->original, args, kwargs);
+    return call(self->original, given);
 }
 
 /* Return whether the release that goes on is of this thread and of the scope of now. */
@@ -259,16 +277,16 @@ static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
 }
 
 /* release_param(coordinator, param, ...) */
-PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_release(Wrapper *self, const Given *given)
 {
-    if (!is_live(self) || PyTuple_Size(args) < 2)
-        return PyObject_Call(self->python, args, kwargs);
-    PyObject *param = PyTuple_GetItem(args, 1);
+    if (!is_live(self) || given->count < 2)
+        return call(self->python, given);
+    PyObject *param = given->args[1];
     PyObject *before = PyObject_GetAttr(param, NAME("ds_status"));
     int64_t start_ns = now_ns();
     if (before == NULL && give_up(self) < 0)
         return NULL;
-    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    PyObject *result = call(self->original, given);
     if (result != NULL && before != NULL) {
         PyObject *after = PyObject_GetAttr(param, NAME("ds_status"));
         int failed = after == NULL || (after != before && count(self, param, start_ns) < 0);
@@ -297,8 +315,13 @@ static void fetching_dealloc(Fetching *self)
 #define COUNT(name) {#name, T_LONGLONG, offsetof(Fetching, name), 0, NULL}
 #define OBJECT(name) {#name, T_OBJECT, offsetof(Fetching, name), 0, NULL}
 static PyMemberDef fetching_members[] = {
-    COUNT(fetch),  COUNT(submit_ns), COUNT(wait_ns),
-    OBJECT(outer), OBJECT(release),  {NULL, 0, 0, 0, NULL},
+    COUNT(fetch),
+    COUNT(submit_ns),
+    COUNT(wait_ns),
+    {"is_watched", T_BOOL, offsetof(Fetching, is_watched), 0, NULL},
+    OBJECT(outer),
+    OBJECT(release),
+    {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot fetching_slots[] = {
     {Py_tp_init, fetching_init},

@@ -59,29 +59,30 @@ static int read_bucket(Wrapper *self, PyObject *optimizer, PyObject *bucket, Buc
 }
 
 /* Return the dtype whose bucket a call flushes, borrowed; NULL without an error: Python finds it. */
-static PyObject *dtype_of(const Wrapper *self, PyObject *args, PyObject *kwargs, PyObject *buckets)
+static PyObject *dtype_of(const Wrapper *self, const Given *given, PyObject *buckets)
 {
-    Py_ssize_t given = PyTuple_Size(args), named = kwargs == NULL ? 0 : PyDict_Size(kwargs), at = 0;
+    Py_ssize_t named = given->names == NULL ? 0 : PyTuple_Size(given->names), at = 0;
     PyObject *dtype = NULL;
-    if (given == 2 && named == 0)
-        dtype = PyTuple_GetItem(args, 1);
-    else if (given == 1 && named == 1)
-        dtype = PyDict_GetItemWithError(kwargs, self->held[DTYPE_NAME]);
-    else if (given == 1 && named == 0 && PyDict_Check(buckets) && PyDict_Size(buckets) == 1)
+    if (given->count == 2 && named == 0)
+        dtype = given->args[1];
+    else if (given->count == 1 && named == 1 &&
+             PyUnicode_Compare(PyTuple_GetItem(given->names, 0), self->held[DTYPE_NAME]) == 0)
+        dtype = given->args[1];
+    else if (given->count == 1 && named == 0 && PyDict_Check(buckets) && PyDict_Size(buckets) == 1)
         PyDict_Next(buckets, &at, &dtype, NULL); /* of all dtypes, and there is one */
     return dtype == Py_None ? NULL : dtype;
 }
 
 /* Find the bucket that a call flushes; 0: Python has to, or it is empty. */
-static int find_bucket(Wrapper *self, PyObject *args, PyObject *kwargs, Bucket *found)
+static int find_bucket(Wrapper *self, const Given *given, Bucket *found)
 {
-    PyObject *optimizer = PyTuple_Size(args) > 0 ? PyTuple_GetItem(args, 0) : Py_None;
+    PyObject *optimizer = given->count > 0 ? given->args[0] : Py_None;
     PyObject *buckets = PyObject_GetAttr(optimizer, NAME("ipg_buckets"));
     if (buckets == NULL) {
         PyErr_Clear(); /* before DeepSpeed 0.17 */
         return 0;
     }
-    PyObject *dtype = dtype_of(self, args, kwargs, buckets);
+    PyObject *dtype = dtype_of(self, given, buckets);
     PyObject *known = dtype == NULL ? NULL : PyDict_GetItemWithError(self->held[DTYPES], dtype);
     PyObject *bucket = known == NULL ? NULL : PyObject_GetItem(buckets, dtype);
     Py_DECREF(buckets);
@@ -175,20 +176,20 @@ static int end(Wrapper *self, Span *span)
     return failed ? -1 : 0;
 }
 
-PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_flush(Wrapper *self, const Given *given)
 {
     Hot *hot = self->hot;
     Bucket bucket = {0};
     PyObject *result = NULL;
     Context *outer = NULL;
     Span *span = NULL;
-    int found = is_live(self) ? find_bucket(self, args, kwargs, &bucket) : 0;
+    int found = is_live(self) ? find_bucket(self, given, &bucket) : 0;
     if (found > 0 && (span = new_span(hot, &flush_span)) != NULL &&
         next_of(hot->ids, &span->id) == 0)
         outer = begin(hot, span->id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)
-            result = PyObject_Call(self->python, args, kwargs);
+            result = call(self->python, given);
         goto done;
     }
     span->elements = bucket.elements;
@@ -199,7 +200,7 @@ PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs)
     span->own[PARAMETERS] = bucket.parameters;
     span->own[SLOT] = bucket.slot;
     span->start_ns = now_ns();
-    result = PyObject_Call(self->original, args, kwargs);
+    result = call(self->original, given);
     Raised raised = put_aside();
     int failed = become(hot, outer) < 0 || end(self, span) < 0;
     result = finish(self, result, raised, failed);
@@ -209,12 +210,12 @@ done:
     return result;
 }
 
-PyObject *call_epilogue(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_epilogue(Wrapper *self, const Given *given)
 {
     if (!is_live(self))
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     self->hot->in_epilogue = 1;
-    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    PyObject *result = call(self->original, given);
     self->hot->in_epilogue = 0;
     return result;
 }

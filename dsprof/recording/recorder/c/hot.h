@@ -97,16 +97,24 @@ typedef struct SpanKind {
     void (*put)(struct Text *, const Span *, int64_t start_ns, int64_t end_ns);
 } SpanKind;
 
-enum { MOST_HELD = 16, MOST_NUMBERS = 4 };
+enum { MOST_HELD = 16, MOST_NUMBERS = 4, MOST_EVENTS = 8 };
 
-typedef struct { /* what stands for a function on its class, in an `instancemethod` */
+typedef struct { /* what a call gives: its arguments by position, and after them those by name */
+    PyObject *const *args;
+    Py_ssize_t count;
+    PyObject *names; /* a tuple, or NULL */
+} Given;
+
+typedef struct Wrapper Wrapper;
+typedef PyObject *Called(Wrapper *self, const Given *given);
+
+struct Wrapper { /* what stands for a function on its class, in an `instancemethod` */
     PyObject_HEAD
+    PyObject *(*vectorcall)(Wrapper *, PyObject *const *, size_t, PyObject *);
+    Called *called;
     Hot *hot;
     Switch *on;
     PyObject *original, *python; /* the function, and the hook in Python around it */
-    PyObject *fail;              /* Hook.fail */
-    PyObject *held[MOST_HELD];   /* what else a kind of wrapper needs */
-    long long numbers[MOST_NUMBERS];
     union { /* what a kind of wrapper has seen last */
         struct {
             PyObject *dtype, *dtype_name; /* borrowed from `DTYPES` */
@@ -119,9 +127,16 @@ typedef struct { /* what stands for a function on its class, in an `instancemeth
             long long step_start_ns, capacity;
             int stage, has_slots;
         } flush;
+        struct {
+            PyObject *names[MOST_EVENTS]; /* kept for good */
+            char kinds[MOST_EVENTS];
+        } fetch;
     } seen;
+    long long numbers[MOST_NUMBERS]; /* what else a kind of wrapper needs */
+    PyObject *held[MOST_HELD];
+    PyObject *fail;  /* Hook.fail */
     char is_cleared; /* by the garbage collector */
-} Wrapper;
+};
 
 typedef struct { /* what a call has raised, or nothing */
     PyObject *type, *error, *traceback;
@@ -179,13 +194,21 @@ Span *enter_phase(Hot *hot, PyObject *phase, long long engine, long long micro_s
 int leave_phase(Hot *hot, PyObject *entered);
 void count_micro_step(Hot *hot);
 
+/* sites.c */
+int add_known_sites(PyObject *module);
+long site_above(PyObject *known, long depth);
+
 /* in_flight.c */
 int poll_works(Hot *hot);
 int follow(Hot *hot, PyObject *work, Call *call);
 int settle(Hot *hot);
 
 /* wrapper.c */
-int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call);
+int add_wrapper(PyObject *module);
+PyObject *call(PyObject *function, const Given *given);
+PyObject *names_of(const Given *given);
+PyObject *positions_of(const Given *given);
+int is_plain(const Given *given);
 int is_live(const Wrapper *self);
 int give_up(Wrapper *self);
 PyObject *take_error(void);
@@ -193,16 +216,9 @@ Raised put_aside(void);
 PyObject *finish(Wrapper *self, PyObject *result, Raised raised, int failed);
 
 /* One kind of wrapper each. */
-PyObject *call_collective(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_flush(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_epilogue(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_fetch_start(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_fetch_stop(Wrapper *self, PyObject *args, PyObject *kwargs);
-PyObject *call_release(Wrapper *self, PyObject *args, PyObject *kwargs);
-int add_fetching(PyObject *module); /* their state */
-PyObject *call_engine(Wrapper *self, PyObject *args, PyObject *kwargs);
+Called call_collective, call_wait, call_request, call_flush, call_epilogue;
+Called call_fetch_start, call_fetch_stop, call_release, call_engine;
+int add_fetching(PyObject *module); /* the state of fetches */
 int add_engine(PyObject *module); /* its state */
 
 /* An interned string, made once. If memory runs out it is None, and looking that up is an error. */

@@ -35,24 +35,24 @@ static int begin(Wrapper *self, Context **outer, Context **context)
     return 1;
 }
 
-PyObject *call_request(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_request(Wrapper *self, const Given *given)
 {
     if (!is_live(self))
-        return PyObject_Call(self->python, args, kwargs);
+        return call(self->python, given);
     Context *outer, *context;
     int begun = begin(self, &outer, &context);
     if (begun <= 0) {
         if (begun < 0 && give_up(self) < 0)
             return NULL;
-        return PyObject_Call(self->original, args, kwargs);
+        return call(self->original, given);
     }
     int64_t start_ns = now_ns();
-    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    PyObject *result = call(self->original, given);
     Raised raised = put_aside();
     int failed = become(self->hot, outer) < 0;
     if (!failed && result != NULL && !context->wire_ops) {
         PyObject *noted = PyObject_CallFunction(
-            self->held[UNSEEN], "OOOOLL", context, args, kwargs == NULL ? Py_None : kwargs, result,
+            self->held[UNSEEN], "ONNOLL", context, positions_of(given), names_of(given), result,
             (long long)start_ns, (long long)now_ns());
         Py_XDECREF(noted);
         failed = noted == NULL;

@@ -68,14 +68,14 @@ static int note(Wrapper *self, PyObject *work, int64_t start_ns, int64_t end_ns)
     return failed;
 }
 
-PyObject *call_wait(Wrapper *self, PyObject *args, PyObject *kwargs)
+PyObject *call_wait(Wrapper *self, const Given *given)
 {
-    if (!is_live(self) || self->hot->device != Py_None || PyTuple_Size(args) < 1)
-        return PyObject_Call(self->python, args, kwargs);
+    if (!is_live(self) || self->hot->device != Py_None || given->count < 1)
+        return call(self->python, given);
     int64_t start_ns = now_ns();
-    PyObject *result = PyObject_Call(self->original, args, kwargs);
+    PyObject *result = call(self->original, given);
     int64_t end_ns = now_ns();
-    PyObject *work = PyTuple_GetItem(args, 0);
+    PyObject *work = given->args[0];
     if (result != NULL) {
         if (note(self, work, start_ns, end_ns) < 0 && give_up(self) < 0)
             Py_CLEAR(result);

@@ -4,6 +4,81 @@
 
 #include "hot.h"
 
+#include <string.h>
+
+/* With vectorcall neither a tuple of arguments is made nor a dict. The stable ABI has it from Python
+   3.12 on, as it is since 3.9. But `PyObject_Vectorcall` is no function before 3.11. */
+#ifndef Py_TPFLAGS_HAVE_VECTORCALL
+#define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
+#define PY_VECTORCALL_ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
+PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *, PyObject *, PyObject *);
+PyAPI_FUNC(PyObject *) PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
+#endif
+#pragma weak PyObject_Vectorcall
+
+static const struct {
+    const char *name;
+    Called *called;
+} kinds[] = {
+    {"collective", call_collective},   {"wait", call_wait},
+    {"request", call_request},         {"flush", call_flush},
+    {"epilogue", call_epilogue},       {"fetch start", call_fetch_start},
+    {"fetch stop", call_fetch_stop},   {"release", call_release},
+    {"engine", call_engine},
+};
+
+static Called *called_for(const char *name)
+{
+    for (size_t at = 0; at < sizeof kinds / sizeof *kinds; at++)
+        if (strcmp(kinds[at].name, name) == 0)
+            return kinds[at].called;
+    PyErr_Format(PyExc_ValueError, "there is no kind of wrapper named %s", name);
+    return NULL;
+}
+
+/* -- what a call gives ------------------------------------------------------------------------- */
+
+int is_plain(const Given *given) { return given->names == NULL || PyTuple_Size(given->names) == 0; }
+
+PyObject *positions_of(const Given *given)
+{
+    PyObject *positions = PyTuple_New(given->count);
+    for (Py_ssize_t at = 0; positions != NULL && at < given->count; at++)
+        PyTuple_SetItem(positions, at, held(given->args[at]));
+    return positions;
+}
+
+PyObject *names_of(const Given *given)
+{
+    PyObject *named = PyDict_New();
+    Py_ssize_t count = given->names == NULL ? 0 : PyTuple_Size(given->names);
+    for (Py_ssize_t at = 0; named != NULL && at < count; at++)
+        if (PyDict_SetItem(named, PyTuple_GetItem(given->names, at),
+                           given->args[given->count + at]) < 0)
+            Py_CLEAR(named);
+    return named;
+}
+
+PyObject *call(PyObject *function, const Given *given)
+{
+    if (PyObject_Vectorcall != NULL)
+        return PyObject_Vectorcall(function, given->args, given->count, given->names);
+    PyObject *positions = positions_of(given), *named = names_of(given), *result = NULL;
+    if (positions != NULL && named != NULL)
+        result = PyObject_Call(function, positions, named);
+    Py_XDECREF(positions);
+    Py_XDECREF(named);
+    return result;
+}
+
+static PyObject *vectorcall(Wrapper *self, PyObject *const *args, size_t count, PyObject *names)
+{
+    const Given given = {args, (Py_ssize_t)(count & ~PY_VECTORCALL_ARGUMENTS_OFFSET), names};
+    return self->called(self, &given);
+}
+
+/* -- the wrapper ------------------------------------------------------------------------------- */
+
 static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE((PyObject *)self));
@@ -38,12 +113,16 @@ static void wrapper_dealloc(Wrapper *self)
     free_of_heap_type((PyObject *)self);
 }
 
-/* (hot, switch, original, python, fail, held, numbers) */
+/* (kind, hot, switch, original, python, fail, held, numbers) */
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    const char *kind;
     PyObject *hot, *on, *original, *python, *fail, *held, *numbers;
-    if (!PyArg_ParseTuple(args, "O!O!OOOO!O!", hot_type, &hot, switch_type, &on, &original, &python,
-                          &fail, &PyTuple_Type, &held, &PyTuple_Type, &numbers))
+    if (!PyArg_ParseTuple(args, "sO!O!OOOO!O!", &kind, hot_type, &hot, switch_type, &on, &original,
+                          &python, &fail, &PyTuple_Type, &held, &PyTuple_Type, &numbers))
+        return NULL;
+    Called *called = called_for(kind);
+    if (called == NULL)
         return NULL;
     for (PyObject **at = &((Hot *)hot)->device; at != &((Hot *)hot)->state; at++)
         if (*at == NULL) {
@@ -53,6 +132,8 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     Wrapper *self = (Wrapper *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (self == NULL)
         return NULL;
+    self->vectorcall = vectorcall;
+    self->called = called;
     Py_INCREF(hot), self->hot = (Hot *)hot;
     Py_INCREF(on), self->on = (Switch *)on;
     Py_INCREF(original), self->original = original;
@@ -140,10 +221,15 @@ static PyObject *wrapper_repr(Wrapper *self)
     return PyUnicode_FromFormat("<dsprof around %R>", self->original);
 }
 
-int add_kind(PyObject *module, const char *name, const char *full_name, ternaryfunc call)
+int add_wrapper(PyObject *module)
 {
+    static PyMemberDef members[] = {
+        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Wrapper, vectorcall), READONLY, NULL},
+        {NULL, 0, 0, 0, NULL},
+    };
     PyType_Slot slots[] = {
-        {Py_tp_call, call},
+        {Py_tp_call, PyVectorcall_Call},
+        {Py_tp_members, members},
         {Py_tp_new, wrapper_new},
         {Py_tp_dealloc, wrapper_dealloc},
         {Py_tp_traverse, wrapper_traverse},
@@ -152,8 +238,8 @@ int add_kind(PyObject *module, const char *name, const char *full_name, ternaryf
         {Py_tp_repr, wrapper_repr},
         {0, NULL},
     };
-    PyType_Spec spec = {full_name, sizeof(Wrapper), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    PyType_Spec spec = {"dsprof.recording.recorder._hot.Wrapper", sizeof(Wrapper), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
                         slots};
-    PyObject *type = PyType_FromSpec(&spec);
-    return type == NULL ? -1 : PyModule_AddObject(module, name, type);
+    return add_type(module, "Wrapper", &spec) == NULL ? -1 : 0;
 }
