@@ -66,7 +66,7 @@ static int look(Hot *hot, PyObject *key, PyObject *entry, int64_t now)
     Call *call = (Call *)PyTuple_GetItem(entry, 1);
     if (call->thread != PyThread_get_thread_ident() && now - call->issue_ns <= FOREIGN_AFTER_NS)
         return 0;
-    PyObject *done = PyObject_CallMethod(work, "is_completed", NULL);
+    PyObject *done = PyObject_CallMethodObjArgs(work, NAME("is_completed"), NULL);
     if (done == NULL)
         return -1;
     int is_done = PyObject_IsTrue(done);
