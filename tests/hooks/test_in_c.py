@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
+from dsprof.hooks.base import Hook
+from dsprof.recording.recorder.hot_state import compiled
+from dsprof.recording.recorder.recorder import Recorder
 from tests.dist.launch import ROOT
+
+KINDS = (
+    *("collective", "wait", "request", "flush", "epilogue"),
+    *("fetch start", "fetch stop", "release", "engine"),
+)
 
 PROGRAM = """
 import sys
@@ -251,3 +259,33 @@ def test_both_record_the_same_of_engines() -> None:
     assert len(in_c) > 200
     for mine, other in zip(in_c, in_python, strict=True):
         assert mine == other
+
+
+class Plain(Hook):
+    """Has no targets."""
+
+    name = "plain"
+
+
+def test_a_call_gets_what_it_was_given_and_what_the_function_raises() -> None:
+    def given(*args: Any, **kwargs: Any) -> Any:
+        if "error" in kwargs:
+            raise kwargs["error"]
+        return args, kwargs
+
+    hook = Plain(Recorder(lambda: True))
+    many = {str(number): number for number in range(20)}
+    for kind in KINDS:
+        owner = type("Owner", (), {"method": hook.in_c(kind, given, given, (), (1, 0, 31, 7))})()
+        assert owner.method() == ((owner,), {})
+        assert owner.method(1, *(2, 3), a=4, b=5) == ((owner, 1, 2, 3), {"a": 4, "b": 5})
+        assert owner.method(*range(20), **many) == ((owner, *range(20)), many)
+        assert type(owner).method(owner, 1) == ((owner, 1), {})
+        with pytest.raises(KeyError, match="mine"):
+            owner.method(error=KeyError("mine"))
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing was compiled")
+def test_a_kind_of_wrapper_that_is_none() -> None:
+    with pytest.raises(ValueError, match="no kind of wrapper named nothing"):
+        Plain(Recorder(lambda: True)).in_c("nothing", print, print, ())
