@@ -11,7 +11,13 @@ def extension(name: str, sources: list[str], depends: tuple[str, ...] = ()) -> E
     """Return a module for any Python from 3.10 on."""
     macros = [("Py_LIMITED_API", "0x030A0000")]
     return Extension(
-        name, sources, depends=[*depends], define_macros=macros, py_limited_api=True, optional=True
+        name,
+        sources,
+        depends=[*depends],
+        define_macros=macros,
+        extra_compile_args=["-fvisibility=hidden"],
+        py_limited_api=True,
+        optional=True,
     )
 
 

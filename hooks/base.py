@@ -181,8 +181,8 @@ class Hook:
     ) -> Callable[..., Any]:
         """Return what wraps a method of a class in C, or `in_python`, which does the same.
 
-        `kind` is one of `c/wrapper.c`, and its own file there says what it wants in `held` and
-        `numbers`. It leaves to `in_python` what is not the usual case.
+        `kind` is a name in `kinds` of c/wrapper.c; the file with its function says what it wants
+        in `held` and `numbers`. It leaves to `in_python` what is not the usual case.
         """
         if compiled is None:
             return in_python

@@ -41,18 +41,19 @@ class KnownSites:
 
     def __init__(self, look_every: int) -> None:
         self._heights: dict[tuple[int, int], tuple[int, ...]] = {}  # of sites on a path, ascending
-        # By identity of the code, and position in it: the code, and the site; 0: it is of none.
+        # By identity of the code, and position in it: the code, and the site; 0: in a library.
         self._frames: dict[tuple[int, int], tuple[CodeType, int]] = {}
-        self._are_looks = itertools.cycle([*[False] * (look_every - 1), True])
+        self._are_looks = itertools.cycle([True, *[False] * (look_every - 1)])
 
     def find(self, depth: int) -> int:
-        """Return the site of a call issued so far above the caller; 0: it has to be looked for."""
+        """Return the site for `Sites.above`; 0: it has to be looked for."""
         frame_at = sys._getframe
-        if next(self._are_looks):
-            return 0
         try:
             path = (frame_at(depth + 5).f_lasti, frame_at(depth + 9).f_lasti)
-            for height in self._heights.get(path, ()):
+            heights = self._heights.get(path, ())
+            if not heights or next(self._are_looks):
+                return 0
+            for height in heights:
                 frame = frame_at(depth + 1 + height)
                 site = self._frames[id(frame.f_code), frame.f_lasti][1]
                 if site:
@@ -62,7 +63,7 @@ class KnownSites:
         return 0
 
     def learn(self, depth: int, height: int, site: int) -> None:
-        """Note how far up a walk has found the site of such a call."""
+        """Note how far up `Sites.look_above` has found a site."""
         frame_at = sys._getframe
         try:
             path = (frame_at(depth + 5).f_lasti, frame_at(depth + 9).f_lasti)
@@ -75,8 +76,8 @@ class KnownSites:
         for each in heights:
             if each <= height:
                 frame = frame_at(depth + 1 + each)
-                of = site if each == height else 0
-                self._frames[id(frame.f_code), frame.f_lasti] = (frame.f_code, of)
+                here = site if each == height else 0
+                self._frames[id(frame.f_code), frame.f_lasti] = (frame.f_code, here)
 
     def clear(self) -> None:
         """Forget all sites."""
@@ -112,13 +113,14 @@ class Sites:
         return self.known.find(depth) or self.look_above(depth + 1)
 
     def look_above(self, depth: int) -> int:
-        """Do the same by a walk up the stack."""
+        """Return the same as `above`, by a walk up the stack."""
+        files = self._files
         try:
             frame: FrameType | None = sys._getframe(depth + 1)
         except ValueError:  # in a thread of C++ the call has no frame at all
             return 0
         site, seen = self._walk(frame)
-        if site:
+        if site and files is self._files:  # else another thread has begun a new trace
             self.known.learn(depth, seen + 1, site)
         return site
 
@@ -128,7 +130,7 @@ class Sites:
 
     def _forget(self) -> None:
         """Define all sites again, in a new trace."""
-        self._files.clear()
+        self._files = {}
         self.known.clear()
 
     def _walk(self, frame: FrameType | None) -> tuple[int, int]:

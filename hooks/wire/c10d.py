@@ -179,8 +179,8 @@ class _WireHook(Hook):
             return record
 
         tell = InFlight.tell_followers
-        own = (note, op.sized, Groups.state, self.sites.above, InFlight.poll, Outbox.add, tell)
-        hide_from_dynamo(*own, and_calls=True)
+        own = (note, op.sized, Groups.state, InFlight.poll, Outbox.add, tell)
+        hide_from_dynamo(*own, self.sites.above, self.sites.look_above, and_calls=True)
         return note
 
 

@@ -267,7 +267,7 @@ class Plain(Hook):
     name = "plain"
 
 
-def test_a_call_gets_what_it_was_given_and_what_the_function_raises() -> None:
+def test_while_nothing_is_recorded_a_call_is_passed_on_as_it_is() -> None:
     def given(*args: Any, **kwargs: Any) -> Any:
         if "error" in kwargs:
             raise kwargs["error"]

@@ -192,7 +192,8 @@ static int poll(Wrapper *self)
     return done == NULL ? -1 : 0;
 }
 
-/* Find the call site; the function that issues is the caller of this one. */
+/* Find the call site. The running function of Python is the one that issues. `look_above` runs, too,
+   and is called by it; for `site_above`, which has no frame, that is one more frame: hence -1. */
 static int find_site(Wrapper *self, long long *site)
 {
     if ((*site = current(self->hot)->site) != 0)
@@ -294,11 +295,11 @@ PyObject *call_collective(Wrapper *self, const Given *given)
     if (usual < 0 && give_up(self) < 0)
         return NULL;
     if (usual <= 0)
-        return call(self->python, given);
+        return pass_on(self->python, given);
     if (is_timed)
         taken_ns += thread_cpu_ns();
     int64_t issue_ns = now_ns();
-    PyObject *work = call(self->original, given);
+    PyObject *work = pass_on(self->original, given);
     if (work == NULL)
         return NULL;
     int64_t return_ns = now_ns();

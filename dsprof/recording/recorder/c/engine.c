@@ -155,17 +155,17 @@ PyObject *call_engine(Wrapper *self, const Given *given)
     if (engine == NULL || is_rare(self, engine)) {
         if (PyErr_Occurred() && give_up(self) < 0)
             return NULL;
-        return call(self->python, given);
+        return pass_on(self->python, given);
     }
     Py_INCREF((PyObject *)engine);
     Span *begun = begin(self, engine, given->args[0]);
     PyObject *result = NULL;
     if (!PyErr_Occurred()) {
-        result = call(self->original, given);
+        result = pass_on(self->original, given);
         Raised raised = put_aside();
         result = finish(self, result, raised, end(self, engine, begun) < 0);
     } else if (give_up(self) == 0)
-        result = call(self->original, given);
+        result = pass_on(self->original, given);
     Py_XDECREF((PyObject *)begun);
     Py_DECREF((PyObject *)engine);
     return result;

@@ -207,12 +207,12 @@ PyObject *call_fetch_start(Wrapper *self, const Given *given)
     if (kind < 0 && give_up(self) < 0)
         return NULL;
     if (kind <= 0)
-        return call(self->python, given);
+        return pass_on(self->python, given);
     if ((kind & KIND_MASK) == WAIT)
         state_of(self)->wait_ns = now_ns();
     else if (begin(self, kind) < 0 && give_up(self) < 0)
         return NULL;
-    return call(self->original, given);
+    return pass_on(self->original, given);
 }
 
 /* stop_event(profiler, name, elements) */
@@ -223,17 +223,17 @@ PyObject *call_fetch_stop(Wrapper *self, const Given *given)
     if (kind > 0 && (elements = PyLong_AsLongLong(given->args[2])) == -1)
         failed = PyErr_Occurred() != NULL;
     if (!failed && elements && (kind & KIND_MASK) == WAIT)
-        failed = (share = share_of_engine(self)) < 0;
+        failed = (share = share_of_engine(self)) == -1 && PyErr_Occurred() != NULL;
     if (failed && give_up(self) < 0)
         return NULL;
     if (failed || kind == 0 || share == 0)
-        return call(self->python, given);
+        return pass_on(self->python, given);
     if (elements) {
         failed = (kind & KIND_MASK) == FETCH ? end(self) : record(self, kind, elements, share);
         if (failed && give_up(self) < 0)
             return NULL;
     }
-    return call(self->original, given);
+    return pass_on(self->original, given);
 }
 
 /* Return whether the release that goes on is of this thread and of the scope of now. */
@@ -280,13 +280,13 @@ static int count(const Wrapper *self, PyObject *param, int64_t start_ns)
 PyObject *call_release(Wrapper *self, const Given *given)
 {
     if (!is_live(self) || given->count < 2)
-        return call(self->python, given);
+        return pass_on(self->python, given);
     PyObject *param = given->args[1];
     PyObject *before = PyObject_GetAttr(param, NAME("ds_status"));
     int64_t start_ns = now_ns();
     if (before == NULL && give_up(self) < 0)
         return NULL;
-    PyObject *result = call(self->original, given);
+    PyObject *result = pass_on(self->original, given);
     if (result != NULL && before != NULL) {
         PyObject *after = PyObject_GetAttr(param, NAME("ds_status"));
         int failed = after == NULL || (after != before && count(self, param, start_ns) < 0);

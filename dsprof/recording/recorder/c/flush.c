@@ -189,7 +189,7 @@ PyObject *call_flush(Wrapper *self, const Given *given)
         outer = begin(hot, span->id);
     if (outer == NULL) {
         if (!PyErr_Occurred() || give_up(self) == 0)
-            result = call(self->python, given);
+            result = pass_on(self->python, given);
         goto done;
     }
     span->elements = bucket.elements;
@@ -200,7 +200,7 @@ PyObject *call_flush(Wrapper *self, const Given *given)
     span->own[PARAMETERS] = bucket.parameters;
     span->own[SLOT] = bucket.slot;
     span->start_ns = now_ns();
-    result = call(self->original, given);
+    result = pass_on(self->original, given);
     Raised raised = put_aside();
     int failed = become(hot, outer) < 0 || end(self, span) < 0;
     result = finish(self, result, raised, failed);
@@ -213,9 +213,9 @@ done:
 PyObject *call_epilogue(Wrapper *self, const Given *given)
 {
     if (!is_live(self))
-        return call(self->python, given);
+        return pass_on(self->python, given);
     self->hot->in_epilogue = 1;
-    PyObject *result = call(self->original, given);
+    PyObject *result = pass_on(self->original, given);
     self->hot->in_epilogue = 0;
     return result;
 }

@@ -205,7 +205,7 @@ int settle(Hot *hot);
 
 /* wrapper.c */
 int add_wrapper(PyObject *module);
-PyObject *call(PyObject *function, const Given *given);
+PyObject *pass_on(PyObject *function, const Given *given);
 PyObject *names_of(const Given *given);
 PyObject *positions_of(const Given *given);
 int is_plain(const Given *given);

@@ -38,16 +38,16 @@ static int begin(Wrapper *self, Context **outer, Context **context)
 PyObject *call_request(Wrapper *self, const Given *given)
 {
     if (!is_live(self))
-        return call(self->python, given);
+        return pass_on(self->python, given);
     Context *outer, *context;
     int begun = begin(self, &outer, &context);
     if (begun <= 0) {
         if (begun < 0 && give_up(self) < 0)
             return NULL;
-        return call(self->original, given);
+        return pass_on(self->original, given);
     }
     int64_t start_ns = now_ns();
-    PyObject *result = call(self->original, given);
+    PyObject *result = pass_on(self->original, given);
     Raised raised = put_aside();
     int failed = become(self->hot, outer) < 0;
     if (!failed && result != NULL && !context->wire_ops) {

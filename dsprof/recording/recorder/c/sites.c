@@ -4,24 +4,24 @@
 #include "hot.h"
 
 enum { NEAR = 4, FAR = 8 }; /* the frames that a path is known by */
-enum { PATHS = 256, FRAMES = 1024, PROBED = 8, MOST_HEIGHTS = 4, MOST_HEIGHT = 127 };
+enum { PATHS = 256, FRAMES = 1024, PROBED = 8, MOST_HEIGHTS = 4, MOST_HEIGHT = 255 };
 
 typedef struct {
-    long at[2];                 /* code positions of two frames */
-    char heights[MOST_HEIGHTS]; /* of sites, ascending; 0 after the last one */
+    long at[2];                          /* code positions of two frames */
+    unsigned char heights[MOST_HEIGHTS]; /* of sites, ascending; 0 after the last one */
 } Path;
 
-typedef struct { /* a frame, known to be at a site, or with 0 at none */
-    PyObject *code;
+typedef struct { /* where a frame was, and its site; 0: it is of a library */
+    PyObject *code; /* held, so that no other code gets its address */
     long at, site;
-} Frame;
+} KnownFrame;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *frame_at; /* sys._getframe */
-    long long calls, look_every;
+    PyObject *getframe; /* of module sys */
+    long long calls, look_every; /* on known paths */
     Path paths[PATHS + PROBED];
-    Frame frames[FRAMES + PROBED];
+    KnownFrame frames[FRAMES + PROBED];
 } KnownSites;
 
 static PyTypeObject *known_sites_type;
@@ -31,7 +31,7 @@ static PyObject *frame_above(const KnownSites *self, long height)
 {
     PyObject *number = PyLong_FromLong(height);
     PyObject *frame =
-        number == NULL ? NULL : PyObject_CallFunctionObjArgs(self->frame_at, number, NULL);
+        number == NULL ? NULL : PyObject_CallFunctionObjArgs(self->getframe, number, NULL);
     Py_XDECREF(number);
     if (frame == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
         PyErr_Clear(); /* a short stack */
@@ -72,11 +72,11 @@ static Path *place_of_path(KnownSites *self, const long at[2])
     return first;
 }
 
-static Frame *place_of_frame(KnownSites *self, const void *code, long at)
+static KnownFrame *place_of_frame(KnownSites *self, const void *code, long at)
 {
     uintptr_t hash = ((uintptr_t)code >> 4) + (uintptr_t)at;
-    Frame *first = self->frames + (hash & (FRAMES - 1));
-    for (Frame *frame = first; frame != first + PROBED; frame++)
+    KnownFrame *first = self->frames + (hash & (FRAMES - 1));
+    for (KnownFrame *frame = first; frame != first + PROBED; frame++)
         if (frame->code == NULL || (frame->code == code && frame->at == at))
             return frame;
     return first;
@@ -84,7 +84,7 @@ static Frame *place_of_frame(KnownSites *self, const void *code, long at)
 
 /* Return the place of the frame that is so far above the running one, and its code, owned; NULL in an
    error, or if there is no frame. */
-static Frame *frame_at(KnownSites *self, long height, PyObject **code, long *at)
+static KnownFrame *known_frame(KnownSites *self, long height, PyObject **code, long *at)
 {
     PyObject *frame = frame_above(self, height);
     if (frame == NULL)
@@ -95,8 +95,8 @@ static Frame *frame_at(KnownSites *self, long height, PyObject **code, long *at)
     return *code == NULL ? NULL : place_of_frame(self, *code, *at);
 }
 
-/* Return the site of the call issued so far above the running function; 0: it has to be looked for,
-   -1: error. */
+/* Return the site of the call issued so far above the caller of the running function; 0: it has to
+   be looked for, -1: error. */
 long site_above(PyObject *known, long depth)
 {
     long at[2];
@@ -105,18 +105,17 @@ long site_above(PyObject *known, long depth)
         PyErr_SetString(PyExc_TypeError, "sites must be found in KnownSites");
         return -1;
     }
-    if (++self->calls % self->look_every == 0)
-        return 0;
     int is_path = read_path(self, depth, at);
     if (is_path <= 0)
         return is_path;
     const Path path = *place_of_path(self, at);
-    if (path.heights[0] == 0 || path.at[0] != at[0] || path.at[1] != at[1])
+    if (path.heights[0] == 0 || path.at[0] != at[0] || path.at[1] != at[1] ||
+        self->calls++ % self->look_every == 0)
         return 0;
     for (int one = 0; one < MOST_HEIGHTS && path.heights[one] != 0; one++) {
         PyObject *code;
         long position;
-        const Frame *frame = frame_at(self, depth + path.heights[one], &code, &position);
+        const KnownFrame *frame = known_frame(self, depth + path.heights[one], &code, &position);
         if (frame == NULL)
             return PyErr_Occurred() ? -1 : 0;
         int is_known = frame->code == code && frame->at == position;
@@ -127,16 +126,16 @@ long site_above(PyObject *known, long depth)
     return 0;
 }
 
-/* Note that a frame is at a site, or with 0 at none. */
+/* Note the site of a frame; 0: it is of a library. */
 static int note_frame(KnownSites *self, long height, long site)
 {
     PyObject *code;
     long at;
-    Frame *frame = frame_at(self, height, &code, &at);
+    KnownFrame *frame = known_frame(self, height, &code, &at);
     if (frame == NULL)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *old = frame->code;
-    *frame = (Frame){code, at, site};
+    *frame = (KnownFrame){code, at, site};
     Py_XDECREF(old);
     return 0;
 }
@@ -153,17 +152,18 @@ static void note_height(Path *path, const long at[2], long height)
         return;
     for (int later = MOST_HEIGHTS - 1; later > one; later--)
         path->heights[later] = path->heights[later - 1];
-    path->heights[one] = (char)height;
+    path->heights[one] = (unsigned char)height;
 }
 
 /* (depth) -> the number of the site, or 0 */
-static PyObject *find(PyObject *self, PyObject *depth)
+static PyObject *find(PyObject *self, PyObject *number)
 {
-    long site = site_above(self, PyLong_AsLong(depth));
+    long depth = PyLong_AsLong(number);
+    long site = depth == -1 && PyErr_Occurred() ? -1 : site_above(self, depth);
     return PyErr_Occurred() ? NULL : PyLong_FromLong(site);
 }
 
-/* (depth, height, site): what a walk has found */
+/* (depth, height, site): what `Sites.look_above` has found */
 static PyObject *learn(KnownSites *self, PyObject *args)
 {
     long depth, height, site, at[2];
@@ -188,42 +188,55 @@ static PyObject *clear(KnownSites *self, PyObject *unused)
 {
     for (Path *path = self->paths; path != self->paths + PATHS + PROBED; path++)
         *path = (Path){{0, 0}, {0}};
-    for (Frame *frame = self->frames; frame != self->frames + FRAMES + PROBED; frame++) {
+    for (KnownFrame *frame = self->frames; frame != self->frames + FRAMES + PROBED; frame++) {
         PyObject *code = frame->code;
-        *frame = (Frame){NULL, 0, 0};
+        *frame = (KnownFrame){NULL, 0, 0};
         Py_XDECREF(code);
     }
     Py_RETURN_NONE;
 }
 
 /* (look_every) */
-static int known_sites_init(KnownSites *self, PyObject *args, PyObject *kwargs)
+static PyObject *known_sites_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *sys = PyImport_ImportModule("sys"), *old = self->frame_at;
-    if (sys == NULL || !PyArg_ParseTuple(args, "L", &self->look_every))
-        return -1;
-    self->frame_at = PyObject_GetAttrString(sys, "_getframe");
-    Py_DECREF(sys);
-    Py_XDECREF(old);
-    return self->frame_at == NULL || self->look_every < 1 ? -1 : 0;
+    long long look_every;
+    if (!PyArg_ParseTuple(args, "L", &look_every))
+        return NULL;
+    if (look_every < 1) {
+        PyErr_SetString(PyExc_ValueError, "the stack must be walked every 1 or more calls");
+        return NULL;
+    }
+    PyObject *sys = PyImport_ImportModule("sys");
+    PyObject *getframe = sys == NULL ? NULL : PyObject_GetAttrString(sys, "_getframe");
+    Py_XDECREF(sys);
+    if (getframe == NULL)
+        return NULL;
+    KnownSites *self = (KnownSites *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (self == NULL) {
+        Py_DECREF(getframe);
+        return NULL;
+    }
+    self->getframe = getframe;
+    self->look_every = look_every;
+    return (PyObject *)self;
 }
 
 static void known_sites_dealloc(KnownSites *self)
 {
     Py_DECREF(clear(self, NULL));
-    Py_CLEAR(self->frame_at);
+    Py_CLEAR(self->getframe);
     free_of_heap_type((PyObject *)self);
 }
 
 static PyMethodDef known_sites_methods[] = {
     {"find", (PyCFunction)find, METH_O,
-     "Return the site of a call issued so far above the caller; 0: it has to be looked for."},
-    {"learn", (PyCFunction)learn, METH_VARARGS, "Note where a walk has found a site."},
+     "Return the site for `Sites.above`; 0: it has to be looked for."},
+    {"learn", (PyCFunction)learn, METH_VARARGS, "Note where `Sites.look_above` has found a site."},
     {"clear", (PyCFunction)clear, METH_NOARGS, "Forget all sites."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot known_sites_slots[] = {
-    {Py_tp_init, known_sites_init},
+    {Py_tp_new, known_sites_new},
     {Py_tp_dealloc, known_sites_dealloc},
     {Py_tp_methods, known_sites_methods},
     {Py_tp_doc, "Which call site is above a call."},

@@ -59,12 +59,14 @@ PyObject *names_of(const Given *given)
     return named;
 }
 
-PyObject *call(PyObject *function, const Given *given)
+/* Call a function as the wrapper was called. */
+PyObject *pass_on(PyObject *function, const Given *given)
 {
     if (PyObject_Vectorcall != NULL)
         return PyObject_Vectorcall(function, given->args, given->count, given->names);
-    PyObject *positions = positions_of(given), *named = names_of(given), *result = NULL;
-    if (positions != NULL && named != NULL)
+    PyObject *positions = positions_of(given), *result = NULL;
+    PyObject *named = is_plain(given) ? NULL : names_of(given);
+    if (positions != NULL && !PyErr_Occurred())
         result = PyObject_Call(function, positions, named);
     Py_XDECREF(positions);
     Py_XDECREF(named);
@@ -95,10 +97,10 @@ static int wrapper_traverse(Wrapper *self, visitproc visit, void *arg)
 /* What a hook holds may lead back here; the functions stay, for whoever still calls. */
 static int wrapper_clear(Wrapper *self)
 {
+    self->is_cleared = 1; /* first: what is freed may call */
     Py_CLEAR(self->fail);
     for (int at = 0; at < MOST_HELD; at++)
         Py_CLEAR(self->held[at]);
-    self->is_cleared = 1;
     return 0;
 }
 
