@@ -110,8 +110,15 @@ def count(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def after_first_step(snapshot: EnvSnapshot, digest: Digest = no_digest) -> EnvSnapshot | None:
-    """Return the snapshot with what is known only now, None if that is nothing."""
+def after_first_step(
+    snapshot: EnvSnapshot,
+    digest: Digest = no_digest,
+    loaded: Callable[[], str] | None = None,
+) -> EnvSnapshot | None:
+    """Return the snapshot with what is known only now, None if that is nothing.
+
+    `loaded` is as for `machine.libraries`.
+    """
     held, absent = attempt(_held, dict[str, str](), snapshot), list[str]()
     written = {name: written_variable(name, value) for name, value in held.items()}
     found = msgspec.structs.replace(
@@ -122,7 +129,7 @@ def after_first_step(snapshot: EnvSnapshot, digest: Digest = no_digest) -> EnvSn
             if value != snapshot.variables.get(name, "")
         },
         digests=_digests(held, written, digest),
-        libraries=attempt(machine.libraries, absent),
+        libraries=attempt(machine.libraries, absent, loaded),
         precision=attempt(precision.facts, snapshot.precision, os.environ),
     )
     return None if found == snapshot else found
@@ -215,7 +222,7 @@ def _held(snapshot: EnvSnapshot) -> dict[str, str]:
 
     After the first collective NCCL has added the values of its configuration files.
     """
-    getenv = ctypes.CDLL(None).getenv
+    getenv = ctypes.pythonapi["getenv"]
     getenv.restype = ctypes.c_char_p
     names = {name for name in os.environ if is_recorded(name)}
     names.update(snapshot.variables, *snapshot.files.values())

@@ -106,14 +106,26 @@ def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     return frozenset(_cpu(root, "flags").split())
 
 
-def libraries(root: Path = ROOT) -> list[str]:
-    """List the communication libraries that this process has loaded."""
-    text = attempt((root / "proc/self/maps").read_text, "")
-    found = set()
+def libraries(loaded: Callable[[], str] | None = None, root: Path = ROOT) -> list[str]:
+    """List the communication libraries that this process has loaded, by their real paths.
+
+    `loaded` returns the paths of all libraries, one a line. Without it, and if it gives a path
+    relative to a folder that may be another one now, the kernel's maps are read instead.
+    """
+    text = attempt(loaded, "") if loaded is not None else ""
+    paths = _lines_of_libraries(text)
+    if not text or not all(map(os.path.isabs, paths)):
+        lines = _lines_of_libraries(attempt((root / "proc/self/maps").read_text, ""))
+        paths = [line.split(maxsplit=5)[-1] for line in lines]
+    return sorted(set(map(os.path.realpath, paths)))[:_MOST_DEVICES]
+
+
+def _lines_of_libraries(text: str) -> list[str]:
+    found = []
     for match in _COMMUNICATION_LIBRARY.finditer(text):
         begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
-        found.add(text[begin : end if end >= 0 else None].split(maxsplit=5)[-1])
-    return sorted(found)[:_MOST_DEVICES]
+        found.append(text[begin : end if end >= 0 else None])
+    return found
 
 
 def written(numbers: Iterable[int]) -> str:

@@ -280,7 +280,8 @@ class Session:
 
     def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""
-        found = environment.after_first_step(self._environment, key.digest)
+        loaded = None if compiled is None else compiled.loaded_libraries
+        found = environment.after_first_step(self._environment, key.digest, loaded)
         return [] if found is None else [found]
 
     # -- end ----------------------------------------------------------------------------------

@@ -175,9 +175,9 @@ def test_run_key_is_the_same_on_all_ranks_and_differs_between_runs():
 
 def test_what_is_known_after_the_first_step_is_one_more_snapshot(monkeypatch):
     before = environment.snapshot(os.environ)
-    monkeypatch.setattr(environment.machine, "libraries", list)
+    monkeypatch.setattr(environment.machine, "libraries", lambda loaded: [])
     assert environment.after_first_step(before) is None
-    monkeypatch.setattr(environment.machine, "libraries", lambda: ["/nccl/lib/libnccl.so.2"])
+    monkeypatch.setattr(environment.machine, "libraries", lambda loaded: ["/nccl/lib/libnccl.so.2"])
     after = environment.after_first_step(before)
     assert after.libraries == ["/nccl/lib/libnccl.so.2"]
     assert after.variables == before.variables

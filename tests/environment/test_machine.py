@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dsprof.environment import machine
 from dsprof.environment.machine import Accelerator, Adapter
+from dsprof.recording.recorder.hot_state import compiled
 
 
 def put(root: Path, files: dict[str, str]) -> Path:
@@ -188,10 +190,36 @@ def test_communication_libraries_of_this_process(tmp_path):
         "7f04-7f05 rw-p 00000000 00:00 0      [heap]",
     ]
     put(tmp_path, {"proc/self/maps": "\n".join(lines)})
-    assert machine.libraries(tmp_path) == [
+    assert machine.libraries(root=tmp_path) == [
         "/opt/amazon/ofi-nccl/lib/libnccl-net-ofi.so",
         "/opt/nccl/lib/libnccl.so.2.27.5",
     ]
+
+
+def test_communication_libraries_as_the_loader_knows_them(tmp_path):
+    real, other = tmp_path / "nccl/lib/libnccl.so.2", tmp_path / "torch/lib"
+    put(tmp_path, {"nccl/lib/libnccl.so.2": "", "torch/lib/libtorch.so": ""})
+    put(tmp_path, {"proc/self/maps": "7f00-7f01 r-xp 00000000 08:01 42     /moved/libucc.so.1"})
+    (other / "libucp.so").symlink_to(real)
+    paths = ["", "linux-vdso.so.1", f"{other}/../../nccl/lib/libnccl.so.2", f"{other}/libucp.so"]
+
+    def found(*lines):
+        return machine.libraries(lambda: "".join(f"{line}\n" for line in lines), tmp_path)
+
+    assert found(*paths) == [str(real)]
+    assert found(*paths[:2]) == []
+    assert found(*paths, "./lib/libucc.so.1") == ["/moved/libucc.so.1"]
+    assert found() == ["/moved/libucc.so.1"]
+
+
+def test_the_loader_and_the_kernel_know_the_same_libraries():
+    if compiled is None:
+        pytest.skip("the module in C is not built")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {line.split(maxsplit=5)[-1] for line in lines if line.count("/") and " r-xp " in line}
+    loaded = set(map(os.path.realpath, filter(os.path.isabs, compiled.loaded_libraries().split())))
+    assert loaded <= mapped
+    assert {path for path in mapped if ".so" in path} <= loaded
 
 
 def test_sets_of_numbers_survive_being_written():
@@ -202,7 +230,7 @@ def test_sets_of_numbers_survive_being_written():
 def test_a_machine_that_tells_nothing(tmp_path):
     assert machine.accelerators(tmp_path) == []
     assert machine.adapters(tmp_path) == []
-    assert machine.libraries(tmp_path) == []
+    assert machine.libraries(root=tmp_path) == []
 
 
 def test_files_full_of_noise_are_no_error(tmp_path):
@@ -219,7 +247,7 @@ def test_files_full_of_noise_are_no_error(tmp_path):
     )
     assert machine.accelerators(tmp_path) == [Accelerator("nvidia", "", "x", -1)]
     assert machine.facts(tmp_path)["cpus"]
-    assert machine.libraries(tmp_path) == []
+    assert machine.libraries(root=tmp_path) == []
 
 
 @pytest.mark.parametrize("text", ["0-99999999999", "0-99999999999,99999999999-0", "0,0-70000"])

@@ -194,6 +194,9 @@ Span *enter_phase(Hot *hot, PyObject *phase, long long engine, long long micro_s
 int leave_phase(Hot *hot, PyObject *entered);
 void count_micro_step(Hot *hot);
 
+/* libraries.c */
+extern PyMethodDef library_functions[];
+
 /* sites.c */
 int add_known_sites(PyObject *module);
 long site_above(PyObject *known, long depth);

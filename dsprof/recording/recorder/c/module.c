@@ -6,13 +6,14 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dsprof.recording.recorder._hot", "Hooks that run often, in C.", -1,
 };
 
-enum { REVISION = 8 }; /* as in hot_state.py: what Python hands to C */
+enum { REVISION = 9 }; /* as in hot_state.py: what Python hands to C */
 
 PyMODINIT_FUNC PyInit__hot(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
-        (PyModule_AddIntConstant(module, "REVISION", REVISION) < 0 || add_hot(module) < 0 ||
+        (PyModule_AddIntConstant(module, "REVISION", REVISION) < 0 ||
+         PyModule_AddFunctions(module, library_functions) < 0 || add_hot(module) < 0 ||
          add_records(module) < 0 || add_queue(module) < 0 || add_lines(module) < 0 ||
          add_known_sites(module) < 0 || add_wrapper(module) < 0 || add_fetching(module) < 0 ||
          add_engine(module) < 0))
