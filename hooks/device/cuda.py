@@ -99,7 +99,7 @@ class CudaHook(Hook):
             if (record := self._in_flight.enqueued.pop(key, None)) is not None:
                 recorder.outbox.add(record)
         if self.device.in_use() and not self.stalls.is_capturing():
-            self.stalls.settle(key_of(self.device.current_stream()))
+            self.stalls.settle(key_of(self.device.current_stream()), is_end=True)
 
     # -- collectives --------------------------------------------------------------------------
 

@@ -1,18 +1,19 @@
 """Pairs of events around what may hold a stream, read back when the device has passed them.
 
 Events come from a pool. They are queried only at step ends, and never waited for; a pair that is
-not passed after `MOST_STEP_ENDS` is given up and counted.
+not passed after `MOST_STEP_ENDS` is given up and counted. A pair is read back with the end of its
+step, so that one state of the clock places both.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import DeviceStep, Stall
+from dsprof.trace.schema import Collective, DeviceStep, Stall
 from dsprof.trace.scope import clock
 
 MOST_STEP_ENDS = 16
@@ -26,7 +27,7 @@ ALL_STREAMS = -1
 class Held:
     """Two marks on one stream, and what was between them."""
 
-    __slots__ = ("awaited", "collective", "end", "issue", "kind", "round", "start", "step")
+    __slots__ = ("awaited", "collective", "end", "issue", "kind", "record", "round", "start", "step")
 
     @property
     def marks(self) -> tuple[Mark | None, ...]:
@@ -43,6 +44,7 @@ class Held:
         *,
         awaited: int = ALL_STREAMS,
         issue: Mark | None = None,
+        record: Collective | None = None,
     ) -> None:
         self.kind = kind
         self.collective = collective
@@ -51,6 +53,7 @@ class Held:
         self.end = end
         self.awaited = awaited
         self.issue = issue
+        self.record = record  # of a collective that ends here
         self.round = 0
 
 
@@ -66,7 +69,8 @@ class Stalls:
         self._round = 0
         self._steps: deque[tuple[int, Mark]] = deque()
         self._clocks: dict[int, DeviceClock] = {}
-        self._last_step: tuple[int, int] | None = None  # the step passed last, and when
+        self._passed_step = -1  # the newest one whose end was passed
+        self._last_step: tuple[int, Mark] | None = None  # its end is the anchor of its device
         # When the host began to wait for a stream, and when it was done.
         self._synchronized: dict[StreamKey, tuple[int, int]] = {}
 
@@ -116,27 +120,39 @@ class Stalls:
         """Enqueue the end of `step`; -1 is a moment that is no such end."""
         self._steps.append((step, self.mark(stream)))
 
-    def settle(self, main: StreamKey) -> None:
-        """Record all that the device has passed by now; steps end on stream `main`."""
+    def settle(self, main: StreamKey, *, is_end: bool = False) -> None:
+        """Record all that the device has passed by now; steps end on stream `main`.
+
+        All of it ties the clocks before any of it is placed: a stall lies in its step to the
+        nanosecond, however wide the bound of both still is. `is_end`: no step end will come.
+        """
         self._round += 1
-        steps = list(self._passed_steps())
-        passed = [held for queue in list(self._held.values()) for held in self._passed(queue)]
+        steps = [*self._passed_steps()]
+        passed = [held for queue in list(self._held.values()) for held in self._passed(queue, is_end)]
+        if not steps and not passed:
+            return
         now = clock()
-        for step, mark in steps:
-            self._end_step(step, mark, now)
+        anchor = self._advance(steps[-1][1], now) if steps else None
+        for _, mark in steps[:-1]:
+            self._tie(mark, now)
         places = [self._learn(held, now) for held in passed]
+        self._end_steps(steps)
         for held, place in zip(passed, places, strict=True):
             self._recorder.outbox.add(self._stall(held, place, main))
             self.give_back(*held.marks)
+        self.give_back(anchor, *(mark for _, mark in steps[:-1]))
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
         while self._steps and self._steps[0][1].event.query():
-            yield self._steps.popleft()
+            step, mark = self._steps.popleft()
+            self._passed_step = max(self._passed_step, step)
+            yield step, mark
 
-    def _passed(self, queue: deque[Held]) -> Iterator[Held]:
-        """Take pairs out that were passed: a stream passes them in order."""
+    def _passed(self, queue: deque[Held], is_end: bool) -> Iterator[Held]:
+        """Take out pairs that were passed, as the end of their step was; a stream keeps order."""
         while queue:
-            if queue[0].end.event.query():
+            is_due = queue[0].step <= self._passed_step or is_end
+            if is_due and queue[0].end.event.query():
                 yield queue.popleft()
             elif self._round - queue[0].round > MOST_STEP_ENDS:
                 self._give_up(queue.popleft())
@@ -147,30 +163,43 @@ class Stalls:
         self._recorder.in_flight.lost_stalls += 1
         self.give_back(*held.marks)
 
-    def _end_step(self, step: int, mark: Mark, now: int) -> None:
-        device = mark.key[0]
-        tied = self._clocks.get(device)
-        seen_ns = self._seen(mark, now)
+    def _advance(self, newest: Mark, now: int) -> Mark | None:
+        """Make the newest step end the anchor of its device; return the one before."""
+        tied = self._clocks.get(newest.key[0])
         if tied is None:
-            tied = self._clocks[device] = DeviceClock(mark, seen_ns)
-        else:
-            self.give_back(tied.advance(mark, seen_ns))
-        end_ns = tied.at(0)
-        if self._last_step is not None and self._last_step[0] == step - 1:
-            start_ns = self._last_step[1]
-            self._recorder.outbox.add(DeviceStep(step, start_ns, end_ns, tied.bound_ns))
-        self._last_step = (step, end_ns) if step >= 0 else None
+            self._clocks[newest.key[0]] = DeviceClock(newest, self._seen(newest, now))
+            return None
+        return tied.advance(newest, self._seen(newest, now))
 
-    def _learn(self, held: Held, now: int) -> int | None:
-        """Tie the clock tighter by both marks; return the time from the anchor to the start."""
-        tied = self._clocks.get(held.start.key[0])
+    def _tie(self, mark: Mark, now: int) -> int | None:
+        """Learn from a mark that was passed; return the time from the anchor to it."""
+        tied = self._clocks.get(mark.key[0])
         if tied is None:
             return None
-        since_ns = tied.since(held.start)
-        tied.learn(since_ns, held.start.at_ns, self._seen(held.start, now))
-        end_ns = since_ns + elapsed_ns(held.start, held.end)
-        tied.learn(end_ns, held.end.at_ns, self._seen(held.end, now))
+        since_ns = tied.since(mark)
+        tied.learn(since_ns, mark.at_ns, self._seen(mark, now))
         return since_ns
+
+    def _learn(self, held: Held, now: int) -> tuple[int, int] | None:
+        """Learn from both marks; return the times from the anchor to the start, and to the end."""
+        start_ns = self._tie(held.start, now)
+        if start_ns is None:
+            return None
+        tied, end_ns = self._clocks[held.start.key[0]], start_ns
+        if held.end is not held.start:
+            end_ns += elapsed_ns(held.start, held.end)
+            tied.learn(end_ns, held.end.at_ns, self._seen(held.end, now))
+        return start_ns, end_ns
+
+    def _end_steps(self, steps: Sequence[tuple[int, Mark]]) -> None:
+        for step, mark in steps:
+            last, self._last_step = self._last_step, (step, mark)
+            tied = self._clocks.get(mark.key[0])
+            if tied is None or last is None or last[1].key[0] != mark.key[0]:
+                continue
+            if 0 <= last[0] == step - 1:
+                start_ns, end_ns = (tied.at(tied.since(one)) for one in (last[1], mark))
+                self._recorder.outbox.add(DeviceStep(step, start_ns, end_ns, tied.bound_ns))
 
     def _seen(self, mark: Mark, now: int) -> int:
         """Return by when the host knew that `mark` was passed."""
@@ -178,19 +207,20 @@ class Stalls:
         waits = map(self._synchronized.get, keys)
         return min([now, *(wait[1] for wait in waits if wait and mark.at_ns < wait[0])])
 
-    def _stall(self, held: Held, since_ns: int | None, main: StreamKey) -> Stall:
+    def _stall(self, held: Held, place: tuple[int, int] | None, main: StreamKey) -> Stall:
+        length_ns = elapsed_ns(held.start, held.end) if place is None else place[1] - place[0]
         stall = Stall(
             kind=held.kind,
             stream=held.start.key[1],
             awaited=held.awaited,
             collective=held.collective,
             step=held.step,
-            duration_ns=max(elapsed_ns(held.start, held.end), 0),
+            duration_ns=max(length_ns, 0),
             is_side=held.start.key != main,
         )
-        if since_ns is not None:
+        if place is not None:
             tied = self._clocks[held.start.key[0]]
-            stall.start_ns = tied.at(since_ns)
+            stall.start_ns = tied.at(place[0])
             stall.end_ns = stall.start_ns + stall.duration_ns
             stall.bound_ns = tied.bound_ns
             if held.issue is not None and held.issue.key[0] == held.start.key[0]:

@@ -53,12 +53,13 @@ class Machine:
     def drain(self) -> None:
         """Let the device come to an end, unseen by the hook."""
         streams = (self.compute, self.side, self.nccl.own)
-        self.host.now = max(self.host.now, *(stream.free for stream in streams))
+        self.host.now = max(self.host.now, *(stream.free for stream in streams)) + self.host.latency
 
     def read_back(self) -> list[Stall]:
-        """Return the stalls after one more step end."""
-        self.drain()
-        self.nccl.step(self.recorder.progress.scope.step)
+        """Return the stalls after two more step ends: the first must have been passed."""
+        for _ in range(2):
+            self.drain()
+            self.nccl.step(self.recorder.progress.scope.step)
         return self.stalls()
 
     def stalls(self) -> list[Stall]:

@@ -213,6 +213,29 @@ def test_placement_is_within_its_bound_of_a_host_that_runs_ahead(machine: Machin
     assert found[-1].bound_ns < 160 * MS
 
 
+def test_what_ties_the_clocks_late_leaves_a_stall_in_its_step(machine: Machine) -> None:
+    """Steps 1 to 3 are enqueued at once, 100 ms ahead, and read back when the host knows more."""
+    machine.warm()
+    machine.compute.run(100)
+    for step in (1, 2, 3):
+        machine.compute.run(20)
+        machine.nccl.all_reduce(5)
+        machine.nccl.step(step)
+    machine.drain()
+    machine.host.spend(50)
+    machine.side.run(1)
+    with machine.host.stream(machine.side):
+        machine.nccl.all_reduce(1)  # on an idle stream: when that began is known exactly
+    machine.drain()
+    machine.nccl.step(4)
+    machine.read_back()
+    steps = {r.step: r for r in handed_over(machine.recorder) if isinstance(r, DeviceStep)}
+    for stall in (one for one in machine.stalls() if one.step in (2, 3)):
+        step = steps[stall.step]
+        assert step.end_ns - step.start_ns == 25 * MS
+        assert (stall.start_ns - step.start_ns, step.end_ns - stall.end_ns) == (20 * MS, 0)
+
+
 def test_a_host_that_waits_ties_the_clocks(machine: Machine) -> None:
     """All was enqueued at once, 16 ms ahead; but the host learns when the device was done."""
     machine.host.latency = 0.005
@@ -221,10 +244,12 @@ def test_a_host_that_waits_ties_the_clocks(machine: Machine) -> None:
     machine.nccl.all_reduce(1)
     machine.nccl.step(0)
     machine.nccl.all_reduce(5)
+    machine.nccl.step(1)
     machine.host.spend(0.01)
     machine.module.synchronize()
     machine.host.spend(500)
-    (stall,) = machine.read_back()
+    machine.nccl.step(2)
+    (stall,) = machine.stalls()
     assert stall.bound_ns < 17 * MS
 
 
@@ -234,11 +259,13 @@ def test_a_host_that_waits_for_one_device_knows_nothing_of_another(machine: Mach
     machine.nccl.all_reduce(1)
     machine.nccl.step(0)
     machine.nccl.all_reduce(5)
+    machine.nccl.step(1)
     machine.host.spend(0.01)
     with machine.host.stream(Stream(machine.host, 0, device_index=1)):
         machine.module.synchronize()
     machine.host.spend(500)
-    (stall,) = machine.read_back()
+    machine.nccl.step(2)
+    (stall,) = machine.stalls()
     assert stall.bound_ns > 490 * MS  # seen 500 ms after it was enqueued; it takes 5
 
 
