@@ -16,6 +16,7 @@ from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.recording.recorder.contexts import flushing
 from dsprof.recording.recorder.hot_state import Context
+from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import clock
 
@@ -26,6 +27,9 @@ _STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads
 _IN_C = {"reduce_ipg_grads": ("comm_dtype", 0), _STAGE_3_FLUSH: ("communication_data_type", 3)}
 """Methods whose usual case is in C: argument that names the bucket, and stage; 0: 1 or 2."""
 _EPILOGUE = "independent_gradient_partition_epilogue"
+
+_SAMPLES_NS = 10_000_000
+"""Least time between flushes at which the device's memory is read: that takes 15 to 100 us."""
 
 
 class DeepSpeedZeroHook(Hook):
@@ -39,6 +43,10 @@ class DeepSpeedZeroHook(Hook):
         Target(*_STAGE_3, _EPILOGUE, "distinguishes the last flush from a full bucket"),
         Target(*_ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
     )
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._sampled_ns = 0
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _EPILOGUE:
@@ -59,7 +67,10 @@ class DeepSpeedZeroHook(Hook):
         return self.in_c("flush", original, method, held, (stage,))
 
     def _sample_device(self, step: int) -> None:
-        add_device_sample(self, "flush", step)
+        now_ns = clock()
+        if now_ns - self._sampled_ns >= _SAMPLES_NS:
+            self._sampled_ns = now_ns
+            add_device_sample(self, "flush", step)
 
     def _begin_epilogue(self, *args: Any, **kwargs: Any) -> None:
         self.recorder.hot.in_epilogue = True
@@ -72,10 +83,10 @@ class DeepSpeedZeroHook(Hook):
 
         Closures with few calls: it runs for each bucket, where each call is far from all caches.
         """
-        hook, progress, next_id = self, self.recorder.progress, self.recorder.ids.__next__
+        progress, next_id = self.recorder.progress, self.recorder.ids.__next__
         hot = self.recorder.hot
         contexts, add, dtypes = self.recorder.contexts, self.recorder.outbox.add, DTYPES
-        has_device = torch.backends.cuda.is_built()
+        sample = self._sample_device if torch.backends.cuda.is_built() else None
 
         def begin(*args: Any, **kwargs: Any) -> _Flushing:
             thread, scope, flushes = get_ident(), progress.scope, []
@@ -112,8 +123,8 @@ class DeepSpeedZeroHook(Hook):
             for flush in flushes:
                 flush.end_ns = end_ns
                 add(flush)
-            if has_device and flushes:
-                add_device_sample(hook, "flush", progress.scope.step)
+            if sample is not None and flushes:
+                sample(progress.scope.step)
 
         return begin, end
 

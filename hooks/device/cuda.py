@@ -18,7 +18,7 @@ import torch
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
-from dsprof.hooks.device.device import Device, TorchCuda, key_of
+from dsprof.hooks.device.device import Device, Stream, TorchCuda, key_of
 from dsprof.hooks.device.stalls import Held, Stalls
 from dsprof.hooks.device.stream_waits import TARGETS, StreamWaits
 from dsprof.hooks.device.streams import Streams
@@ -131,7 +131,7 @@ class CudaHook(Hook):
         begun = self._begun.pop(get_ident(), None)
         stream = self.device.current_stream()
         record.stream = stream.stream_id
-        if self.stalls.is_capturing():
+        if begun is None and self.stalls.is_capturing():
             record.captured = True
             self._in_flight.captured += 1
             self._say_captured()
@@ -145,13 +145,13 @@ class CudaHook(Hook):
             if record.coalesced:
                 self._collect(record, begun)
             else:
-                self._ran(record, begun)
+                self._ran(record, begun, stream)
 
-    def _ran(self, record: Collective, begun: Mark) -> None:
-        """The current stream was given a collective, and nothing else since `begun`."""
-        end = self.stalls.mark(self.device.current_stream())
+    def _ran(self, record: Collective, begun: Mark, stream: Stream) -> None:
+        """A stream was given a collective, and nothing else since `begun`."""
+        end = self.stalls.mark(stream)
         self.streams.give(end.key, record.id)
-        self.stalls.put(Held("collective", record.id, record.step, begun, end))
+        self.stalls.put(Held("collective", record.id, record.step, begun, end, record=record))
 
     def _collect(self, record: Collective, begun: Mark) -> None:
         """Nothing is launched before the batch ends; then its last collective has all the time."""
@@ -172,7 +172,7 @@ class CudaHook(Hook):
             if self.stalls.is_capturing():
                 self.stalls.give_back(begun)
             else:
-                self._ran(record, begun)
+                self._ran(record, begun, self.device.current_stream())
         if work is None:
             return
         enqueued = self._in_flight.enqueued
@@ -244,7 +244,8 @@ class CudaHook(Hook):
         record = flight.record
         issue, flight.issue = flight.issue, None
         self.streams.give(end.key, record.id)
-        self.stalls.put(Held("wait", record.id, record.step, start, end, issue=issue))
+        held = Held("wait", record.id, record.step, start, end, issue=issue, record=record)
+        self.stalls.put(held)
 
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""
@@ -268,7 +269,8 @@ class CudaHook(Hook):
         for record in mine:
             start = opened if record is mine[-1] else end
             issue = self._unheld.pop(record.id)
-            self.stalls.put(Held("wait", record.id, record.step, start, end, issue=issue))
+            held = Held("wait", record.id, record.step, start, end, issue=issue, record=record)
+            self.stalls.put(held)
         self.streams.give(end.key, mine[-1].id)
 
     def _wrap_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,9 @@ import torch
 StreamKey = tuple[int, int]
 """Device index and stream id, which no two streams of a process share."""
 
+_STREAMS = 1024
+"""Streams that are remembered; torch has 65 on a device, libraries may bring theirs."""
+
 
 class Event(Protocol):
     """A moment that a stream passes; recorded anew it is another moment."""
@@ -54,7 +57,13 @@ class Device(Protocol):
 
 
 class TorchCuda:
-    """torch.cuda, on CUDA and on ROCm."""
+    """torch.cuda, on CUDA and on ROCm.
+
+    Below its functions where they look for devices first: those take 5 us instead of a half.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamKey, Stream] = {}
 
     def is_built(self) -> bool:
         return bool(torch.backends.cuda.is_built())
@@ -63,10 +72,16 @@ class TorchCuda:
         return bool(torch.cuda.is_initialized())
 
     def is_capturing(self) -> bool:
-        return bool(torch.cuda.is_current_stream_capturing())
+        return bool(torch._C._cuda_isCurrentStreamCapturing())
 
     def current_stream(self) -> Stream:
-        stream: Stream = torch.cuda.current_stream()
+        number, device, kind = torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
+        stream = self._streams.get((device, number))
+        if stream is None:
+            if len(self._streams) >= _STREAMS:
+                self._streams.clear()
+            stream = torch.cuda.Stream(stream_id=number, device_index=device, device_type=kind)
+            self._streams[device, number] = stream
         return stream
 
     def timed_event(self) -> Event:

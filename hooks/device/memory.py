@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import resource
 from typing import Any
@@ -65,17 +64,23 @@ class MemorySampler:
         return found
 
 
+_KEYS = [(name, *name.split(".")) for name in _DEVICE_COUNTERS]
+
+
 def device_counters() -> dict[str, int]:
     """Return the allocator's counters of the current device, which must be in use."""
-    cuda = torch.cuda
-    counters = cuda.memory_stats_as_nested_dict()  # memory_stats flattens hundreds for these few
+    device = torch.cuda.current_device()
+    # memory_stats flattens hundreds for these few
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
     found = {}
-    for name in _DEVICE_COUNTERS:
-        value = functools.reduce(lambda level, key: level.get(key, {}), name.split("."), counters)
+    for name, first, *others in _KEYS:
+        value = counters.get(first, {})
+        for key in others:
+            value = value.get(key, {})
         if isinstance(value, int):
             found[name] = value
     # Properties are read from the driver once, and kept by torch.
-    found[DEVICE_TOTAL] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
+    found[DEVICE_TOTAL] = int(torch.cuda.get_device_properties(device).total_memory)
     return found
 
 

@@ -27,7 +27,17 @@ ALL_STREAMS = -1
 class Held:
     """Two marks on one stream, and what was between them."""
 
-    __slots__ = ("awaited", "collective", "end", "issue", "kind", "record", "round", "start", "step")
+    __slots__ = (
+        "awaited",
+        "collective",
+        "end",
+        "issue",
+        "kind",
+        "record",
+        "round",
+        "start",
+        "step",
+    )
 
     @property
     def marks(self) -> tuple[Mark | None, ...]:
@@ -128,7 +138,9 @@ class Stalls:
         """
         self._round += 1
         steps = [*self._passed_steps()]
-        passed = [held for queue in list(self._held.values()) for held in self._passed(queue, is_end)]
+        passed = [
+            held for queue in list(self._held.values()) for held in self._passed(queue, is_end)
+        ]
         if not steps and not passed:
             return
         now = clock()

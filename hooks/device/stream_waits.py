@@ -102,7 +102,7 @@ class StreamWaits:
     # -- a stream waits for an event ----------------------------------------------------------
 
     def _record(self, event: Any, stream: Stream | None = None) -> tuple[Any, StreamKey] | None:
-        if self._is_off():
+        if self._hook.recorder.in_flight.device is None:
             return None
         return event, key_of(self._device.current_stream() if stream is None else stream)
 
@@ -120,7 +120,7 @@ class StreamWaits:
         if wait is not None:
             self._end("event", wait, wait.tail.key[1])
             # Whoever waits for this stream waits for that collective, too.
-            self._streams.give(wait.start.key, wait.tail.collective)
+            self._streams.give(wait.start.key, wait.tail.collective, wait.tail.origin)
 
     # -- the host waits -----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class Tail(NamedTuple):
     key: StreamKey
     number: int  # grows with each collective that any stream is given
     collective: int
+    origin: StreamKey  # of the stream that came through it first
 
 
 class Streams:
@@ -30,9 +31,12 @@ class Streams:
         self._waited: dict[tuple[StreamKey, StreamKey], int] = {}
         self._numbers = itertools.count(1)
 
-    def give(self, key: StreamKey, collective: int) -> None:
-        """A stream has to come through a collective from now on: runs it, or waits for it."""
-        self._tails[key] = Tail(key, next(self._numbers), collective)
+    def give(self, key: StreamKey, collective: int, origin: StreamKey | None = None) -> None:
+        """A stream has to come through a collective from now on: runs it, or waits for it.
+
+        `origin` is the stream that ran it, if that is another one.
+        """
+        self._tails[key] = Tail(key, next(self._numbers), collective, origin or key)
 
     def record(self, event: Any, key: StreamKey, now: int) -> None:
         """A user's event was recorded on a stream."""
@@ -57,9 +61,12 @@ class Streams:
         return max(others, key=lambda tail: tail.number, default=None)
 
     def wait(self, waiting: StreamKey, tail: Tail) -> bool:
-        """A stream waits for what another was given; tell whether that is new to it."""
+        """A stream waits for what another was given; tell whether that is new to it.
+
+        What it ran itself comes back to it in each bucket of overlap_comm, and is none.
+        """
         pair = waiting, tail.key
-        if waiting == tail.key or self._waited.get(pair, 0) >= tail.number:
+        if waiting in (tail.key, tail.origin) or self._waited.get(pair, 0) >= tail.number:
             return False
         self._waited[pair] = tail.number
         return True

@@ -139,6 +139,19 @@ def test_a_second_wait_for_the_same_collective_is_no_news(machine: Machine) -> N
     assert len([s for s in machine.read_back() if s.kind == "event"]) == 1
 
 
+def test_a_stream_does_not_wait_for_what_it_ran_itself(machine: Machine) -> None:
+    """overlap_comm: compute waits for the side stream, which then waits for the gradients."""
+    machine.warm()
+    for _ in range(3):
+        with machine.host.stream(machine.side):
+            machine.nccl.all_reduce(4)
+        machine.compute.wait_stream(machine.side)
+        machine.compute.run(2)
+        machine.side.wait_stream(machine.compute)
+    waits = [s for s in machine.read_back() if s.kind == "event"]
+    assert [(s.stream, s.duration_ns) for s in waits] == 3 * [(0, 4 * MS)]
+
+
 def test_streams_that_wait_for_no_communication_are_left_alone(machine: Machine) -> None:
     machine.warm()
     made = machine.device.made

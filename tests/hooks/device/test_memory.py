@@ -21,7 +21,7 @@ from tests.handed_over import handed_over
 def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(
         is_initialized=lambda: True,
-        memory_stats_as_nested_dict=lambda: {
+        memory_stats_as_nested_dict=lambda device: {
             "num_ooms": 3,
             "allocated_bytes": {"all": {"current": 7, "freed": 1}, "small_pool": {"current": 2}},
             "active_bytes": {"all": {}},
