@@ -247,6 +247,10 @@ class CudaHook(Hook):
         held = Held("wait", record.id, record.step, start, end, issue=issue, record=record)
         self.stalls.put(held)
 
+    def unpassed(self) -> list[Collective]:
+        """Return the collectives that the device has not come through; for one thread alone."""
+        return self.stalls.unpassed(self.device.asks_apart())
+
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""
         try:

@@ -6,12 +6,17 @@ bring another that keeps its own time.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 StreamKey = tuple[int, int]
 """Device index and stream id, which no two streams of a process share."""
+
+_CUDA = "cu", "libcuda.so.1"
+_PASSED, _NOT_READY = 0, 600  # of CUDA and of HIP
 
 _STREAMS = 1024
 """Streams that are remembered; torch has 65 on a device, libraries may bring theirs."""
@@ -55,6 +60,16 @@ class Device(Protocol):
     def record(self, event: Event, stream: Stream) -> None:
         """Enqueue `event` on `stream`; does not wait."""
 
+    def asks_apart(self) -> Callable[[Event], bool]:
+        """Return what tells whether an event was passed, for a thread that does nothing else.
+
+        It lets other threads run Python, even if the driver does not answer, and disturbs no
+        capture.
+
+        Raises:
+            OSError, AttributeError: the driver cannot be asked so.
+        """
+
 
 class TorchCuda:
     """torch.cuda, on CUDA and on ROCm.
@@ -91,6 +106,30 @@ class TorchCuda:
     def record(self, event: Event, stream: Stream) -> None:
         # Below the method of class Event, which is ours while the hook is in.
         torch._C._CudaEventBase.record(event, stream)
+
+    def asks_apart(self) -> Callable[[Event], bool]:
+        # By ctypes, which releases the interpreter lock: torch's own query holds it.
+        prefix, library = ("hip", _loaded("libamdhip64.so")) if torch.version.hip else _CUDA
+        driver = ctypes.CDLL(library)
+        # A query would else end what another thread captures with an error.
+        relaxed = ctypes.c_int(2)
+        driver[f"{prefix}ThreadExchangeStreamCaptureMode"](ctypes.byref(relaxed))
+        query = driver[f"{prefix}EventQuery"]
+
+        def is_passed(event: Any) -> bool:
+            status: int = query(ctypes.c_void_p(event.cuda_event))
+            if status not in (_PASSED, _NOT_READY):
+                raise OSError(f"{prefix}EventQuery: {status}")
+            return status == _PASSED
+
+        return is_passed
+
+
+def _loaded(name: str) -> str:
+    """Return the path of a library of this process: torch may bring one of its own."""
+    with open("/proc/self/maps") as maps:
+        paths = (line.split()[-1] for line in maps if name in line)
+        return next(paths, name)
 
 
 def key_of(stream: Stream) -> StreamKey:

@@ -8,10 +8,10 @@ step, so that one state of the clock places both.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
-from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
+from dsprof.hooks.device.device import Device, Event, Stream, StreamKey, key_of
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, DeviceStep, Stall
 from dsprof.trace.scope import clock
@@ -146,13 +146,27 @@ class Stalls:
         now = clock()
         anchor = self._advance(steps[-1][1], now) if steps else None
         for _, mark in steps[:-1]:
-            self._tie(mark, now)
+            if (tied := self._clocks.get(mark.key[0])) is not None:
+                tied.learn(tied.since(mark), mark.at_ns, self._seen(mark, now))
         places = [self._learn(held, now) for held in passed]
         self._end_steps(steps)
         for held, place in zip(passed, places, strict=True):
             self._recorder.outbox.add(self._stall(held, place, main))
             self.give_back(*held.marks)
         self.give_back(anchor, *(mark for _, mark in steps[:-1]))
+
+    def unpassed(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
+        """Return the collectives that the device has not come through, in the order of issue.
+
+        For a thread beside the one that trains, while that does not go on.
+        """
+        found: list[Collective] = []
+        for queue in list(self._held.values()):
+            held = list(queue)
+            first = next((n for n, one in enumerate(held) if not is_passed(one.end.event)), None)
+            if first is not None:
+                found += [one.record for one in held[first:] if one.record is not None]
+        return sorted(found, key=lambda record: record.id)
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
         while self._steps and self._steps[0][1].event.query():
@@ -183,24 +197,18 @@ class Stalls:
             return None
         return tied.advance(newest, self._seen(newest, now))
 
-    def _tie(self, mark: Mark, now: int) -> int | None:
-        """Learn from a mark that was passed; return the time from the anchor to it."""
-        tied = self._clocks.get(mark.key[0])
-        if tied is None:
-            return None
-        since_ns = tied.since(mark)
-        tied.learn(since_ns, mark.at_ns, self._seen(mark, now))
-        return since_ns
-
     def _learn(self, held: Held, now: int) -> tuple[int, int] | None:
         """Learn from both marks; return the times from the anchor to the start, and to the end."""
-        start_ns = self._tie(held.start, now)
-        if start_ns is None:
+        start, end = held.start, held.end
+        tied = self._clocks.get(start.key[0])
+        if tied is None:
             return None
-        tied, end_ns = self._clocks[held.start.key[0]], start_ns
-        if held.end is not held.start:
-            end_ns += elapsed_ns(held.start, held.end)
-            tied.learn(end_ns, held.end.at_ns, self._seen(held.end, now))
+        start_ns = end_ns = tied.since(start)
+        seen_ns = self._seen(end, now)
+        if end is not start:
+            end_ns += elapsed_ns(start, end)
+            tied.learn(start_ns, start.at_ns, seen_ns)
+        tied.learn(end_ns, end.at_ns, seen_ns)
         return start_ns, end_ns
 
     def _end_steps(self, steps: Sequence[tuple[int, Mark]]) -> None:
@@ -215,9 +223,11 @@ class Stalls:
 
     def _seen(self, mark: Mark, now: int) -> int:
         """Return by when the host knew that `mark` was passed."""
-        keys = (mark.key, (mark.key[0], ALL_STREAMS))
-        waits = map(self._synchronized.get, keys)
-        return min([now, *(wait[1] for wait in waits if wait and mark.at_ns < wait[0])])
+        for key in (mark.key, (mark.key[0], ALL_STREAMS)):
+            wait = self._synchronized.get(key)
+            if wait is not None and mark.at_ns < wait[0]:
+                now = min(now, wait[1])
+        return now
 
     def _stall(self, held: Held, place: tuple[int, int] | None, main: StreamKey) -> Stall:
         length_ns = elapsed_ns(held.start, held.end) if place is None else place[1] - place[0]

@@ -477,3 +477,20 @@ def test_the_end_reads_back_what_is_passed_and_hands_over_what_flies(machine: Ma
     assert machine.collectives()[-1].id == flying
     assert machine.recorder.in_flight.device is None
     del work
+
+
+def test_what_the_device_has_not_come_through_is_known_while_the_host_waits(machine) -> None:
+    machine.warm()
+    over = machine.nccl.all_reduce(5)
+    machine.drain()
+    machine.compute.run(10**6)  # a kernel that spins
+    one, work = machine.nccl.issue(5, is_async=True)
+    machine.nccl.wait(work)
+    with machine.host.stream(machine.side):
+        two = machine.nccl.all_reduce(5)  # on an idle stream
+    three = machine.nccl.all_reduce(5)
+    machine.host.spend(50)
+    assert [r.id for r in machine.hook.unpassed()] == [one, three]
+    machine.drain()
+    assert machine.hook.unpassed() == []
+    assert over < one < two < three
