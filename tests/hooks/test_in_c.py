@@ -211,14 +211,17 @@ for trace in range(2):
 
 
 def records(way: str, program: str = PROGRAM) -> list[dict[str, Any]]:
-    """Return what a program leaves in its trace: no times, which no two runs share."""
+    """Return what a program leaves in its trace: no times, which no two runs share.
+
+    In no order of the file either: that depends on when the writer takes what.
+    """
     command = [sys.executable, "-W", "ignore", "-c", program, way]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.partition("records ")[2].splitlines()
     events = [json.loads(line.strip("[,]")) for line in lines if line.startswith('{"cat"')]
     kept = ("comm", "flush", "step", "user", "group", "phase")
-    return [_plain(event) for event in events if event["cat"] in kept]
+    return sorted((_plain(event) for event in events if event["cat"] in kept), key=repr)
 
 
 def _plain(event: dict[str, Any]) -> dict[str, Any]:
