@@ -24,6 +24,7 @@ from dsprof.hooks.device.stream_waits import TARGETS, StreamWaits
 from dsprof.hooks.device.streams import Streams
 from dsprof.recording.recorder.in_flight import FOREIGN_AFTER_NS
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.trace.dumps.state_file import UNFOLLOWED
 from dsprof.trace.schema import Collective, Note
 from dsprof.trace.scope import clock
 
@@ -224,22 +225,34 @@ class CudaHook(Hook):
             self.fail(error)
             self.recorder.outbox.add(record)
             return call()
+        # Some backends block the host here: gloo, NCCL with TORCH_NCCL_BLOCKING_WAIT.
+        waits, live, thread = self._in_flight.device_waits, self._in_flight.state, get_ident()
+        waits[thread] = record
+        live.done(record.id, 0)
         record.waits = 1
         record.wait_ns = clock()
+        is_done = False
         try:
-            return call()
+            result = call()
+            is_done = True
+            return result
         finally:
             record.waited_ns = clock()
             record.blocked_ns = record.waited_ns - record.wait_ns
+            waits.pop(thread, None)
+            live.done(record.id, UNFOLLOWED if is_done else -record.waited_ns)
+            if not is_done:
+                record.pending_ns = record.wait_ns
             self.recorder.outbox.add(record)
             try:
-                self._waited(flight, start)
+                self._waited(flight, start, is_done)
             except Exception as error:
                 self.fail(error)
 
-    def _waited(self, flight: Flight, start: Mark | None) -> None:
-        end = None if start is None else self._mark()
+    def _waited(self, flight: Flight, start: Mark | None, is_done: bool) -> None:
+        end = self._mark() if start is not None and is_done else None
         if start is None or end is None:
+            self.stalls.give_back(start)
             return
         record = flight.record
         issue, flight.issue = flight.issue, None
@@ -248,7 +261,7 @@ class CudaHook(Hook):
         self.stalls.put(held)
 
     def unpassed(self) -> list[Collective]:
-        """Return the collectives that the device has not come through; for one thread alone."""
+        """Return the collectives that the device has not come through, for the watchdog."""
         return self.stalls.unpassed(self.device.asks_apart())
 
     def open(self) -> Mark | None:

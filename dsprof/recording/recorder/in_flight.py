@@ -50,6 +50,12 @@ class DeviceWatch(Protocol):
     def join(self, coalesced: int, work: Any) -> None:
         """`work` is that of the batch of this number; None: the current stream has run it."""
 
+    def unpassed(self) -> list[Collective]:
+        """Return what the device was given and has not come through, in the order of issue.
+
+        For the watchdog's thread, while the one that trains does not go on.
+        """
+
     def open(self) -> Any:
         """C++ is about to wait on the current stream; returns what `close` wants."""
 
@@ -75,6 +81,7 @@ class InFlight:
         self.blocking: dict[int, Collective] = {}  # thread -> its sync call in flight
         self.completed: dict[int, tuple[weakref.ref[Any], Collective]] = {}
         self.enqueued: dict[int, Collective] = {}  # on a device, not waited for yet
+        self.device_waits: dict[int, Collective] = {}  # thread -> what it waits for on a device
         self.cpp_waits = CppWaits(add)
         self.state = LiveState()
         if compiled is not None:
@@ -124,7 +131,10 @@ class InFlight:
         """Forget all for a new trace; returns what was not handed over by now."""
         with self._tables:
             left = self.unfinished()
-            for table in (self.works, self.completed, self.blocking, self.enqueued):
+            for table in (
+                *(self.works, self.completed, self.blocking),
+                *(self.enqueued, self.device_waits),
+            ):
                 table.clear()
             self.cpp_waits = CppWaits(self._add)
             self.unmatched_waits = self.given_up = self.lost_stalls = 0
@@ -344,6 +354,7 @@ class InFlight:
         return [
             *self.blocking.values(),
             *list(self.enqueued.values()),
+            *list(self.device_waits.values()),
             *kept,
             *self.cpp_waits.records(),
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from dsprof.environment.processes import GONE
-from dsprof.findings.wording import named
+from dsprof.findings.wording import duration, named
 from dsprof.recording.watchdog.evidence import SILENT_NS, Evidence, look_at
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange
 from dsprof.recording.watchdog.history import THRESHOLDS, History
@@ -249,8 +249,24 @@ def _stuck(
 
     verdict = verdict_of(found, threshold_ns // 2)
     if verdict is None:
-        return f"stuck: {_obstacles(judgement)}", tuple(judgement.obstacles)
+        text = f"stuck: {_obstacles(judgement)}{_oldest_joined(found, judgement)}"
+        return text, tuple(judgement.obstacles)
     return paragraph(verdict), verdict.ranks
+
+
+def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:
+    """Return the collective that all are in and that does not complete, if it is known."""
+    calls = [
+        (call.issue_ns - dump.noticed_ns, call, dump.state.groups.get(call.group))
+        for rank, dump in found.items()
+        if judgement.obstacles.get(rank) == "joined" and dump.state is not None
+        for call in dump.state.in_flight[:1]
+    ]
+    if not calls:
+        return ""
+    issued_ns, call, group = min(calls, key=lambda one: one[0])
+    of_group = f" of {group.label or group.name}" if group else ""
+    return f": {call.op} {call.seq:,}{of_group}, issued {duration(-issued_ns)} ago"
 
 
 def _obstacles(judgement: Judgement) -> str:

@@ -41,7 +41,6 @@ class Standing:
     waits: tuple[Wait, ...] = ()
     entered: Mapping[Hashable, int] = field(default_factory=dict)
     condition: Condition = "idle"
-    is_on_device: bool = False  # that a call has completed is not seen
     at_store_ns: int = 0  # for how long it has waited for all others at the store
 
 
@@ -125,8 +124,7 @@ class _Waits:
             return None
         # All have joined: as long as one of them has just come, it goes on.
         youngest_ns = min(map(self._youngest_ns, overdue))
-        is_moving = standing.is_on_device or youngest_ns < self._threshold_ns // 2
-        return "active" if is_moving else "joined"
+        return "active" if youngest_ns < self._threshold_ns // 2 else "joined"
 
     def _awaited(self, standing: Standing) -> set[int]:
         if _is_at_store(standing, self._threshold_ns):

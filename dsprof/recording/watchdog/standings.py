@@ -45,7 +45,6 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
         waits=tuple(waits),
         entered=dict(entered),
         condition=condition_of(dump, earlier),
-        is_on_device=dump.header.device != "cpu",
         at_store_ns=_at_store_ns(dump),
     )
 

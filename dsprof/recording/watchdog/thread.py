@@ -1,7 +1,8 @@
 """The thread that looks, once a second, whether training goes on.
 
-It takes no lock, asks no device and no Work: the writer's thread has just asked those. As long as
-something goes on, a look is a few dozen microseconds.
+It takes no lock and asks no Work: the writer's thread has just asked those. As long as something
+goes on, a look is a few dozen microseconds. Only once it is quiet, the driver of a device is asked
+what that has not come through: the host does not wait for each collective there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dsprof.recording.watchdog.inquiry import Inquiries, Looks
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.dumps.hang_dump import store_call
-from dsprof.trace.dumps.state_file import kept_name
+from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
 
@@ -47,6 +48,9 @@ _SELDOM = 5
 """So many ticks apart a rank to which nothing happened looks for questions in the folder."""
 
 _MOST_CALLS = 1000
+
+_MOST_SHOWN = 200
+"""So many calls that a device has not come through are shown: the live state has room for 256."""
 
 
 class Watchdog:
@@ -74,6 +78,10 @@ class Watchdog:
         self._ticks = 0
         self._looks: list[Looks] = []  # two at most, each some time after the other
         self._begun: Hashable = None  # the mark when the inquiry began
+        self._can_ask = True  # the driver
+        self._unpassed: list[Collective] = []  # on the device
+        self._unpassed_ns = 0  # since when the oldest of them is
+        self._shown: list[Collective] = []  # those that the live state shows in flight
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsprof-watchdog", daemon=True)
 
@@ -116,6 +124,8 @@ class Watchdog:
             self._forget()
         else:
             self._look(look_ns)
+        self._ask_device(now_ns, is_quiet=quiet_ns >= threshold_ns // 2)
+        in_flight = in_flight or self._held_up(now_ns, threshold_ns)
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
             self._inquire(reason, quiet_ns, threshold_ns, asks=True)
@@ -131,8 +141,37 @@ class Watchdog:
         """Begin anew: something has gone on."""
         if self._looks:
             self._looks.clear()
+            self._show([])
             self._inquiries.forget()
             self._patience, self._is_judged = 1, False
+
+    def _ask_device(self, now_ns: int, *, is_quiet: bool) -> None:
+        """Note what the device has not come through, and since when it has come no further."""
+        device, before = self._recorder.in_flight.device, self._unpassed[:1]
+        self._unpassed = []
+        if device is None or not is_quiet or not self._can_ask:
+            return
+        try:
+            self._unpassed = device.unpassed()
+        except Exception as error:  # noqa: BLE001 - as if there were none
+            self._can_ask = False
+            self._recorder.fail("watchdog", error)
+        if self._unpassed[:1] != before:
+            self._unpassed_ns = now_ns
+
+    def _held_up(self, now_ns: int, threshold_ns: int) -> list[Collective]:
+        """Return what the device has to come through, if it has come no further for long."""
+        return self._unpassed if now_ns - self._unpassed_ns >= threshold_ns // 2 else []
+
+    def _show(self, unpassed: list[Collective]) -> None:
+        """Let the live state show these calls in flight, and no others of the device."""
+        waits = {record.id for record in list(self._recorder.in_flight.device_waits.values())}
+        for record in self._shown:
+            if record.id not in waits:
+                self._live.done(record.id, UNFOLLOWED)
+        for record in unpassed:
+            self._live.done(record.id, 0)
+        self._shown = unpassed
 
     def _look(self, look_ns: int) -> None:
         """Keep a look at the processes of this node that is old enough to compare with."""
@@ -165,6 +204,7 @@ class Watchdog:
         tables = self._recorder.in_flight
         yield from list(tables.blocking.values())
         yield from list(tables.enqueued.values())[:_MOST_CALLS]
+        yield from list(tables.device_waits.values())
         for _, record in list(tables.works.values())[:_MOST_CALLS]:
             if not record.done_ns:
                 yield record
@@ -180,6 +220,7 @@ class Watchdog:
     def _inquire(self, reason: str, quiet_ns: int, threshold_ns: int, *, asks: bool) -> None:
         # What goes on in a rank that was asked is part of the answer.
         self._begun = self._mark([*self._in_flight()]) if asks else None
+        self._show(self._held_up(clock(), threshold_ns)[-_MOST_SHOWN:])
         if not self._looks:
             self._look(0)
             self._pause(_LOOK_S[0])

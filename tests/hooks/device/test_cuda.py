@@ -428,16 +428,24 @@ def test_a_work_is_waited_for_twice(machine: Machine) -> None:
     assert len(machine.read_back()) == 1
 
 
-def test_a_wait_that_raises_raises(machine: Machine) -> None:
+def test_a_wait_that_raises_has_failed(machine: Machine) -> None:
+    """As gloo's does, which blocks the host until its peer is gone."""
     machine.warm()
     number, work = machine.nccl.issue(5, is_async=True)
+    in_flight = machine.recorder.in_flight
 
     def fails() -> None:
+        assert [record.id for record in in_flight.device_waits.values()] == [number]
+        assert number in [record.id for record in in_flight.unfinished()]
         raise RuntimeError("aborted")
 
     with pytest.raises(RuntimeError, match="aborted"):
-        machine.recorder.in_flight.device.wait(work, fails)
-    assert machine.collectives()[-1].id == number
+        in_flight.device.wait(work, fails)
+    assert in_flight.device_waits == {}
+    record = machine.collectives()[-1]
+    assert (record.id, record.waits, record.done_ns) == (number, 1, 0)
+    assert record.pending_ns == record.wait_ns
+    assert machine.read_back() == []
 
 
 def test_a_device_that_is_not_in_use_is_not_touched(machine: Machine) -> None:

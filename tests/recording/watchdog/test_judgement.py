@@ -71,12 +71,6 @@ def test_a_call_that_the_last_one_has_just_joined_goes_on():
     assert not judge(run(waiting(age_ns=5)), LIMIT_NS).is_stuck
 
 
-def test_on_a_device_completion_is_not_known():
-    standings = {rank: waiting(is_on_device=True) for rank in range(4)}
-
-    assert not judge(standings, LIMIT_NS).is_stuck
-
-
 def test_who_waits_elsewhere_for_a_rank_that_computes_is_slow():
     elsewhere = Standing(
         waits=(Wait("pair", (1, 3), 2, 90),), entered={"world": 3, "pair": 2}, condition="idle"

@@ -1,0 +1,130 @@
+"""Hangs on a device, where the host goes on and only the driver knows what has not ended."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dsprof.analysis.hang.model import HangVerdict
+from dsprof.config import Config
+from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.watchdog.judgement import judge
+from dsprof.recording.watchdog.paragraph import verdict_of
+from dsprof.recording.watchdog.standings import standings_of
+from dsprof.recording.watchdog.thread import Watchdog
+from dsprof.trace.dumps import state_file
+from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, ThreadStack
+from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall, read_state
+from dsprof.trace.schema import Collective, MemorySample
+from dsprof.trace.scope import clock
+from tests.factories.trace import SECOND, group, header
+
+NOW = 1000 * SECOND
+
+
+def call(number: int, done_ns: int) -> StateCall:
+    given = {"op": "all_reduce", "dtype": "bfloat16", "nbytes": 1 << 20, "site": 0, "step": 5}
+    return StateCall(
+        id=number,
+        group=1,
+        seq=number,
+        issue_ns=NOW - 60 * SECOND + number,
+        thread=7,
+        peer=-1,
+        is_pair=False,
+        done_ns=done_ns,
+        **given,
+    )
+
+
+def dump(rank: int, calls: list[StateCall]) -> HangDump:
+    who = header(rank=rank, device="cuda", backend="nccl", host="a")
+    state = RankState(
+        header=who,
+        process_start=1,
+        beat_ns=NOW,
+        step=5,
+        phase="backward",
+        calls=calls,
+        passed={},
+        lost=0,
+        groups={1: group()},
+        sites={},
+    )
+    return HangDump(
+        header=who,
+        noticed_epoch_ns=1,
+        noticed_ns=NOW,
+        reason="waits",
+        state=state,
+        threads=[ThreadStack(1, "MainThread", ("/home/user/train.py:8 main",))],
+        process=ProcessState(state="S", waits_in="futex_wait"),
+    )
+
+
+def test_the_rank_that_a_device_waits_for_is_named() -> None:
+    """Rank 0 has issued 13 on its device before it waited for that; 10 is the first unfinished."""
+    passed = [call(number, UNFOLLOWED) for number in range(1, 10)]
+    found = {
+        0: dump(0, [*passed, *(call(number, 0) for number in range(10, 14))]),
+        1: dump(1, passed),
+    }
+    assert judge(standings_of(found), 30 * SECOND).obstacles == {1: "idle"}
+    verdict = verdict_of(found, 15 * SECOND)
+    assert isinstance(verdict, HangVerdict)
+    assert (verdict.kind, verdict.ranks) == ("never_entered", (1,))
+    assert "all_reduce 10 of" in verdict.sentence
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    for module in (live_state, state_file):
+        monkeypatch.setattr(module, "memory_folders", lambda: iter([tmp_path]))
+    made = Recorder(lambda: True)
+    assert made.arm()
+    yield made
+    made.in_flight.state.close()
+
+
+def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Recorder) -> None:
+    record = Collective(1, 1, 1, 4, 1, clock(), "all_reduce", step=3)
+    unpassed = [record]
+    recorder.in_flight.device = SimpleNamespace(unpassed=lambda: list(unpassed))  # type: ignore[assignment]
+    who = header(world_size=1, device="cuda", pid=os.getpid(), started_monotonic_ns=clock())
+    live = recorder.in_flight.state
+    assert live.open(who, lambda definition: definition) == ""
+    live.define(group(world_size=1))
+    live.issue(1, 1, 1, live.words["all_reduce"], 4, record.issue_ns, 0, 3, UNFOLLOWED, 1)
+    said: queue.Queue[str] = queue.Queue()
+    watchdog = Watchdog(
+        *(recorder, who, Config(out=str(tmp_path), hang_after=2.0), as_it_is, memory, said.put)
+    )
+    watchdog.start()
+    try:
+        text = said.get(timeout=60)
+        stuck = "stuck: rank 0 is in a collective that does not complete: all_reduce 1 of world, "
+        assert text.startswith(f"{stuck}issued ")
+        assert live.path is not None
+        assert [one.id for one in read_state(live.path).in_flight] == [1]
+        unpassed.clear()
+        recorder.progress.steps += 1
+        while read_state(live.path).in_flight:
+            pass
+    finally:
+        watchdog.stop()
+    assert recorder.failures == {}
+
+
+def as_it_is(definition: Any) -> Any:
+    return definition
+
+
+def memory(at: str, step: int) -> MemorySample:
+    return MemorySample(at, clock(), step)
