@@ -121,6 +121,12 @@ class Run(Aggregate):
         return [] if self.is_running else self._ends.without_trailer
 
     @property
+    def out_of_memory_ranks(self) -> list[int]:
+        """Ranks that ended because a request for device memory failed."""
+        exceptions = self.exceptions.items()
+        return sorted(rank for what, ranks in exceptions if is_of_memory(what) for rank in ranks)
+
+    @property
     def exceptions(self) -> dict[str, list[int]]:
         """Type of an exception that nothing caught -> ranks that it ended."""
         return self._ends.exceptions
@@ -206,3 +212,8 @@ def _first_open(trace: RankTrace) -> str:
 
 
 AGGREGATE = Run
+
+
+def is_of_memory(exception: str) -> bool:
+    """Say whether an exception is that of a failed request for device memory."""
+    return exception.endswith("OutOfMemoryError")  # torch's, of torch.cuda in older releases

@@ -135,6 +135,8 @@ class AllocatorFragmentation:
         )
         if one.oom_bytes:
             summary += f"; a request of {size(one.oom_bytes)} failed{_free_then(one)}"
+        if one.was_limited and not is_much:
+            return self._limited(rank, one)
         status = Status.FAIL if failed or is_much else Status.INFO
         return self.meta.finding(
             status,
@@ -142,6 +144,21 @@ class AllocatorFragmentation:
             **_words(status, _action(run, (rank,)), one),
             ranks=(rank,),
             confidence="high" if one.is_clear or not one.oom_bytes else "low",
+        )
+
+    def _limited(self, rank: int, one: MemorySnapshot) -> Finding:
+        asked = f"A request of {size(one.oom_bytes)} failed on rank {rank}"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{asked}{_free_then(one)}. torch had reserved {size(one.reserved_bytes)} when the "
+            "snapshot was taken.",
+            title="A limit of the process refused memory that the device had",
+            severity=Severity.HIGH,
+            cause="The device had more memory free than the request needs.",
+            action="Raise the limit of the process: torch.cuda.set_per_process_memory_fraction, "
+            "or per_process_memory_fraction in PYTORCH_CUDA_ALLOC_CONF.",
+            ranks=(rank,),
+            confidence="medium",
         )
 
 

@@ -6,20 +6,55 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import size
+from dsprof.findings.wording import named, size
+from dsprof.rules.memory.allocator_counters import expandable_ranks
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, STUCK
 from dsprof.trace.rank_log import OutOfMemory
+
+_READ_THE_LOG = (
+    "Give the log to the report, too (dsprof report dsprof-out train.log): torch's message states "
+    "the request, the limit and other processes."
+)
+_EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_READING = {
+    "stuck": (
+        "A large part of the reserved memory was in pieces that larger requests do not fit into.",
+        f"Set {_EXPAND} on every rank",
+    ),
+    "expanded": (
+        "A large part of the reserved memory was in pieces that larger requests do not fit into, "
+        "although expandable_segments is on.",
+        "Pad tensors to few lengths, and free private pools of CUDA graphs",
+    ),
+    "room": (
+        "The device had room then: the process has a limit, another process holds the rest, or a "
+        "single request was very large.",
+        "Look at torch's message in the log",
+    ),
+    "needy": (
+        "The process held most of the device.",
+        "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a "
+        "higher ZeRO stage, more ranks), or offload the optimizer",
+    ),
+}
+"""Causes and remedies by what the last counters of a rank show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """When memory of other processes counts."""
+    """When memory of other processes, fragments and room count."""
 
     others_share: float = 0.05  # of the device's memory
+    stuck_share: float = 0.15  # of what a rank had reserved at the end of its last step
+    room_share: float = 0.3  # of the device's memory, not reserved then
 
 
 class _Failure(NamedTuple):
@@ -87,14 +122,17 @@ class DeviceOutOfMemory:
         "holds the memory: fragments, another process, or the model.",
         category="memory",
         order=30,
-        needs=(Logs,),
+        needs=(EnvironmentFacts, Logs, Memory, Run),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
-        if not logs.ranks:
+        told = {rank for rank, log in logs.ranks.items() if log.out_of_memory}
+        if untold := [rank for rank in run[Run].out_of_memory_ranks if rank not in told]:
+            yield self._ended(run, untold, thresholds)
+        elif not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
         failures = [
@@ -116,6 +154,43 @@ class DeviceOutOfMemory:
             yield self._fragmented(fragmented, settings)
         if needy:
             yield self._needy(needy)
+
+    def _ended(self, run: RunSummary, ranks: list[int], thresholds: Thresholds) -> Finding:
+        """Judge ranks by their traces, which do not say what was asked for."""
+        ended = f"Torch's OutOfMemoryError ended {named(ranks)}"
+        counted = {rank: m.device_last for rank in ranks if (m := run[Memory].ranks.get(rank))}
+        known = {rank: one for rank, one in counted.items() if one.get(DEVICE_TOTAL)}
+        if not known:
+            return self.meta.finding(
+                Status.FAIL,
+                f"{ended}; its memory was not recorded.",
+                severity=Severity.CRITICAL,
+                cause="Unknown without torch's message.",
+                action=_READ_THE_LOG,
+                ranks=tuple(ranks),
+                confidence="low",
+            )
+        worst = max(known, key=lambda rank: known[rank].get(RESERVED, 0))
+        reserved, total = known[worst].get(RESERVED, 0), known[worst][DEVICE_TOTAL]
+        stuck = known[worst].get(STUCK, 0)
+        cause, action = _READING["needy"]
+        if stuck >= thresholds.stuck_share * reserved:
+            is_set = expandable_ranks(run[EnvironmentFacts]) >> worst & 1
+            cause, action = _READING["expanded" if is_set else "stuck"]
+        elif reserved < (1 - thresholds.room_share) * total:
+            cause, action = _READING["room"]
+        return self.meta.finding(
+            Status.FAIL,
+            f"{ended}. At the end of its last step rank {worst} had reserved {size(reserved)} of "
+            f"{size(total)}, of which {size(stuck)} were stuck in fragments.",
+            severity=Severity.CRITICAL,
+            cause=cause,
+            problem=ended,
+            fix=action.partition(";")[0],
+            action=f"{action}. {_READ_THE_LOG}",
+            ranks=tuple(ranks),
+            confidence="low",
+        )
 
     def _limited(self, failures: list[_Failure]) -> Finding:
         text = failures[0].text

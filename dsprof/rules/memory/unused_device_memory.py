@@ -71,7 +71,10 @@ class UnusedDeviceMemory:
         if run[Run].is_cpu:
             yield self.meta.not_applicable(ON_CPUS)
             return
-        if is_short(run[Memory]) or any(log.out_of_memory for log in run[Logs].ranks.values()):
+        failed = run[Run].out_of_memory_ranks or any(
+            log.out_of_memory for log in run[Logs].ranks.values()
+        )
+        if is_short(run[Memory]) or failed:
             yield self.meta.not_applicable(
                 "Requests for device memory failed, so the unreserved memory was not available."
             )

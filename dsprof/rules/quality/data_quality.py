@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
 from dsprof.analysis.aggregates.logs import Logs
-from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -79,8 +79,10 @@ class DataQuality:
                 if endings.ranks
                 else self._cut(facts.unclean_ranks)
             )
-        if facts.exceptions:
-            yield self._failed(facts.exceptions, endings)
+        # Rule device-out-of-memory explains the others.
+        exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
+        if exceptions:
+            yield self._failed(exceptions, endings)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         yield from self._refused(facts)

@@ -31,6 +31,10 @@ class ReturnedSegments:
     traced: int = 0  # segments with a recorded call stack
 
 
+ROUNDED_BYTES = 20 << 20
+"""The allocator asks the device for a request in units of up to so much."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """Sums over the segments of one device, in bytes.
@@ -58,8 +62,16 @@ class MemorySnapshot:
     stacks: tuple[tuple[tuple[str, ...], int], ...] = ()  # in use
 
     @property
+    def was_limited(self) -> bool:
+        """Whether the device had room for the request that failed, with all that is rounded up."""
+        free = self.oom_device_free_bytes
+        return free is not None and 0 < self.oom_bytes <= free - ROUNDED_BYTES
+
+    @property
     def was_fragmentation(self) -> bool:
         """Whether the request that failed would have fit into what was stuck and free together."""
+        if self.was_limited:
+            return False
         return 0 < self.oom_bytes <= self.stuck_bytes + (self.oom_device_free_bytes or 0)
 
     @property

@@ -130,6 +130,13 @@ def test_a_request_that_needs_what_was_free_as_well_leaves_two_readings(tmp_path
     assert "The cause is uncertain" in finding.cause
 
 
+def test_a_request_that_the_device_had_room_for_met_a_limit(tmp_path: Path) -> None:
+    finding = snapshot(tmp_path, make.segment(900, -20), oom=512, free=4000)
+    assert finding.status is Status.FAIL
+    assert finding.title == "A limit of the process refused memory that the device had"
+    assert "expandable_segments" not in finding.action
+
+
 def test_a_snapshot_taken_after_memory_was_freed_proves_no_lack(tmp_path):
     history = [make.event("oom", 0, 512, device_free=0), make.event("free_requested", 1, 900)]
     path = make.write(tmp_path / "rank3.pickle", [make.segment(900, -100)], history)

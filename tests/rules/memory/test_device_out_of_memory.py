@@ -4,8 +4,14 @@ import pytest
 
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.memory.device_out_of_memory import RULE
+from dsprof.rules.memory.unused_device_memory import RULE as UNUSED_MEMORY
+from dsprof.rules.quality.data_quality import RULE as DATA_QUALITY
 from dsprof.rules.runner import judge
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import Trailer
 from tests.factories import logs as make
+from tests.factories.memory import GIB, on_device
 from tests.factories.trace import summary
 from tests.shared_data import log
 
@@ -151,3 +157,40 @@ def test_real_failures(pattern: str, title: str, confidence: str) -> None:
     text = log(pattern).read_text(errors="replace").splitlines()
     findings = judge(summary(*make.read(text)), [RULE])
     assert [(f.title, f.confidence) for f in findings] == [(title, confidence)]
+
+
+def ended(reserved: float, stuck: float = 0, rank: int = 0) -> RankTrace:
+    """A rank that torch's error ended, with so many GiB of 80 reserved."""
+    counters = {
+        DEVICE_TOTAL: 80 * GIB,
+        RESERVED: int(reserved * GIB),
+        PEAK_RESERVED: int(reserved * GIB),
+        STUCK: int(stuck * GIB),
+    }
+    trailer = Trailer("exit", exception="torch.OutOfMemoryError", steps=1, events=1)
+    return on_device(counters, rank=rank, trailer=trailer)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "stuck", "cause"),
+    [(30, 0, "had room"), (30, 20, "in pieces"), (79, 1, "held most of the device")],
+)
+def test_a_trace_without_its_log_shows_what_was_left(reserved, stuck, cause) -> None:
+    [finding] = judge(summary(ended(reserved, stuck)), [RULE])
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (0,), "low")
+    assert f"had reserved {reserved:.1f} GiB of 80.0 GiB" in finding.summary
+    assert cause in finding.cause
+    assert "expandable_segments" in finding.action or not stuck > 1
+
+
+def test_the_log_of_a_rank_says_more_than_its_trace() -> None:
+    text = make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
+    trace = ended(79)
+    trace.log = make.read(["[rank0]: " + text])[0].log
+    [finding] = judge(summary(trace), [RULE])
+    assert finding.title == NEEDY
+
+
+def test_a_rank_without_memory_is_not_told_to_read_its_traceback_or_to_use_more() -> None:
+    found = judge(summary(ended(30), ended(30, rank=1)), [DATA_QUALITY, UNUSED_MEMORY])
+    assert {finding.status for finding in found} <= {Status.PASS, Status.NOT_APPLICABLE}
