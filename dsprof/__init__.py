@@ -140,13 +140,18 @@ def disable() -> None:
 def step() -> None:
     """Mark the end of a training step in a loop that no library marks.
 
-    From the first call on, only these calls count as steps.
+    From the first call on, only these calls count as steps. The recording begins with the first
+    collective, or here if a process group is up: then with the next step.
     """
     from dsprof.recording import session
 
     on = session.current()
-    if on is not None and on.recorder.recording:
+    if on is None:
+        return
+    if on.recorder.recording:
         on.recorder.progress.end_step("user")
+    else:
+        on.recorder.arm()
 
 
 def metrics() -> dict[str, float]:

@@ -15,6 +15,13 @@ from dsprof.errors import DsprofError
 _PROGRAM = ("-m", "dsprof.bench")
 
 
+def _is_single(ranks: str) -> bool:
+    """Say whether torchrun would start one rank, as far as that is known without torch."""
+    from dsprof.environment.machine import accelerators
+
+    return ranks == "1" or (ranks in ("auto", "gpu") and len(accelerators()) == 1)
+
+
 class BenchCommand:
     """Becomes one rank of the measurement, or the launcher that starts them."""
 
@@ -51,6 +58,11 @@ A wrong result is named, nothing is written, and the exit code is 1."""
         program = [*_PROGRAM, *options.arguments()]
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
             become([sys.executable, *program], os.environ)
+        if _is_single(arguments.nproc_per_node):
+            raise DsprofError(
+                "a single rank cannot communicate; start two or more: --nproc-per-node 2 (with "
+                "one GPU add --backend gloo: ranks of NCCL cannot share it)"
+            )
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         ranks = ["--nproc-per-node", arguments.nproc_per_node]
         become([sys.executable, *launcher, *ranks, *program], os.environ)

@@ -201,14 +201,15 @@ def _configuration(variables: Mapping[str, str], is_whole: bool) -> Iterator[Che
         return
     width = max(map(len, FIELDS))
     for name, setting in settings.items():
-        yield Check("ok", f"{name:<{width}} = {_shown(setting)} ({setting.origin})")
+        shown = "all" if name == "steps" and setting.value is None else _shown(setting)
+        yield Check("ok", f"{name:<{width}} = {shown} ({setting.origin})")
     yield _output_folder(Path(settings["out"].value))
 
 
 def _shown(setting: Setting) -> str:
     if isinstance(setting.value, tuple):
         return ", ".join(setting.value) or "none"
-    return "all" if setting.value is None else str(setting.value)
+    return "none" if setting.value is None else str(setting.value)
 
 
 def _output_folder(folder: Path) -> Check:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.environment.machine import Accelerator
 
 PROGRAM = ["-m", "dsprof.bench", "--output", "dsprof-baseline.json"]
 
@@ -42,6 +43,15 @@ def test_within_a_launcher_it_is_a_rank(started, monkeypatch):
     with pytest.raises(SystemExit):
         main(["bench", "--backend", "gloo"])
     assert started == [[sys.executable, *PROGRAM, "--backend", "gloo"]]
+
+
+@pytest.mark.parametrize("ranks", ["1", "auto", "gpu"])
+def test_a_single_rank_is_refused_before_a_launcher_starts(started, capsys, monkeypatch, ranks):
+    gpu = Accelerator(vendor="nvidia", name="a GPU")
+    monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
+    assert main(["bench", "--nproc-per-node", ranks]) == 2
+    assert "--nproc-per-node 2 (with one GPU add --backend gloo" in capsys.readouterr().err
+    assert started == []
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ def test_each_setting_stands_with_its_origin(site: Path) -> None:
     assert "steps = 7 (d.yaml:1:8)" in shown
     assert "every = 2 (DSPROF_EVERY)" in shown
     assert "out = dsprof-out (default)" in shown
+    assert "alerts = none (default)" in shown
+    assert "steps = all (default)" in [" ".join(one.split()) for one in lines(doctor(site), "ok")]
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,17 @@ def test_steps_annotations_and_phases_of_the_user(tmp_path: Path) -> None:
     assert [span.name for span in trace.spans if span.is_annotation] == ["data"] * 3
 
 
+def test_steps_without_collectives_count_once_a_group_is_up(tmp_path: Path) -> None:
+    dist.destroy_process_group()
+    dsprof.enable(out=str(tmp_path))
+    dsprof.step()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    for _ in range(3):
+        dsprof.step()  # the first one begins the recording
+    dsprof.disable()
+    assert [step.source for step in read(tmp_path).steps] == ["user", "user"]
+
+
 def test_without_a_session_step_and_annotate_do_nothing() -> None:
     dsprof.step()
     with dsprof.annotate("data"):

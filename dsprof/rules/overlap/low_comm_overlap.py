@@ -171,14 +171,15 @@ class LowCommOverlap:
             split, on_device = attribution(run), not run[Run].is_cpu
             fails = on_device and high < thresholds.failing_overlap
             gravity = _gravity(share, split, thresholds) if fails else {}
+            if overlap.on_device:
+                cause, action = _on_device_cause(split), _on_device_action(split)
+            else:
+                cause, action = _BY_GLOO if _is_by_gloo(run[Run]) else _ON_HOST
             yield self.meta.finding(
                 Status.FAIL if gravity else Status.INFO,
                 f"{summary} {which}".strip(),
-                cause=(_on_device_cause(split) if overlap.on_device else _ON_HOST) + _in_order(run),
-                action=_on_device_action(split)
-                if overlap.on_device
-                else "Start collectives earlier, or reserve CPU cores for communication. Settings "
-                "known to help have their own findings.",
+                cause=cause + _in_order(run),
+                action=action,
                 evidence=(_figures(overlap), longest_waits(run[WaitCauses])),
                 restates=EXPOSED,
                 **({"confidence": "medium"} | gravity),
@@ -215,8 +216,19 @@ class LowCommOverlap:
 
 
 _ON_HOST = (
-    "Collectives are waited for soon after they start, or computation uses the same CPU cores."
+    "Collectives are waited for soon after they start, or computation uses the same CPU cores.",
+    "Start collectives earlier, or reserve CPU cores for communication. Settings known to help "
+    "have their own findings.",
 )
+_BY_GLOO = (
+    "The backend is gloo, which copies tensors of a GPU through the memory of the host and sends "
+    "them by TCP.",
+    "Use the backend nccl (RCCL on AMD), with a GPU for each rank.",
+)
+
+
+def _is_by_gloo(run: Run) -> bool:
+    return not run.is_cpu and run.first.backend == "gloo"
 
 
 def _on_device_cause(split: Attribution | None) -> str:

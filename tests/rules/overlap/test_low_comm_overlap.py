@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dsprof.analysis.aggregates.overlap import Overlap
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_comm_overlap import RULE
@@ -35,6 +36,16 @@ def gathering(wait: float, **fields):
         return [issued("all_gather", start, start + 20, **times, step=number, fetch=1)]
 
     return zero_rank(stage=3, op="reduce_scatter", comm_ms=1, extra=gather, **fields)
+
+
+def test_gloo_on_a_gpu_is_the_first_cause():
+    trace = gathering(wait=2)
+    run = summary(trace)
+    trace.header = header(device="cuda")  # after what is measured on the host: the same waits
+    run = run.with_part(summary(trace)[Run])
+    (finding,) = RULE.check(run, RULE.thresholds)
+    assert "gloo" in finding.cause
+    assert finding.action.startswith("Use the backend nccl")
 
 
 def test_hidden_communication_passes():
