@@ -5,6 +5,7 @@ Times in us, as in the file.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,6 +58,17 @@ def idle_us(file: Path) -> float:
     events = json.loads(file.read_text())["traceEvents"]
     ran = [_span(e) for e in events if e.get("cat") == "kernel" and not _communicates(e)]
     return max(end for _, end in ran) - min(start for start, _ in ran) - length(ran)
+
+
+def gaps_us(file: Path, kernels: int, after: int) -> float:
+    """Return the time after the kernel of this place in each step of so many that compute.
+
+    Without what kernels wait for processors that communication occupies: events do not show that.
+    """
+    _, computation = device_spans(file)
+    ran = sorted(computation)
+    gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(ran)]
+    return sum(gaps[after::kernels])
 
 
 def _span(event: dict[str, Any]) -> Span:

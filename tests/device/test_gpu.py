@@ -46,7 +46,9 @@ def trace(folder: Path, rank: int = 0) -> RankTrace:
 @pytest.mark.parametrize("how", ["sync", "async", "side"])
 def test_exposed_communication_is_that_of_the_kernels(tmp_path: Path, how: str) -> None:
     run("nccl_one_rank.py", 1, tmp_path, how)
-    oracle = kineto.exposed_us(tmp_path / "kineto.rank0.json")
+    file = tmp_path / "kineto.rank0.json"
+    # Beside other streams kernels also wait for processors, which is no wait of a stream.
+    oracle = kineto.gaps_us(file, 3, 1) if how == "side" else kineto.exposed_us(file)
     found = trace(tmp_path)
     assert len(found.device_steps) >= MEASURED
     print(f"{how}: kernels {oracle:.0f} us, events {exposed_us(tmp_path):.0f} us")

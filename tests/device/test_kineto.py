@@ -24,3 +24,4 @@ def test_exposed_is_communication_without_computation(tmp_path: Path) -> None:
     assert kineto.exposed_us(file) == pytest.approx(12 + 5)
     # From 0 to 30, less 0-10 and 22-30.
     assert kineto.idle_us(file) == pytest.approx(12)
+    assert kineto.gaps_us(file, kernels=2, after=0) == pytest.approx(12)
