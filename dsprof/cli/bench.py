@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 
@@ -16,10 +17,18 @@ _PROGRAM = ("-m", "dsprof.bench")
 
 
 def _is_single(ranks: str) -> bool:
-    """Say whether torchrun would start one rank, as far as that is known without torch."""
+    """Say whether torchrun would start one rank."""
     from dsprof.environment.machine import accelerators
 
-    return ranks == "1" or (ranks in ("auto", "gpu") and len(accelerators()) == 1)
+    if ranks not in ("auto", "gpu"):
+        return ranks == "1"
+    return len(accelerators()) == 1 and _torch_uses_gpu()
+
+
+def _torch_uses_gpu() -> bool:
+    """Ask torch in a process of its own: it takes seconds, and loads a driver."""
+    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 0
 
 
 class BenchCommand:

@@ -103,9 +103,7 @@ class Session:
     def install(self) -> None:
         """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
         self._hooks.install()
-        dist = sys.modules.get("torch.distributed")
-        if dist is not None and dist.is_available() and dist.is_initialized():
-            self.recorder.arm()  # at the next collective a step would be half over
+        self.recorder.arm()  # at the next collective a step would be half over
 
     def _note_failure(self, hook: str) -> None:
         self._hooks.note_failure(hook)
@@ -118,8 +116,8 @@ class Session:
 
     def _arm(self) -> bool:
         """Start the writer if a process group is up; called by the recorder."""
-        dist = sys.modules["torch.distributed"]
-        if not dist.is_initialized():
+        dist = sys.modules.get("torch.distributed")
+        if dist is None or not dist.is_available() or not dist.is_initialized():
             return False
         # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
         with suppress(ImportError):

@@ -49,9 +49,19 @@ def test_within_a_launcher_it_is_a_rank(started, monkeypatch):
 def test_a_single_rank_is_refused_before_a_launcher_starts(started, capsys, monkeypatch, ranks):
     gpu = Accelerator(vendor="nvidia", name="a GPU")
     monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
+    monkeypatch.setattr("dsprof.cli.bench._torch_uses_gpu", lambda: True)
     assert main(["bench", "--nproc-per-node", ranks]) == 2
     assert "--nproc-per-node 2 (with one GPU add --backend gloo" in capsys.readouterr().err
     assert started == []
+
+
+def test_a_gpu_that_torch_cannot_use_leaves_the_ranks_to_the_launcher(started, monkeypatch):
+    gpu = Accelerator(vendor="nvidia", name="a GPU")
+    monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit):
+        main(["bench"])
+    assert started[0][4:6] == ["--nproc-per-node", "auto"]
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,21 @@ def test_steps_without_collectives_count_once_a_group_is_up(tmp_path: Path) -> N
     assert [step.source for step in read(tmp_path).steps] == ["user", "user"]
 
 
+def test_steps_before_torch_is_loaded_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dist.destroy_process_group()
+    dsprof.enable(out=str(tmp_path))
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "torch.distributed")
+        dsprof.step()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    communicate()
+    dsprof.disable()
+    assert "nothing was recorded" not in capfd.readouterr().err
+    assert len(read(tmp_path).collectives) == 1
+
+
 def test_without_a_session_step_and_annotate_do_nothing() -> None:
     dsprof.step()
     with dsprof.annotate("data"):
