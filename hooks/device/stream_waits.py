@@ -99,6 +99,11 @@ class StreamWaits:
     def _is_off(self) -> bool:
         return self._hook.recorder.in_flight.device is None or self._stalls.is_capturing()
 
+    def _event(self, event: Any) -> tuple[Tail, int] | None:
+        # Looked up first: most events are of no collective, and `_is_off` asks the device.
+        found = self._streams.before(event)
+        return None if found is None or self._is_off() else found
+
     # -- a stream waits for an event ----------------------------------------------------------
 
     def _record(self, event: Any, stream: Stream | None = None) -> tuple[Any, StreamKey] | None:
@@ -111,7 +116,7 @@ class StreamWaits:
             self._streams.record(*token, clock())
 
     def _stream_waits(self, event: Any, stream: Stream | None = None) -> _Wait | None:
-        found = None if self._is_off() else self._streams.before(event)
+        found = self._event(event)
         if found is None:
             return None
         return self._begin(found[0], self._device.current_stream() if stream is None else stream)
@@ -125,7 +130,7 @@ class StreamWaits:
     # -- the host waits -----------------------------------------------------------------------
 
     def _event_synchronize(self, event: Any) -> _HostWait | None:
-        found = None if self._is_off() else self._streams.before(event)
+        found = self._event(event)
         if found is None:
             return None
         tail, recorded_ns = found
