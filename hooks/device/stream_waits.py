@@ -11,7 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.hooks.base import After, Before, Hook, Target
+import torch
+
+from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo
 from dsprof.hooks.device.clock import Mark
 from dsprof.hooks.device.device import Device, Stream, StreamKey, key_of
 from dsprof.hooks.device.stalls import ALL_STREAMS, Held, Stalls
@@ -69,8 +71,9 @@ class StreamWaits:
         """Return what replaces the `original` of one of `TARGETS`."""
         if target.owner == "CUDAGraph":
             return self._capture(original, begins=target.name == "capture_begin")
+        if target.name == "record":
+            return self._recording(original)
         wrappers: dict[tuple[str, str], tuple[Before, After]] = {
-            ("Event", "record"): (self._record, self._recorded),
             ("Event", "wait"): (self._stream_waits, self._stream_waited),
             ("Event", "synchronize"): (self._event_synchronize, self._host_waited),
             ("Stream", "synchronize"): (self._stream_synchronize, self._host_waited),
@@ -106,14 +109,29 @@ class StreamWaits:
 
     # -- a stream waits for an event ----------------------------------------------------------
 
-    def _record(self, event: Any, stream: Stream | None = None) -> tuple[Any, StreamKey] | None:
-        if self._hook.recorder.in_flight.device is None:
-            return None
-        return event, key_of(self._device.current_stream() if stream is None else stream)
+    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap by hand what a step of ZeRO-3 calls four times for each collective."""
+        hook, in_flight, hot = self._hook, self._hook.recorder.in_flight, self._hook.recorder.hot
+        is_compiling, recorded = torch.compiler.is_dynamo_compiling, self._recorded
 
-    def _recorded(self, token: tuple[Any, StreamKey] | None) -> None:
-        if token is not None:
-            self._streams.record(*token, clock())
+        @functools.wraps(original)
+        def record(event: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(event, *args, **kwargs)
+            if in_flight.device is not None and hot.recording and not is_compiling():
+                try:
+                    recorded(event, *args, **kwargs)
+                except Exception as error:
+                    hook.fail(error)
+            return result
+
+        hide_from_dynamo(record)
+        hide_from_dynamo(StreamWaits._recorded, and_calls=True)
+        return record
+
+    def _recorded(self, event: Any, stream: Stream | None = None) -> None:
+        if not self._hook.broken:
+            key = key_of(self._device.current_stream() if stream is None else stream)
+            self._streams.record(event, key, clock())
 
     def _stream_waits(self, event: Any, stream: Stream | None = None) -> _Wait | None:
         found = self._event(event)

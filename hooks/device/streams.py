@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 from dsprof.hooks.device.device import StreamKey
 
+_EVENTS = 1024
+"""Events that are remembered before those that are gone are looked for."""
+
 
 class Tail(NamedTuple):
     """The newest collective that a stream has to come through."""
@@ -27,7 +30,9 @@ class Streams:
 
     def __init__(self) -> None:
         self._tails: dict[StreamKey, Tail] = {}
-        self._events: weakref.WeakKeyDictionary[Any, tuple[Tail, int]] = weakref.WeakKeyDictionary()
+        # By ids: a WeakKeyDictionary calls Python three times for each event that is recorded.
+        self._events: dict[int, tuple[weakref.ref[Any], Tail, int]] = {}
+        self._room = _EVENTS
         self._waited: dict[tuple[StreamKey, StreamKey], int] = {}
         self._numbers = itertools.count(1)
 
@@ -41,14 +46,18 @@ class Streams:
     def record(self, event: Any, key: StreamKey, now: int) -> None:
         """A user's event was recorded on a stream."""
         tail = self._tails.get(key)
-        if tail is not None:
-            self._events[event] = tail, now
-        else:
-            self._events.pop(event, None)
+        if tail is None:
+            self._events.pop(id(event), None)
+            return
+        self._events[id(event)] = weakref.ref(event), tail, now
+        if len(self._events) > self._room:
+            alive = {number: one for number, one in list(self._events.items()) if one[0]()}
+            self._events, self._room = alive, max(_EVENTS, 2 * len(alive))
 
     def before(self, event: Any) -> tuple[Tail, int] | None:
         """Return what must be over when `event` is passed, and when that was recorded."""
-        return self._events.get(event)
+        found = self._events.get(id(event))
+        return found[1:] if found is not None and found[0]() is event else None
 
     def tail(self, key: StreamKey) -> Tail | None:
         """Return what a stream has to come through."""

@@ -7,8 +7,9 @@ import gc
 import pytest
 
 from dsprof.hooks.device import clock, stalls
+from dsprof.hooks.device.streams import Streams
 from dsprof.trace.schema import DeviceStep, Note, Stall
-from tests.factories.fake_cuda import MS, Stream
+from tests.factories.fake_cuda import MS, Event, Stream
 from tests.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
 
@@ -502,3 +503,21 @@ def test_what_the_device_has_not_come_through_is_known_while_the_host_waits(mach
     machine.drain()
     assert machine.hook.unpassed() == []
     assert over < one < two < three
+
+
+def test_an_event_that_is_gone_is_forgotten_and_taken_for_no_other(machine) -> None:
+    streams = Streams()
+    streams.give((0, 7), collective=1)
+    event = Event(machine.host)
+    streams.record(event, (0, 7), now=5)
+    assert streams.before(event) == (streams.tail((0, 7)), 5)
+    before = id(event)
+    del event
+    other = next(one for _ in range(100) if id(one := Event(machine.host)) == before)
+    assert streams.before(other) is None
+    for _ in range(5000):
+        streams.record(Event(machine.host), (0, 7), now=5)
+    kept = [Event(machine.host) for _ in range(5000)]
+    for one in kept:
+        streams.record(one, (0, 7), now=6)
+    assert all(streams.before(one) for one in kept)
