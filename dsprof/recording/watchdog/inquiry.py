@@ -16,7 +16,7 @@ from dsprof.findings.wording import duration, named
 from dsprof.recording.watchdog.evidence import SILENT_NS, Evidence, look_at
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange
 from dsprof.recording.watchdog.history import THRESHOLDS, History
-from dsprof.recording.watchdog.judgement import Judgement, is_overdue, judge
+from dsprof.recording.watchdog.judgement import Judgement, Obstacle, is_overdue, judge
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import SECOND_NS
 from dsprof.recording.watchdog.standings import standings_of
@@ -219,7 +219,7 @@ class Inquiries:
             if one == "active" and is_very_late and (said := self.history.busy(rank))
         ]
         if not busy:
-            return f"slow, not stuck: {_obstacles(judgement)}; other ranks wait for it"
+            return f"slow, not stuck: {in_words(judgement.obstacles)}; other ranks wait"
         return (
             f"{'; '.join(busy)}; other ranks wait. It computes for very long, or in a loop that "
             "does not end."
@@ -236,7 +236,7 @@ _SAID = {
     "locked": "runs no Python: a C call holds the interpreter lock",
     "storeless": "waits for the store of torch.distributed, which does not answer",
     "joined": "is in a collective that does not complete",
-    "deadlock": "waits for a rank that waits for it",
+    "deadlock": "is in a cycle of ranks that wait for each other",
     "unreachable": "does not answer",
 }
 
@@ -249,8 +249,8 @@ def _stuck(
 
     verdict = verdict_of(found, threshold_ns // 2)
     if verdict is None:
-        text = f"stuck: {_obstacles(judgement)}{_oldest_joined(found, judgement)}"
-        return text, tuple(judgement.obstacles)
+        oldest = _oldest_joined(found, judgement)
+        return f"stuck: {in_words(judgement.obstacles, oldest)}", tuple(judgement.obstacles)
     return paragraph(verdict), verdict.ranks
 
 
@@ -266,12 +266,16 @@ def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:
         return ""
     issued_ns, call, group = min(calls, key=lambda one: one[0])
     of_group = f" of {group.label or group.name}" if group else ""
-    return f": {call.op} {call.seq:,}{of_group}, issued {duration(-issued_ns)} ago"
+    return f" (the oldest: {call.op} {call.seq:,}{of_group}, issued {duration(-issued_ns)} ago)"
 
 
-def _obstacles(judgement: Judgement) -> str:
+def in_words(obstacles: Mapping[int, Obstacle], oldest_joined: str = "") -> str:
+    """Say which ranks stand in the way, and how."""
     parts = []
-    for kind in sorted(set(judgement.obstacles.values())):
-        ranks = sorted(rank for rank, one in judgement.obstacles.items() if one == kind)
-        parts.append(f"{named(ranks)} {_SAID[kind]}")
+    for kind in sorted(set(obstacles.values())):
+        ranks = sorted(rank for rank, one in obstacles.items() if one == kind)
+        verb, rest = _SAID[kind].split(" ", 1)
+        if len(ranks) > 1:
+            verb = {"is": "are", "does": "do"}.get(verb, verb.removesuffix("s"))
+        parts.append(f"{named(ranks)} {verb} {rest}{oldest_joined if kind == 'joined' else ''}")
     return "; ".join(parts)

@@ -152,11 +152,13 @@ class AllocatorFragmentation:
             Status.FAIL,
             f"{asked}{_free_then(one)}. torch had reserved {size(one.reserved_bytes)} when the "
             "snapshot was taken.",
-            title="A limit of the process refused memory that the device had",
+            title="A process reached its device memory limit",
             severity=Severity.HIGH,
-            cause="The device had more memory free than the request needs.",
-            action="Raise the limit of the process: torch.cuda.set_per_process_memory_fraction, "
-            "or per_process_memory_fraction in PYTORCH_CUDA_ALLOC_CONF.",
+            cause="A limit of the process probably refused the request: the device had more free "
+            "memory than it needed.",
+            action="Raise the limit if no other process uses the device: "
+            "torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction in "
+            "PYTORCH_CUDA_ALLOC_CONF.",
             ranks=(rank,),
             confidence="medium",
         )
@@ -166,7 +168,7 @@ def _free_then(one: MemorySnapshot) -> str:
     """Say what was free when the request failed, and whether the figures are of that moment."""
     free = one.oom_device_free_bytes
     text = f", with {size(free)} free on the device" if free is not None else ""
-    return f"{text}, before other changes" if one.changed_since_oom else text
+    return f"{text} (memory has changed since)" if one.changed_since_oom else text
 
 
 def _action(run: RunSummary, ranks: tuple[int, ...]) -> str:

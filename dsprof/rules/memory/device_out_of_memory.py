@@ -12,40 +12,26 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named, size
+from dsprof.findings.wording import capitalised, named, percent, size
 from dsprof.rules.memory.allocator_counters import expandable_ranks
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, STUCK
 from dsprof.trace.rank_log import OutOfMemory
 
-_READ_THE_LOG = (
-    "Give the log to the report, too (dsprof report dsprof-out train.log): torch's message states "
-    "the request, the limit and other processes."
+_ADD_THE_LOG = (
+    "Add the log to the report (dsprof report dsprof-out train.log): torch's message in it states "
+    "the request, the limit and the memory of other processes."
 )
 _EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_READING = {
-    "stuck": (
-        "A large part of the reserved memory was in pieces that larger requests do not fit into.",
-        f"Set {_EXPAND} on every rank",
-    ),
-    "expanded": (
-        "A large part of the reserved memory was in pieces that larger requests do not fit into, "
-        "although expandable_segments is on.",
-        "Pad tensors to few lengths, and free private pools of CUDA graphs",
-    ),
-    "room": (
-        "The device had room then: the process has a limit, another process holds the rest, or a "
-        "single request was very large.",
-        "Look at torch's message in the log",
-    ),
-    "needy": (
-        "The process held most of the device.",
-        "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a "
-        "higher ZeRO stage, more ranks), or offload the optimizer",
-    ),
-}
-"""Causes and remedies by what the last counters of a rank show."""
+_LESS_FRAGMENTS = (
+    "Pad tensors to a few fixed lengths, and delete CUDA graphs that you no longer need: each "
+    "keeps a private pool"
+)
+_USE_LESS = (
+    "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a higher "
+    "ZeRO stage, more ranks), or offload the optimizer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,37 +143,55 @@ class DeviceOutOfMemory:
 
     def _ended(self, run: RunSummary, ranks: list[int], thresholds: Thresholds) -> Finding:
         """Judge ranks by their traces, which do not say what was asked for."""
-        ended = f"Torch's OutOfMemoryError ended {named(ranks)}"
+        ended = f"{capitalised(named(ranks))} ran out of device memory"
         counted = {rank: m.device_last for rank in ranks if (m := run[Memory].ranks.get(rank))}
         known = {rank: one for rank, one in counted.items() if one.get(DEVICE_TOTAL)}
         if not known:
             return self.meta.finding(
                 Status.FAIL,
-                f"{ended}; its memory was not recorded.",
+                f"{ended}. The traces have no figures of their memory.",
                 severity=Severity.CRITICAL,
-                cause="Unknown without torch's message.",
-                action=_READ_THE_LOG,
+                cause="Unknown: neither torch's message nor the allocator's counters are known.",
+                action=_ADD_THE_LOG,
                 ranks=tuple(ranks),
                 confidence="low",
             )
         worst = max(known, key=lambda rank: known[rank].get(RESERVED, 0))
         reserved, total = known[worst].get(RESERVED, 0), known[worst][DEVICE_TOTAL]
         stuck = known[worst].get(STUCK, 0)
-        cause, action = _READING["needy"]
-        if stuck >= thresholds.stuck_share * reserved:
+        fragments = (
+            f"; {size(stuck)} of the reserved memory was stuck in fragments" if stuck else ""
+        )
+        if stuck and stuck >= thresholds.stuck_share * reserved:
             is_set = expandable_ranks(run[EnvironmentFacts]) >> worst & 1
-            cause, action = _READING["expanded" if is_set else "stuck"]
+            although = ", although expandable_segments is on" if is_set else ""
+            cause = (
+                f"Probably fragmentation{although}: {percent(stuck / max(reserved, stuck))} of the "
+                "reserved memory was free, but in pieces that are too small for large requests."
+            )
+            action = _LESS_FRAGMENTS if is_set else f"Set {_EXPAND} on every rank"
         elif reserved < (1 - thresholds.room_share) * total:
-            cause, action = _READING["room"]
+            cause = (
+                f"{percent(1 - reserved / total)} of the device was not reserved at that time: the "
+                "process has a limit, another process holds the rest, or a single request was very "
+                "large."
+            )
+            action = "Read torch's message in the log"
+        else:
+            cause = (
+                "The process had reserved most of the device: the model probably needs more memory "
+                "than the device has."
+            )
+            action = _USE_LESS
         return self.meta.finding(
             Status.FAIL,
             f"{ended}. At the end of its last step rank {worst} had reserved {size(reserved)} of "
-            f"{size(total)}, of which {size(stuck)} were stuck in fragments.",
+            f"the device's {size(total)}{fragments}.",
             severity=Severity.CRITICAL,
             cause=cause,
             problem=ended,
             fix=action.partition(";")[0],
-            action=f"{action}. {_READ_THE_LOG}",
+            action=f"{action}. {_ADD_THE_LOG}",
             ranks=tuple(ranks),
             confidence="low",
         )
@@ -231,10 +235,9 @@ class DeviceOutOfMemory:
         worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
         is_expandable = any("expandable_segments:True" in one for one in settings)
         action = (
-            "expandable_segments is already on: pad tensors to few lengths, and free private pools "
-            "of CUDA graphs."
+            f"expandable_segments is already on. {_LESS_FRAGMENTS}."
             if is_expandable
-            else "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank (PyTorch 2.1 "
+            else f"Set {_EXPAND} on every rank (PyTorch 2.1 "
             "or later; max_split_size_mb:128 before). If the request still fails, the model needs "
             "more memory than the device has."
         )
@@ -265,8 +268,7 @@ class DeviceOutOfMemory:
             if is_known
             else "The unused memory that torch states is too small for the request, even in one "
             "piece.",
-            "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a "
-            "higher ZeRO stage, more ranks), or offload the optimizer.",
+            f"{_USE_LESS}.",
             "high" if is_known else "medium",
         )
 

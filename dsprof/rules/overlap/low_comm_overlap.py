@@ -221,9 +221,9 @@ _ON_HOST = (
     "have their own findings.",
 )
 _BY_GLOO = (
-    "The backend is gloo, which copies tensors of a GPU through the memory of the host and sends "
-    "them by TCP.",
-    "Use the backend nccl (RCCL on AMD), with a GPU for each rank.",
+    "The backend gloo copies tensors of a GPU through host memory and sends them over TCP.",
+    "Use the backend nccl (on AMD it has the same name and uses RCCL), and give each rank its own "
+    "GPU.",
 )
 
 

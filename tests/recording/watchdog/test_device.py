@@ -109,8 +109,8 @@ def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Rec
     watchdog.start()
     try:
         text = said.get(timeout=60)
-        stuck = "stuck: rank 0 is in a collective that does not complete: all_reduce 1 of world, "
-        assert text.startswith(f"{stuck}issued ")
+        stuck = "stuck: rank 0 is in a collective that does not complete (the oldest: "
+        assert text.startswith(f"{stuck}all_reduce 1 of world, issued ")
         assert live.path is not None
         assert [one.id for one in read_state(live.path).in_flight] == [1]
         unpassed.clear()

@@ -6,6 +6,7 @@ import pytest
 
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.recording.watchdog.boards import StoreBoard
+from dsprof.recording.watchdog.inquiry import in_words
 from dsprof.recording.watchdog.judgement import judge
 from dsprof.recording.watchdog.paragraph import verdict_of
 from dsprof.recording.watchdog.reports import packed, unpacked
@@ -142,3 +143,11 @@ def test_what_is_damaged_or_of_another_run_is_no_report(nodes):
     data = packed(nodes[0])
     assert unpacked(data[:50], "run-1") == unpacked(b"", "run-1") == []
     assert unpacked(data, "another") == []
+
+
+def test_obstacles_in_words():
+    found = {0: "joined", 1: "joined", 4: "stopped", 6: "saving", 7: "saving", 9: "unreachable"}
+    assert in_words(found, " (the oldest: all_reduce 1)") == (
+        "ranks 0-1 are in a collective that does not complete (the oldest: all_reduce 1); "
+        "ranks 6-7 save a checkpoint; rank 4 is stopped; rank 9 does not answer"
+    )

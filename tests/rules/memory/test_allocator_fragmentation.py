@@ -133,7 +133,7 @@ def test_a_request_that_needs_what_was_free_as_well_leaves_two_readings(tmp_path
 def test_a_request_that_the_device_had_room_for_met_a_limit(tmp_path: Path) -> None:
     finding = snapshot(tmp_path, make.segment(900, -20), oom=512, free=4000)
     assert finding.status is Status.FAIL
-    assert finding.title == "A limit of the process refused memory that the device had"
+    assert finding.title == "A process reached its device memory limit"
     assert "expandable_segments" not in finding.action
 
 

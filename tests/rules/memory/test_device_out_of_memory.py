@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import size
 from dsprof.rules.memory.device_out_of_memory import RULE
 from dsprof.rules.memory.unused_device_memory import RULE as UNUSED_MEMORY
 from dsprof.rules.quality.data_quality import RULE as DATA_QUALITY
@@ -173,12 +174,17 @@ def ended(reserved: float, stuck: float = 0, rank: int = 0) -> RankTrace:
 
 @pytest.mark.parametrize(
     ("reserved", "stuck", "cause"),
-    [(30, 0, "had room"), (30, 20, "in pieces"), (79, 1, "held most of the device")],
+    [
+        (30, 0, "62 % of the device"),
+        (30, 20, "67 % of the reserved"),
+        (79, 1, "reserved most of"),
+        (0, 0, "100 %"),
+    ],
 )
 def test_a_trace_without_its_log_shows_what_was_left(reserved, stuck, cause) -> None:
     [finding] = judge(summary(ended(reserved, stuck)), [RULE])
     assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (0,), "low")
-    assert f"had reserved {reserved:.1f} GiB of 80.0 GiB" in finding.summary
+    assert f"had reserved {size(int(reserved * GIB))} of the device's 80.0 GiB" in finding.summary
     assert cause in finding.cause
     assert "expandable_segments" in finding.action or not stuck > 1
 
