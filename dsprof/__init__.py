@@ -140,8 +140,9 @@ def disable() -> None:
 def step() -> None:
     """Mark the end of a training step in a loop that no library marks.
 
-    From the first call on, only these calls count as steps. The recording begins with the first
-    collective, or here if a process group is up: then with the next step.
+    From the first call on, only these calls count as steps. Recording starts with the first
+    collective. If a process group is initialized before that, the first call of this function
+    starts it, and the next step is the first one recorded.
     """
     from dsprof.recording import session
 

@@ -69,8 +69,8 @@ A wrong result is named, nothing is written, and the exit code is 1."""
             become([sys.executable, *program], os.environ)
         if _is_single(arguments.nproc_per_node):
             raise DsprofError(
-                "a single rank cannot communicate; start two or more: --nproc-per-node 2 (with "
-                "one GPU add --backend gloo: ranks of NCCL cannot share it)"
+                "a single rank cannot communicate: set --nproc-per-node to 2 or more; with one GPU "
+                "also set --backend gloo, because ranks of NCCL cannot share a GPU"
             )
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         ranks = ["--nproc-per-node", arguments.nproc_per_node]

@@ -51,7 +51,7 @@ def test_a_single_rank_is_refused_before_a_launcher_starts(started, capsys, monk
     monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
     monkeypatch.setattr("dsprof.cli.bench._torch_uses_gpu", lambda: True)
     assert main(["bench", "--nproc-per-node", ranks]) == 2
-    assert "--nproc-per-node 2 (with one GPU add --backend gloo" in capsys.readouterr().err
+    assert "with one GPU also set --backend gloo" in capsys.readouterr().err
     assert started == []
 
 
