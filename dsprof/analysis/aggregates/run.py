@@ -216,4 +216,4 @@ AGGREGATE = Run
 
 def is_of_memory(exception: str) -> bool:
     """Say whether an exception is that of a failed request for device memory."""
-    return exception.endswith("OutOfMemoryError")  # torch's, of torch.cuda in older releases
+    return exception in ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")

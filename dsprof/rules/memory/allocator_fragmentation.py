@@ -135,7 +135,7 @@ class AllocatorFragmentation:
         )
         if one.oom_bytes:
             summary += f"; a request of {size(one.oom_bytes)} failed{_free_then(one)}"
-        if one.was_limited and not is_much:
+        if one.was_limited and not one.was_fragmentation:
             return self._limited(rank, one)
         status = Status.FAIL if failed or is_much else Status.INFO
         return self.meta.finding(

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
@@ -115,9 +117,10 @@ class DeviceOutOfMemory:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
-        told = {rank for rank, log in logs.ranks.items() if log.out_of_memory}
-        if untold := [rank for rank in run[Run].out_of_memory_ranks if rank not in told]:
-            yield self._ended(run, untold, thresholds)
+        ended = run[Run].out_of_memory_ranks
+        # A log says more, but not always of which rank.
+        if ended and not any(log.out_of_memory for log in logs.ranks.values()):
+            yield self._ended(run, ended, thresholds)
         elif not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
@@ -132,14 +135,14 @@ class DeviceOutOfMemory:
         rest = [f for f in failures if f not in limited and f not in crowded]
         fragmented = [f for f in rest if f.fits_in_pieces]
         needy = [f for f in rest if f not in fragmented]
-        if limited:
-            yield self._limited(limited)
-        if crowded:
-            yield self._crowded(crowded)
-        if fragmented:
-            yield self._fragmented(fragmented, settings)
-        if needy:
-            yield self._needy(needy)
+        found = [
+            *([self._limited(limited)] if limited else []),
+            *([self._crowded(crowded)] if crowded else []),
+            *([self._fragmented(fragmented, settings)] if fragmented else []),
+            *([self._needy(needy)] if needy else []),
+        ]
+        for finding in found:
+            yield msgspec.structs.replace(finding, ranks=tuple(sorted({*finding.ranks, *ended})))
 
     def _ended(self, run: RunSummary, ranks: list[int], thresholds: Thresholds) -> Finding:
         """Judge ranks by their traces, which do not say what was asked for."""
@@ -162,21 +165,21 @@ class DeviceOutOfMemory:
         fragments = (
             f"; {size(stuck)} of the reserved memory was stuck in fragments" if stuck else ""
         )
-        if stuck and stuck >= thresholds.stuck_share * reserved:
-            is_set = expandable_ranks(run[EnvironmentFacts]) >> worst & 1
-            although = ", although expandable_segments is on" if is_set else ""
-            cause = (
-                f"Probably fragmentation{although}: {percent(stuck / max(reserved, stuck))} of the "
-                "reserved memory was free, but in pieces that are too small for large requests."
-            )
-            action = _LESS_FRAGMENTS if is_set else f"Set {_EXPAND} on every rank"
-        elif reserved < (1 - thresholds.room_share) * total:
+        if reserved < (1 - thresholds.room_share) * total:
             cause = (
                 f"{percent(1 - reserved / total)} of the device was not reserved at that time: the "
                 "process has a limit, another process holds the rest, or a single request was very "
                 "large."
             )
             action = "Read torch's message in the log"
+        elif stuck >= thresholds.stuck_share * reserved:
+            is_set = expandable_ranks(run[EnvironmentFacts]) >> worst & 1
+            although = ", although expandable_segments is on" if is_set else ""
+            cause = (
+                f"Probably fragmentation{although}: {percent(stuck / reserved)} of the reserved "
+                "memory was free, but in pieces that are too small for large requests."
+            )
+            action = _LESS_FRAGMENTS if is_set else f"Set {_EXPAND} on every rank"
         else:
             cause = (
                 "The process had reserved most of the device: the model probably needs more memory "

@@ -70,13 +70,12 @@ class MemorySnapshot:
     @property
     def was_fragmentation(self) -> bool:
         """Whether the request that failed would have fit into what was stuck and free together."""
-        if self.was_limited:
-            return False
-        return 0 < self.oom_bytes <= self.stuck_bytes + (self.oom_device_free_bytes or 0)
+        free = 0 if self.was_limited else self.oom_device_free_bytes or 0
+        return 0 < self.oom_bytes <= self.stuck_bytes + free
 
     @property
     def is_clear(self) -> bool:
         """Whether the snapshot leaves no doubt why the request failed."""
-        if self.changed_since_oom or self.oom_device_free_bytes is None:
+        if self.changed_since_oom or self.oom_device_free_bytes is None or self.was_limited:
             return False
         return self.oom_bytes <= self.stuck_bytes or not self.was_fragmentation

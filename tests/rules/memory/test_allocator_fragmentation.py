@@ -137,6 +137,15 @@ def test_a_request_that_the_device_had_room_for_met_a_limit(tmp_path: Path) -> N
     assert "expandable_segments" not in finding.action
 
 
+def test_a_limit_is_blamed_with_much_stuck_too_unless_that_would_have_sufficed(
+    tmp_path: Path,
+) -> None:
+    limited = snapshot(tmp_path, make.segment(3000, -2000), oom=3000, free=4000)
+    assert limited.title == "A process reached its device memory limit"
+    both = snapshot(tmp_path, make.segment(3000, -2000), oom=1500, free=4000)
+    assert (both.status, both.confidence) == (Status.FAIL, "low")
+
+
 def test_a_snapshot_taken_after_memory_was_freed_proves_no_lack(tmp_path):
     history = [make.event("oom", 0, 512, device_free=0), make.event("free_requested", 1, 900)]
     path = make.write(tmp_path / "rank3.pickle", [make.segment(900, -100)], history)

@@ -176,7 +176,7 @@ def ended(reserved: float, stuck: float = 0, rank: int = 0) -> RankTrace:
     ("reserved", "stuck", "cause"),
     [
         (30, 0, "62 % of the device"),
-        (30, 20, "67 % of the reserved"),
+        (72, 48, "67 % of the reserved"),
         (79, 1, "reserved most of"),
         (0, 0, "100 %"),
     ],
@@ -200,3 +200,19 @@ def test_the_log_of_a_rank_says_more_than_its_trace() -> None:
 def test_a_rank_without_memory_is_not_told_to_read_its_traceback_or_to_use_more() -> None:
     found = judge(summary(ended(30), ended(30, rank=1)), [DATA_QUALITY, UNUSED_MEMORY])
     assert {finding.status for finding in found} <= {Status.PASS, Status.NOT_APPLICABLE}
+
+
+def test_a_log_that_names_another_rank_gives_no_second_cause() -> None:
+    """A line without a writer counts for the lowest rank."""
+    trace = ended(72, stuck=48, rank=3)
+    logs = make.read([make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")])
+    [finding] = judge(summary(*logs, trace), [RULE])
+    assert (finding.title, finding.ranks) == (NEEDY, (0, 3))
+
+
+@pytest.mark.parametrize("kind", ["ray.exceptions.OutOfMemoryError", "cupy.OutOfMemoryError"])
+def test_memory_of_others_is_not_that_of_torch(kind: str) -> None:
+    trailer = Trailer("exit", exception=kind, steps=1, events=1)
+    trace = on_device({DEVICE_TOTAL: 80 * GIB, RESERVED: 8 * GIB}, trailer=trailer)
+    [finding] = judge(summary(trace), [RULE])
+    assert finding.status is Status.NOT_APPLICABLE
