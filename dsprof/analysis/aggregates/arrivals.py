@@ -159,7 +159,7 @@ def _before_forward(trace: RankTrace) -> int | None:
     spans, steps, wanted = span_columns(trace), step_columns(trace), measured_steps(trace)
     place, found = places(spans.step, wanted)
     found &= spans.named("forward") & ~spans.is_annotation
-    if not found.any() or trace.is_device_timed:
+    if not found.any() or trace.is_device_timed or trace.device_steps:  # another clock
         return None
     latest = np.iinfo(np.int64).max
     first = np.full(len(wanted), latest)

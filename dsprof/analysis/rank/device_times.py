@@ -32,12 +32,12 @@ _ALL_STREAMS = -1
 def on_device_clock(trace: RankTrace) -> RankTrace:
     """Return a trace whose collectives and steps have the device's times.
 
-    It is unchanged without stalls. With collectives in graphs, whose replays are not recorded, only
-    the steps have the device's times: the host may run far ahead.
+    With collectives in graphs, whose replays are not recorded, and without stalls only the steps
+    have the device's times: the host may run far ahead.
     """
-    if on_host_clock(trace) or not trace.stalls:
+    if on_host_clock(trace):
         return trace
-    if trace.collectives.captured.any():
+    if trace.collectives.captured.any() or not trace.stalls:
         return replace(trace, steps=_steps(trace)) if trace.device_steps else trace
     stalls = _Stalls.of(trace.stalls)
     return replace(

@@ -51,10 +51,11 @@ def test_a_step_is_as_long_as_the_device_took() -> None:
     assert steps.exposed_share == pytest.approx(0.3)
 
 
-def test_with_collectives_in_graphs_steps_are_as_long_as_the_device_took() -> None:
+@pytest.mark.parametrize("has_stall", [True, False])
+def test_with_collectives_in_graphs_steps_are_as_long_as_the_device_took(has_stall: bool) -> None:
     """What replays send is not recorded, but when the device came to the end of a step is."""
     one = enqueued("all_reduce", 1, step=0, captured=True)
-    steps = summary(one_step([one], [stall(one, "collective", 20, 50)]))[Steps]
+    steps = summary(one_step([one], [stall(one, "collective", 20, 50)] * has_stall))[Steps]
     assert (steps.total.total_ns, steps.total.exposed_ns) == (100 * MS, None)
 
 
