@@ -65,6 +65,7 @@ class CudaHook(Hook):
         self.stalls = Stalls(self.device, recorder)
         self._stream_waits = StreamWaits(self, self.device, self.stalls, self.streams)
         self._begun: dict[int, Mark] = {}  # thread -> the mark before its next collective
+        self._wait_starts: dict[int, Mark] = {}  # record -> the mark before its wait
         self._handing: dict[int, Flight] = {}  # thread -> the flight whose Work it holds
         self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
         # record -> its issue mark, while only C++ holds its Work
@@ -138,6 +139,7 @@ class CudaHook(Hook):
             self._say_captured()
             return
         if self._in_flight.device is None:
+            self.device.find_driver()
             self._in_flight.device = self
             self.stalls.mark_step(-1, stream)
         if work is not None:
@@ -227,9 +229,10 @@ class CudaHook(Hook):
             return call()
         # Some backends block the host here: gloo, NCCL with TORCH_NCCL_BLOCKING_WAIT.
         waits, live, thread = self._in_flight.device_waits, self._in_flight.state, get_ident()
+        if start is not None:
+            self._wait_starts[record.id] = start
         waits[thread] = record
         live.done(record.id, 0)
-        record.waits = 1
         record.wait_ns = clock()
         is_done = False
         try:
@@ -237,15 +240,17 @@ class CudaHook(Hook):
             is_done = True
             return result
         finally:
-            record.waited_ns = clock()
+            record.waits, record.waited_ns = 1, clock()
             record.blocked_ns = record.waited_ns - record.wait_ns
-            waits.pop(thread, None)
             live.done(record.id, UNFOLLOWED if is_done else -record.waited_ns)
             if not is_done:
                 record.pending_ns = record.wait_ns
-            self.recorder.outbox.add(record)
+            self._wait_starts.pop(record.id, None)
+            is_of_trace = waits.pop(thread, None) is record  # else a new one has begun
+            if is_of_trace:
+                self.recorder.outbox.add(record)
             try:
-                self._waited(flight, start, is_done)
+                self._waited(flight, start, is_done and is_of_trace)
             except Exception as error:
                 self.fail(error)
 
@@ -261,8 +266,18 @@ class CudaHook(Hook):
         self.stalls.put(held)
 
     def unpassed(self) -> list[Collective]:
-        """Return the collectives that the device has not come through, for the watchdog."""
-        return self.stalls.unpassed(self.device.asks_apart())
+        """Return the collectives in which streams of the device are, and those behind them.
+
+        For the watchdog.
+
+        Raises:
+            OSError: the device has failed, or its driver cannot be asked.
+        """
+        is_passed = self.device.asks_apart()
+        waits = list(self._in_flight.device_waits.values())
+        starts = [(record, self._wait_starts.get(record.id)) for record in waits]
+        come = [record for record, mark in starts if mark is not None and is_passed(mark.event)]
+        return sorted([*self.stalls.unpassed(is_passed), *come], key=lambda record: record.id)
 
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""
@@ -332,6 +347,15 @@ class CudaHook(Hook):
                 stream = self.device.current_stream()
                 self.stalls.mark_step(step, stream)
                 self.stalls.settle(key_of(stream))
+        except Exception as error:
+            self.fail(error)
+
+    def end_trace(self) -> None:
+        """Hand over what the device has passed by now, and forget the rest, for a new trace."""
+        try:
+            if not self.stalls.is_capturing():
+                self.stalls.settle(key_of(self.device.current_stream()), is_end=True)
+            self.stalls.forget()
         except Exception as error:
             self.fail(error)
 

@@ -6,6 +6,7 @@ bring another that keeps its own time.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -60,14 +61,17 @@ class Device(Protocol):
     def record(self, event: Event, stream: Stream) -> None:
         """Enqueue `event` on `stream`; does not wait."""
 
+    def find_driver(self) -> None:
+        """Find what `asks_apart` needs, in a thread that trains: it takes the loader's lock."""
+
     def asks_apart(self) -> Callable[[Event], bool]:
         """Return what tells whether an event was passed, for a thread that does nothing else.
 
         It lets other threads run Python, even if the driver does not answer, and disturbs no
-        capture.
+        capture. It raises OSError if the device has failed.
 
         Raises:
-            OSError, AttributeError: the driver cannot be asked so.
+            OSError: the driver cannot be asked so.
         """
 
 
@@ -79,6 +83,7 @@ class TorchCuda:
 
     def __init__(self) -> None:
         self._streams: dict[StreamKey, Stream] = {}
+        self._driver: _Driver | None = None
 
     def is_built(self) -> bool:
         return bool(torch.backends.cuda.is_built())
@@ -107,22 +112,37 @@ class TorchCuda:
         # Below the method of class Event, which is ours while the hook is in.
         torch._C._CudaEventBase.record(event, stream)
 
+    def find_driver(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self._driver = _Driver()
+
     def asks_apart(self) -> Callable[[Event], bool]:
-        # By ctypes, which releases the interpreter lock: torch's own query holds it.
+        if self._driver is None:
+            raise OSError("its driver was not found")
+        self._driver.relax()
+        return self._driver.is_passed
+
+
+class _Driver:
+    """The driver, called by ctypes, which releases the interpreter lock: torch's query holds it."""
+
+    def __init__(self) -> None:
         prefix, library = ("hip", _loaded("libamdhip64.so")) if torch.version.hip else _CUDA
         driver = ctypes.CDLL(library)
-        # A query would else end what another thread captures with an error.
+        self._name = f"{prefix}EventQuery"
+        self._query = driver[self._name]
+        self._exchange_mode = driver[f"{prefix}ThreadExchangeStreamCaptureMode"]
+
+    def relax(self) -> None:
+        """Let this thread ask while another captures: a query would else end that with an error."""
         relaxed = ctypes.c_int(2)
-        driver[f"{prefix}ThreadExchangeStreamCaptureMode"](ctypes.byref(relaxed))
-        query = driver[f"{prefix}EventQuery"]
+        self._exchange_mode(ctypes.byref(relaxed))
 
-        def is_passed(event: Any) -> bool:
-            status: int = query(ctypes.c_void_p(event.cuda_event))
-            if status not in (_PASSED, _NOT_READY):
-                raise OSError(f"{prefix}EventQuery: {status}")
-            return status == _PASSED
-
-        return is_passed
+    def is_passed(self, event: Any) -> bool:
+        status: int = self._query(ctypes.c_void_p(event.cuda_event))
+        if status not in (_PASSED, _NOT_READY):
+            raise OSError(f"{self._name} returns {status}")
+        return status == _PASSED
 
 
 def _loaded(name: str) -> str:

@@ -1,8 +1,8 @@
 """Pairs of events around what may hold a stream, read back when the device has passed them.
 
-Events come from a pool. They are queried only at step ends, and never waited for; a pair that is
-not passed after `MOST_STEP_ENDS` is given up and counted. A pair is read back with the end of its
-step, so that one state of the clock places both.
+Events come from a pool. They are queried only at step ends, by the watchdog also while nothing goes
+on, and never waited for; a pair that is not passed after `MOST_STEP_ENDS` is given up and counted.
+A pair is read back with the end of its step, so that one state of the clock places both.
 """
 
 from __future__ import annotations
@@ -155,18 +155,30 @@ class Stalls:
             self.give_back(*held.marks)
         self.give_back(anchor, *(mark for _, mark in steps[:-1]))
 
-    def unpassed(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
-        """Return the collectives that the device has not come through, in the order of issue.
+    def forget(self) -> None:
+        """Drop all that is not passed yet: steps are counted anew."""
+        for queue in self._held.values():
+            while queue:
+                self.give_back(*queue.popleft().marks)
+        while self._steps:
+            self.give_back(self._steps.popleft()[1])
+        self._passed_step, self._last_step = -1, None
 
-        For a thread beside the one that trains, while that does not go on.
+    def unpassed(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
+        """Return the collectives in which streams are, and those behind them.
+
+        A stream that computes, or waits for one that does, is in none. For a thread beside the one
+        that trains, while that does not go on.
         """
         found: list[Collective] = []
         for queue in list(self._held.values()):
-            held = list(queue)
-            first = next((n for n, one in enumerate(held) if not is_passed(one.end.event)), None)
-            if first is not None:
-                found += [one.record for one in held[first:] if one.record is not None]
-        return sorted(found, key=lambda record: record.id)
+            held = queue.copy()
+            while held and is_passed(held[0].end.event):
+                held.popleft()
+            current = [one for one in held if one.end is held[0].end]
+            if any(one.record is not None and is_passed(one.start.event) for one in current):
+                found += [one.record for one in held if one.record is not None]
+        return found
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
         while self._steps and self._steps[0][1].event.query():

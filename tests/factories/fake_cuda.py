@@ -148,6 +148,9 @@ class FakeCuda:
         assert not self.host.capturing
         _record(event, stream)
 
+    def find_driver(self) -> None:
+        pass
+
     def asks_apart(self) -> Callable[[Any], bool]:
         return lambda event: event.at <= self.host.now
 

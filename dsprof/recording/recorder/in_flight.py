@@ -56,6 +56,9 @@ class DeviceWatch(Protocol):
         For the watchdog's thread, while the one that trains does not go on.
         """
 
+    def end_trace(self) -> None:
+        """Hand over what the device has passed by now, and forget the rest, for a new trace."""
+
     def open(self) -> Any:
         """C++ is about to wait on the current stream; returns what `close` wants."""
 
@@ -129,6 +132,8 @@ class InFlight:
 
     def begin_again(self) -> list[Collective]:
         """Forget all for a new trace; returns what was not handed over by now."""
+        if self.device is not None:
+            self.device.end_trace()
         with self._tables:
             left = self.unfinished()
             for table in (

@@ -37,6 +37,10 @@ _NODE_S, _NODES_S, _CONCLUSION_S = 5.0, 8.0, 16.0
 """How long answers of this node, of other nodes, and a conclusion are awaited, at most."""
 
 
+MOST_SHOWN = 200
+"""So many calls in which a device is, or that come after, are shown: the live state has 256."""
+
+
 @dataclass(frozen=True, slots=True)
 class Looks:
     """Processes of this node, as the kernel showed them at some time."""
@@ -228,6 +232,7 @@ class Inquiries:
 
 _SAID = {
     "active": "is busy outside collectives",
+    "joining": "is in a collective that may still complete",
     "debugged": "is in a debugger",
     "saving": "saves a checkpoint",
     "idle": "does nothing outside collectives",
@@ -260,7 +265,7 @@ def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:
         (call.issue_ns - dump.noticed_ns, call, dump.state.groups.get(call.group))
         for rank, dump in found.items()
         if judgement.obstacles.get(rank) == "joined" and dump.state is not None
-        for call in dump.state.in_flight[:1]
+        for call in dump.state.in_flight[: len(dump.state.in_flight) < MOST_SHOWN]
     ]
     if not calls:
         return ""

@@ -18,10 +18,14 @@ Condition = Literal[
 `locked`: a C call holds the interpreter lock; `storeless`: it waits for a store that is gone.
 """
 
-Obstacle = Literal[Condition, "joined", "deadlock", "unreachable"]
-"""The end of a chain of waits; `joined`: every rank is in the call, and it does not complete."""
+Obstacle = Literal[Condition, "joining", "joined", "deadlock", "unreachable"]
+"""The end of a chain of waits.
 
-_PASSES: frozenset[Obstacle] = frozenset(("active", "debugged", "saving"))
+`joined`: every rank is in the call, and it does not complete; `joining`: a rank, or its device, may
+just have come to it.
+"""
+
+_PASSES: frozenset[Obstacle] = frozenset(("active", "joining", "debugged", "saving"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,15 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where one rank is; `entered` has the number of the last call of each key."""
+    """Where one rank is.
+
+    `entered` has the number of the last call of each key, `reached` that of the last one to which
+    a device, if collectives run on one, has come for certain.
+    """
 
     waits: tuple[Wait, ...] = ()
     entered: Mapping[Hashable, int] = field(default_factory=dict)
+    reached: Mapping[Hashable, int] = field(default_factory=dict)
     condition: Condition = "idle"
     at_store_ns: int = 0  # for how long it has waited for all others at the store
 
@@ -124,7 +133,7 @@ class _Waits:
             return None
         # All have joined: as long as one of them has just come, it goes on.
         youngest_ns = min(map(self._youngest_ns, overdue))
-        return "active" if youngest_ns < self._threshold_ns // 2 else "joined"
+        return "joining" if youngest_ns < self._threshold_ns // 2 else "joined"
 
     def _awaited(self, standing: Standing) -> set[int]:
         if _is_at_store(standing, self._threshold_ns):
@@ -152,6 +161,12 @@ class _Waits:
         return found
 
     def _age_ns(self, rank: int, wait: Wait) -> int:
-        """Return for how long a rank has been in a call; one that has left it, forever."""
-        ages_ns = (one.age_ns for one in self._standings[rank].waits if one.key == wait.key)
+        """Return for how long a rank has been in a call; one that has left it, forever.
+
+        A device that may not have come to it yet has been in it for no time at all.
+        """
+        standing = self._standings[rank]
+        if standing.reached.get(wait.key, 0) < wait.seq:
+            return 0
+        ages_ns = (one.age_ns for one in standing.waits if one.key == wait.key)
         return max(ages_ns, default=wait.age_ns)

@@ -10,7 +10,7 @@ from dsprof.environment.processes import GONE
 from dsprof.recording.watchdog.judgement import Condition, Standing, Wait
 from dsprof.recording.watchdog.look import is_debugged, is_saving
 from dsprof.trace.dumps.hang_dump import FILE_WAITS, HangDump, store_call
-from dsprof.trace.dumps.state_file import StateCall
+from dsprof.trace.dumps.state_file import UNFOLLOWED, StateCall
 
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 
@@ -24,18 +24,23 @@ def standings_of(
 
 def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     entered: dict[Hashable, int] = defaultdict(int)
+    reached: dict[Hashable, int] = defaultdict(int)
     waits: list[Wait] = []
+    is_on_host = dump.header.device == "cpu"
     state = dump.state
     if state is None:
         return Standing(condition=condition_of(dump, earlier), at_store_ns=_at_store_ns(dump))
     for number, seq in state.passed.items():
         if number in state.groups:
-            entered[state.groups[number].key] = seq
+            of_group = state.groups[number].key
+            entered[of_group], reached[of_group] = seq, seq * is_on_host
     for call in state.calls:
         if (group := state.groups.get(call.group)) is None:
             continue
         key, awaited = _key(rank, call, group.key), (rank, call.peer)
         entered[key] = max(entered[key], call.seq)
+        if is_on_host or call.done_ns != UNFOLLOWED:
+            reached[key] = max(reached[key], call.seq)
         if call.is_in_flight:
             members = awaited if call.is_pair else tuple(group.ranks)
             other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
@@ -44,6 +49,7 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     return Standing(
         waits=tuple(waits),
         entered=dict(entered),
+        reached=dict(reached),
         condition=condition_of(dump, earlier),
         at_store_ns=_at_store_ns(dump),
     )

@@ -19,11 +19,12 @@ from typing import Any
 from dsprof.config import Config
 from dsprof.errors import TraceError
 from dsprof.findings.wording import duration
+from dsprof.recording.recorder.in_flight import DeviceWatch
 from dsprof.recording.recorder.live_state import keep_state
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.evidence import Evidence
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
-from dsprof.recording.watchdog.inquiry import Inquiries, Looks
+from dsprof.recording.watchdog.inquiry import MOST_SHOWN, Inquiries, Looks
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.dumps.hang_dump import store_call
@@ -48,9 +49,6 @@ _SELDOM = 5
 """So many ticks apart a rank to which nothing happened looks for questions in the folder."""
 
 _MOST_CALLS = 1000
-
-_MOST_SHOWN = 200
-"""So many calls that a device has not come through are shown: the live state has room for 256."""
 
 
 class Watchdog:
@@ -78,7 +76,7 @@ class Watchdog:
         self._ticks = 0
         self._looks: list[Looks] = []  # two at most, each some time after the other
         self._begun: Hashable = None  # the mark when the inquiry began
-        self._can_ask = True  # the driver
+        self._can_ask = True  # the driver; False also while it does not answer
         self._unpassed: list[Collective] = []  # on the device
         self._unpassed_ns = 0  # since when the oldest of them is
         self._shown: list[Collective] = []  # those that the live state shows in flight
@@ -124,7 +122,11 @@ class Watchdog:
             self._forget()
         else:
             self._look(look_ns)
-        self._ask_device(now_ns, is_quiet=quiet_ns >= threshold_ns // 2)
+        self._unpassed, before = [], self._unpassed
+        if quiet_ns >= threshold_ns // 2:
+            self._unpassed = self._ask_device()
+        if self._unpassed[:1] != before[:1]:
+            self._unpassed_ns = now_ns
         in_flight = in_flight or self._held_up(now_ns, threshold_ns)
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
@@ -141,37 +143,49 @@ class Watchdog:
         """Begin anew: something has gone on."""
         if self._looks:
             self._looks.clear()
-            self._show([])
+            self._show(self._device_waits())
             self._inquiries.forget()
             self._patience, self._is_judged = 1, False
 
-    def _ask_device(self, now_ns: int, *, is_quiet: bool) -> None:
-        """Note what the device has not come through, and since when it has come no further."""
-        device, before = self._recorder.in_flight.device, self._unpassed[:1]
-        self._unpassed = []
-        if device is None or not is_quiet or not self._can_ask:
-            return
+    def _ask_device(self) -> list[Collective]:
+        """Return what the device has not come through; [] if that is unknown."""
+        device = self._recorder.in_flight.device
+        if device is None or not self._can_ask:
+            return []
+        self._can_ask = False  # until it has answered: it may wait for a lock of its own
+        return within(partial(self._answer_of, device)) or []
+
+    def _answer_of(self, device: DeviceWatch) -> list[Collective]:
         try:
-            self._unpassed = device.unpassed()
+            found = device.unpassed()
+        except OSError as error:
+            self._recorder.outbox.define(Note(f"the device of this rank cannot be asked: {error}"))
+            return []
         except Exception as error:  # noqa: BLE001 - as if there were none
-            self._can_ask = False
             self._recorder.fail("watchdog", error)
-        if self._unpassed[:1] != before:
-            self._unpassed_ns = now_ns
+            return []
+        self._can_ask = True
+        return found
 
     def _held_up(self, now_ns: int, threshold_ns: int) -> list[Collective]:
         """Return what the device has to come through, if it has come no further for long."""
         return self._unpassed if now_ns - self._unpassed_ns >= threshold_ns // 2 else []
 
-    def _show(self, unpassed: list[Collective]) -> None:
+    def _device_waits(self) -> list[Collective]:
+        return list(self._recorder.in_flight.device_waits.values())
+
+    def _show(self, calls: list[Collective]) -> None:
         """Let the live state show these calls in flight, and no others of the device."""
-        waits = {record.id for record in list(self._recorder.in_flight.device_waits.values())}
-        for record in self._shown:
-            if record.id not in waits:
+        numbers, waits = {record.id for record in calls}, self._device_waits()
+        for record in (*self._shown, *waits):
+            if record.id not in numbers:
                 self._live.done(record.id, UNFOLLOWED)
-        for record in unpassed:
+        for record in calls:
             self._live.done(record.id, 0)
-        self._shown = unpassed
+        for record in waits:
+            if record.waited_ns:  # it has ended meanwhile
+                self._live.done(record.id, UNFOLLOWED)
+        self._shown = calls
 
     def _look(self, look_ns: int) -> None:
         """Keep a look at the processes of this node that is old enough to compare with."""
@@ -204,7 +218,7 @@ class Watchdog:
         tables = self._recorder.in_flight
         yield from list(tables.blocking.values())
         yield from list(tables.enqueued.values())[:_MOST_CALLS]
-        yield from list(tables.device_waits.values())
+        yield from self._device_waits()
         for _, record in list(tables.works.values())[:_MOST_CALLS]:
             if not record.done_ns:
                 yield record
@@ -220,12 +234,15 @@ class Watchdog:
     def _inquire(self, reason: str, quiet_ns: int, threshold_ns: int, *, asks: bool) -> None:
         # What goes on in a rank that was asked is part of the answer.
         self._begun = self._mark([*self._in_flight()]) if asks else None
-        self._show(self._held_up(clock(), threshold_ns)[-_MOST_SHOWN:])
+        held_up = self._held_up(clock(), threshold_ns)
+        self._show(held_up[-MOST_SHOWN:])
         if not self._looks:
             self._look(0)
             self._pause(_LOOK_S[0])
         found = self._inquiries.inquire(reason, quiet_ns, threshold_ns, self._looks[0], asks=asks)
-        if found is not None and not self._goes_on():
+        if found is None or self._goes_on():
+            return
+        if not held_up or self._ask_device()[:1] == held_up[:1]:
             self._follow(found)
 
     def _goes_on(self) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from dsprof.hooks.device import clock, stalls
 from dsprof.hooks.device.streams import Streams
-from dsprof.trace.schema import DeviceStep, Note, Stall
+from dsprof.trace.schema import Collective, DeviceStep, Note, Stall
+from dsprof.trace.scope import Scope
 from tests.factories.fake_cuda import MS, Event, Stream
 from tests.handed_over import handed_over
 from tests.hooks.machine import Machine, machines
@@ -437,7 +438,7 @@ def test_a_wait_that_raises_has_failed(machine: Machine) -> None:
 
     def fails() -> None:
         assert [record.id for record in in_flight.device_waits.values()] == [number]
-        assert number in [record.id for record in in_flight.unfinished()]
+        assert [(r.id, r.waits) for r in in_flight.unfinished()] == [(number, 0)]
         raise RuntimeError("aborted")
 
     with pytest.raises(RuntimeError, match="aborted"):
@@ -488,21 +489,87 @@ def test_the_end_reads_back_what_is_passed_and_hands_over_what_flies(machine: Ma
     del work
 
 
-def test_what_the_device_has_not_come_through_is_known_while_the_host_waits(machine) -> None:
+def unpassed(machine: Machine) -> list[int]:
+    return [record.id for record in machine.hook.unpassed()]
+
+
+def test_collectives_in_which_a_device_is_are_known_while_the_host_waits(machine) -> None:
     machine.warm()
-    over = machine.nccl.all_reduce(5)
+    machine.nccl.all_reduce(5)
     machine.drain()
-    machine.compute.run(10**6)  # a kernel that spins
-    one, work = machine.nccl.issue(5, is_async=True)
+    machine.compute.run(100)
+    one, work = machine.nccl.issue(10**6, is_async=True)  # a rank does not come
     machine.nccl.wait(work)
     with machine.host.stream(machine.side):
-        two = machine.nccl.all_reduce(5)  # on an idle stream
-    three = machine.nccl.all_reduce(5)
+        machine.nccl.all_reduce(5)  # on an idle stream
+    behind = machine.nccl.all_reduce(5)
     machine.host.spend(50)
-    assert [r.id for r in machine.hook.unpassed()] == [one, three]
+    assert unpassed(machine) == []  # it computes
+    machine.host.spend(100)
+    assert unpassed(machine) == [one, behind]
     machine.drain()
-    assert machine.hook.unpassed() == []
-    assert over < one < two < three
+    assert unpassed(machine) == []
+
+
+def test_a_stream_that_waits_for_one_that_computes_is_in_no_collective(machine) -> None:
+    machine.warm()
+    with machine.host.stream(machine.side):
+        machine.nccl.all_reduce(5)
+        machine.side.run(10**6)
+    machine.compute.wait_stream(machine.side)
+    machine.nccl.all_reduce(5)
+    machine.host.spend(50)
+    assert unpassed(machine) == []
+
+
+def test_a_wait_of_the_host_counts_once_the_device_has_come_to_it(machine: Machine) -> None:
+    machine.warm()
+    machine.compute.run(100)
+    number, work = machine.nccl.issue(5, is_async=True)
+
+    def blocks() -> None:
+        assert unpassed(machine) == []
+        machine.host.spend(150)
+        assert unpassed(machine) == [number]
+
+    machine.recorder.in_flight.device.wait(work, blocks)
+    assert machine.collectives()[-1].waits == 1
+
+
+def test_a_new_trace_has_its_own_steps_and_stalls(machine: Machine) -> None:
+    machine.warm()
+    for step in range(1, 6):
+        machine.nccl.all_reduce(5)
+        machine.drain()
+        machine.nccl.step(step)
+    old = machine.nccl.all_reduce(5)
+    machine.drain()
+    late = machine.nccl.all_reduce(5)  # not over when the trace ends
+    machine.recorder.in_flight.device.end_trace()
+    found = machine.stalls()
+    assert found[-1].collective == old
+    assert late not in [stall.collective for stall in found]
+    machine.drain()
+    for step in range(3):
+        machine.recorder.progress.scope = Scope(step, 0, "")
+        before = len(handed_over(machine.recorder))
+        number = machine.nccl.all_reduce(5)
+        machine.drain()
+        machine.nccl.step(step)
+        records = handed_over(machine.recorder)[before:]
+        assert [r.collective for r in records if isinstance(r, Stall)] == [number]
+        assert [r.step for r in records if isinstance(r, DeviceStep)] == [step] * (step > 0)
+
+
+def test_a_wait_that_outlasts_its_trace_is_handed_over_once(machine: Machine) -> None:
+    machine.warm()
+    number, work = machine.nccl.issue(5, is_async=True)
+    left: list[Collective] = []
+    machine.recorder.in_flight.device.wait(
+        work, lambda: left.extend(machine.recorder.begin_again())
+    )
+    assert [record.id for record in left] == [number]
+    assert machine.collectives() == []
 
 
 def test_an_event_that_is_gone_is_forgotten_and_taken_for_no_other(machine) -> None:

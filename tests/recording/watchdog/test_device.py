@@ -83,6 +83,19 @@ def test_the_rank_that_a_device_waits_for_is_named() -> None:
     assert "all_reduce 10 of" in verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("of_the_other", "obstacle"),
+    [([0], "joined"), ([UNFOLLOWED, 0], "joined"), ([UNFOLLOWED], "joining")],
+)
+def test_a_call_is_joined_once_every_device_has_come_to_it(of_the_other, obstacle) -> None:
+    """The other rank has issued 10, and its device may compute what comes before it."""
+    calls = [call(10 + n, done_ns) for n, done_ns in enumerate(of_the_other)]
+    found = {0: dump(0, [call(10, 0)]), 1: dump(1, calls)}
+    judgement = judge(standings_of(found), 30 * SECOND)
+    assert judgement.obstacles[0] == obstacle
+    assert judgement.is_stuck == (obstacle == "joined")
+
+
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     for module in (live_state, state_file):

@@ -9,7 +9,7 @@ LIMIT_NS = 60
 
 def waiting(*, seq=4, key="world", ranks=4, age_ns=100, **fields):
     wait = Wait(key, tuple(range(ranks)), seq, age_ns)
-    return Standing(waits=(wait,), entered={key: seq}, **fields)
+    return Standing(waits=(wait,), **{"entered": {key: seq}, "reached": {key: seq}} | fields)
 
 
 def run(other, ranks=4):
