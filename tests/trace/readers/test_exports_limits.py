@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dsprof.trace.readers.chakra.execution_nodes import Node, NodeCalls
 from dsprof.trace.run import find_run
 from tests.factories import exports as make
 from tests.fuzzing.formats import FORMATS, export, read
+from tests.speed import at_most
 
 NSYS, EXECUTION = FORMATS["nsys"](), FORMATS["execution"]()
 
@@ -46,9 +46,8 @@ def test_many_collectives_are_read_in_chunks(path: Path) -> None:
     """Rows that are made one by one take 100 us and 5 kB each, and the file is read three times."""
     span = make.node("gloo:all_reduce", [], []) | {"id": 1, "ctrl_deps": 1}  # its own parent
     path.write_bytes(make.execution_trace([make.groups(2), *[span] * 30_000]))
-    begun = time.process_time()
-    (trace,) = read(EXECUTION, path) or []
-    assert time.process_time() - begun < 4
+    with at_most(40):
+        (trace,) = read(EXECUTION, path) or []
     assert len(trace.collectives) == 30_000
 
 
@@ -94,9 +93,8 @@ def test_views_and_generated_columns_are_never_run(path: Path) -> None:
     generated = f"CREATE TABLE {name} (start, deviceId, end AS (start + 1))"
     trigger = "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END"
     filled = f"INSERT INTO {name} (start, deviceId) VALUES (1, 0)"
-    begun = time.process_time()
-    (trace,) = hostile(path, view, generated, trigger, filled) or []
-    assert time.process_time() - begun < 5  # the view has no end
+    with at_most(50):  # the view has no end
+        (trace,) = hostile(path, view, generated, trigger, filled) or []
     assert trace.device is not None
     assert len(trace.device) == 121
 
@@ -124,9 +122,8 @@ def test_a_long_name_in_many_rows_takes_no_memory(path: Path) -> None:
 @pytest.mark.timed
 def test_a_long_name_in_many_rows_takes_bounded_time(path: Path) -> None:
     named_often(path, "step 1" + "x" * 900_000, 50_000)
-    begun = time.process_time()
-    traces = read(NSYS, path) or []
-    assert time.process_time() - begun < 10  # it is opened three times
+    with at_most(100):  # it is opened three times
+        traces = read(NSYS, path) or []
     assert all(trace.trailer is None for trace in traces)
 
 
@@ -176,9 +173,8 @@ def page_of(child: int, children: int, size: int) -> bytes:
 def test_a_tree_of_pages_that_grows_without_end(path: Path) -> None:
     """Interior pages that name their children a hundred times make rows that no disk holds."""
     path.write_bytes(bomb())
-    begun = time.process_time()
-    read(NSYS, path)
-    assert time.process_time() - begun < 60
+    with at_most(600):
+        read(NSYS, path)
 
 
 def test_a_bomb_is_refused(path: Path) -> None:

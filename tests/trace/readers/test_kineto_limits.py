@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import zipfile
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.run import find_run, read_rank
 from dsprof.trace.schema import Header
 from tests.fuzzing.formats import FORMATS, read, zipped
+from tests.speed import at_most
 
 PROFILE = FORMATS["kineto"]()
 ZIPPED = FORMATS["zip"]().whole
@@ -56,9 +56,8 @@ ZIPPED = zipped({"rank0.json": WHOLE})
 def test_a_zip_of_many_files_reads_its_directory_once(path: Path, nothing: bytes) -> None:
     files = {f"{i}.json": nothing for i in range(1_500)}
     path.write_bytes(zipped(files | {"rank0.json": WHOLE}))
-    begun = time.process_time()
-    assert read_rank(*one(path)).rank == 0
-    assert time.process_time() - begun < 3
+    with at_most(30):
+        assert read_rank(*one(path)).rank == 0
 
 
 def one(path: Path) -> tuple[Path, Header]:
