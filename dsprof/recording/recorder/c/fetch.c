@@ -18,12 +18,15 @@ enum held {
 };
 enum own { WHAT, WAIT_NS, IS_AGAIN };      /* of the span */
 enum what { A_PREFETCH, A_FETCH, A_RELEASE };
-enum kind { FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8 };
+enum kind {
+    FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8,
+    OTHER = 16, /* nothing is to be done for it */
+};
 
 static Fetching *state_of(const Wrapper *self) { return (Fetching *)self->held[STATE]; }
 
-/* Return the kind of an event; 0: not one that C takes, -1: error. Most names are those that the
-   wrapper has seen: constants of DeepSpeed, each one object. */
+/* Return the kind of an event; -1: error. Most names are those that the wrapper has seen: constants
+   of DeepSpeed, each one object. */
 static int kind_named(Wrapper *self, PyObject *name)
 {
     int at = 0;
@@ -31,9 +34,9 @@ static int kind_named(Wrapper *self, PyObject *name)
         if (self->seen.fetch.names[at] == name)
             return self->seen.fetch.kinds[at];
     PyObject *known = PyDict_GetItemWithError(self->held[KINDS], name);
-    if (known == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    int kind = (int)PyLong_AsLong(known);
+    if (known == NULL && PyErr_Occurred())
+        return -1;
+    int kind = known == NULL ? OTHER : (int)PyLong_AsLong(known);
     if (at < MOST_EVENTS && kind > 0) {
         self->seen.fetch.names[at] = held(name);
         self->seen.fetch.kinds[at] = (char)kind;
@@ -41,7 +44,7 @@ static int kind_named(Wrapper *self, PyObject *name)
     return kind;
 }
 
-/* As `kind_named`, of the event that a call names. */
+/* As `kind_named`, of the event that a call names; 0: Python has to see the call. */
 static int kind_of(Wrapper *self, const Given *given, Py_ssize_t count)
 {
     if (!is_live(self) || !is_plain(given) || given->count != count || state_of(self)->is_watched)
@@ -210,7 +213,7 @@ PyObject *call_fetch_start(Wrapper *self, const Given *given)
         return pass_on(self->python, given);
     if ((kind & KIND_MASK) == WAIT)
         state_of(self)->wait_ns = now_ns();
-    else if (begin(self, kind) < 0 && give_up(self) < 0)
+    else if (kind != OTHER && begin(self, kind) < 0 && give_up(self) < 0)
         return NULL;
     return pass_on(self->original, given);
 }
@@ -220,6 +223,8 @@ PyObject *call_fetch_stop(Wrapper *self, const Given *given)
 {
     int64_t share = 1, elements = 0;
     int kind = kind_of(self, given, 3), failed = kind < 0;
+    if (kind == OTHER)
+        return pass_on(self->original, given);
     if (kind > 0 && (elements = PyLong_AsLongLong(given->args[2])) == -1)
         failed = PyErr_Occurred() != NULL;
     if (!failed && elements && (kind & KIND_MASK) == WAIT)
