@@ -275,7 +275,7 @@ def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:
 
 
 def in_words(obstacles: Mapping[int, Obstacle], oldest_joined: str = "") -> str:
-    """Say which ranks stand in the way, and how."""
+    """Say what keeps ranks from going on, kind by kind."""
     parts = []
     for kind in sorted(set(obstacles.values())):
         ranks = sorted(rank for rank, one in obstacles.items() if one == kind)
