@@ -31,6 +31,9 @@ _UNCLEAR = (
     "The cause is uncertain: the snapshot was taken after the failed request, or the request fits "
     "only together with memory that was free on the device."
 )
+_LIMITED_TOO = (
+    "Or a limit of the process refused the request: the device had more free memory than it needed."
+)
 _USE_LESS = (
     "Shard, offload or recompute more, or use smaller micro-batches; the memory section shows what "
     "held most at the peak."
@@ -194,7 +197,8 @@ def _words(status: Status, action: str, one: MemorySnapshot) -> dict[str, Any]:
     is_unclear = one.oom_bytes and not one.is_clear
     if status is Status.FAIL:
         severity = Severity.HIGH if one.oom_bytes else Severity.MEDIUM
-        cause = f"{_CAUSE} {_UNCLEAR}" if is_unclear else _CAUSE
+        doubt = f" {_LIMITED_TOO if one.was_limited else _UNCLEAR}" if is_unclear else ""
+        cause = f"{_CAUSE}{doubt}"
         return {"severity": severity, "cause": cause, "action": action}
     if is_unclear:
         return {"title": "The device ran out of memory", "cause": _UNCLEAR, "action": _USE_LESS}

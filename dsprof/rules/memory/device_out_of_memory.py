@@ -117,10 +117,12 @@ class DeviceOutOfMemory:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
-        ended = run[Run].out_of_memory_ranks
-        # A log says more, but not always of which rank.
-        if ended and not any(log.out_of_memory for log in logs.ranks.values()):
-            yield self._ended(run, ended, thresholds)
+        told = {rank for rank, log in logs.ranks.items() if log.out_of_memory}
+        untold = [rank for rank in run[Run].out_of_memory_ranks if rank not in told]
+        # Lines without a rank count for the lowest one: they may be of another.
+        is_of_any = bool(told) and len(logs.ranks) == 1
+        if untold and not is_of_any:
+            yield self._ended(run, untold, thresholds)
         elif not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
@@ -141,8 +143,10 @@ class DeviceOutOfMemory:
             *([self._fragmented(fragmented, settings)] if fragmented else []),
             *([self._needy(needy)] if needy else []),
         ]
-        for finding in found:
-            yield msgspec.structs.replace(finding, ranks=tuple(sorted({*finding.ranks, *ended})))
+        if len(found) == 1 and is_of_any:
+            ranks = tuple(sorted({*found[0].ranks, *untold}))
+            found = [msgspec.structs.replace(found[0], ranks=ranks)]
+        yield from found
 
     def _ended(self, run: RunSummary, ranks: list[int], thresholds: Thresholds) -> Finding:
         """Judge ranks by their traces, which do not say what was asked for."""

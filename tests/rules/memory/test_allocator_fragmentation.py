@@ -144,6 +144,7 @@ def test_a_limit_is_blamed_with_much_stuck_too_unless_that_would_have_sufficed(
     assert limited.title == "A process reached its device memory limit"
     both = snapshot(tmp_path, make.segment(3000, -2000), oom=1500, free=4000)
     assert (both.status, both.confidence) == (Status.FAIL, "low")
+    assert "Or a limit of the process" in both.cause
 
 
 def test_a_snapshot_taken_after_memory_was_freed_proves_no_lack(tmp_path):

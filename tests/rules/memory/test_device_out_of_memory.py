@@ -216,3 +216,15 @@ def test_memory_of_others_is_not_that_of_torch(kind: str) -> None:
     trace = on_device({DEVICE_TOTAL: 80 * GIB, RESERVED: 8 * GIB}, trailer=trailer)
     [finding] = judge(summary(trace), [RULE])
     assert finding.status is Status.NOT_APPLICABLE
+
+
+def test_a_log_of_each_rank_leaves_the_others_to_their_traces() -> None:
+    """The first rank caught its error, and went on."""
+    caught = "[rank0]: " + make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
+    trace = ended(72, stuck=48, rank=3)
+    trace.log = make.read(["[rank3]: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"])[0].log
+    findings = judge(summary(*make.read([caught]), trace), [RULE])
+    assert sorted((finding.ranks, finding.confidence) for finding in findings) == [
+        ((0,), "high"),
+        ((3,), "low"),
+    ]
