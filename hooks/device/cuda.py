@@ -19,7 +19,7 @@ import torch
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, Stream, TorchCuda, key_of
-from dsprof.hooks.device.stalls import Held, Stalls
+from dsprof.hooks.device.stalls import Held, Stalls, has_come
 from dsprof.hooks.device.stream_waits import TARGETS, StreamWaits
 from dsprof.hooks.device.streams import Streams
 from dsprof.recording.recorder.in_flight import FOREIGN_AFTER_NS
@@ -65,7 +65,8 @@ class CudaHook(Hook):
         self.stalls = Stalls(self.device, recorder)
         self._stream_waits = StreamWaits(self, self.device, self.stalls, self.streams)
         self._begun: dict[int, Mark] = {}  # thread -> the mark before its next collective
-        self._wait_starts: dict[int, Mark] = {}  # record -> the mark before its wait
+        # record -> the marks before its wait, and where it was issued
+        self._wait_marks: dict[int, tuple[Mark, Mark | None]] = {}
         self._handing: dict[int, Flight] = {}  # thread -> the flight whose Work it holds
         self._flights: dict[int, Flight] = {}  # id of a Work, which is alive
         # record -> its issue mark, while only C++ holds its Work
@@ -230,7 +231,7 @@ class CudaHook(Hook):
         # Some backends block the host here: gloo, NCCL with TORCH_NCCL_BLOCKING_WAIT.
         waits, live, thread = self._in_flight.device_waits, self._in_flight.state, get_ident()
         if start is not None:
-            self._wait_starts[record.id] = start
+            self._wait_marks[record.id] = start, flight.issue
         waits[thread] = record
         live.done(record.id, 0)
         record.wait_ns = clock()
@@ -245,7 +246,7 @@ class CudaHook(Hook):
             live.done(record.id, UNFOLLOWED if is_done else -record.waited_ns)
             if not is_done:
                 record.pending_ns = record.wait_ns
-            self._wait_starts.pop(record.id, None)
+            self._wait_marks.pop(record.id, None)
             is_of_trace = waits.pop(thread, None) is record  # else a new one has begun
             if is_of_trace:
                 self.recorder.outbox.add(record)
@@ -266,7 +267,7 @@ class CudaHook(Hook):
         self.stalls.put(held)
 
     def unpassed(self) -> list[Collective]:
-        """Return the collectives in which streams of the device are, and those behind them.
+        """Return the collectives in which streams of the device are, in the order of issue.
 
         For the watchdog.
 
@@ -274,10 +275,16 @@ class CudaHook(Hook):
             OSError: the device has failed, or its driver cannot be asked.
         """
         is_passed = self.device.asks_apart()
-        waits = list(self._in_flight.device_waits.values())
-        starts = [(record, self._wait_starts.get(record.id)) for record in waits]
-        come = [record for record, mark in starts if mark is not None and is_passed(mark.event)]
-        return sorted([*self.stalls.unpassed(is_passed), *come], key=lambda record: record.id)
+        found = self.stalls.unpassed(is_passed)
+        for record in list(self._in_flight.device_waits.values()):
+            marks = self._wait_marks.get(record.id)
+            if marks is not None and has_come(record, *marks, is_passed):
+                found.append(record)
+        # A backend's own stream is behind those issued before, also where they wait for compute.
+        flights = [(one.record.id, one.issue) for one in list(self._flights.values())]
+        behind = [number for number, mark in flights if mark and not is_passed(mark.event)]
+        found = [record for record in found if record.id <= min(behind, default=record.id)]
+        return sorted(found, key=lambda record: record.id)
 
     def open(self) -> Mark | None:
         """C++ is about to wait on the current stream: mark it, if it can be for one of ours."""

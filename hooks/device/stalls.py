@@ -165,7 +165,7 @@ class Stalls:
         self._passed_step, self._last_step = -1, None
 
     def unpassed(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
-        """Return the collectives in which streams are, and those behind them.
+        """Return the collectives in which streams are.
 
         A stream that computes, or waits for one that does, is in none. For a thread beside the one
         that trains, while that does not go on.
@@ -175,9 +175,12 @@ class Stalls:
             held = queue.copy()
             while held and is_passed(held[0].end.event):
                 held.popleft()
-            current = [one for one in held if one.end is held[0].end]
-            if any(one.record is not None and is_passed(one.start.event) for one in current):
-                found += [one.record for one in held if one.record is not None]
+            current = (one for one in held if one.end is held[0].end)  # several end in one wait
+            found += [
+                one.record
+                for one in current
+                if one.record is not None and has_come(one.record, one.start, one.issue, is_passed)
+            ]
         return found
 
     def _passed_steps(self) -> Iterator[tuple[int, Mark]]:
@@ -260,3 +263,14 @@ class Stalls:
             if held.issue is not None and held.issue.key[0] == held.start.key[0]:
                 stall.issued_ns = stall.end_ns - elapsed_ns(held.issue, held.end)
         return stall
+
+
+def has_come(
+    record: Collective, start: Mark, issue: Mark | None, is_passed: Callable[[Event], bool]
+) -> bool:
+    """Say whether a device has come to a collective, on the stream that issued it and on `start`'s.
+
+    `issue` None: it was not marked where it was issued.
+    """
+    is_issued = is_passed(issue.event) if issue is not None else start.key[1] == record.stream
+    return is_issued and is_passed(start.event)

@@ -33,12 +33,8 @@ _AWAKE_NS = 2 * SECOND_NS
 _RECENT_NS = 2 * SECOND_NS
 """Ranks that suspect a hang at the same time tell where they are before they are asked."""
 
-_NODE_S, _NODES_S, _CONCLUSION_S = 5.0, 8.0, 16.0
+_NODE_S, _NODES_S, _CONCLUSION_S = 5.0, 15.0, 24.0
 """How long answers of this node, of other nodes, and a conclusion are awaited, at most."""
-
-
-MOST_SHOWN = 200
-"""So many calls in which a device is, or that come after, are shown: the live state has 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +261,7 @@ def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:
         (call.issue_ns - dump.noticed_ns, call, dump.state.groups.get(call.group))
         for rank, dump in found.items()
         if judgement.obstacles.get(rank) == "joined" and dump.state is not None
-        for call in dump.state.in_flight[: len(dump.state.in_flight) < MOST_SHOWN]
+        for call in dump.state.in_flight[:1]
     ]
     if not calls:
         return ""

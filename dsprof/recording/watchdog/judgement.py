@@ -30,9 +30,13 @@ _PASSES: frozenset[Obstacle] = frozenset(("active", "joining", "debugged", "savi
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A call in flight: the n-th of a group, or of sends and receives between two ranks."""
+    """A call in flight: the n-th of a group, or of sends and receives between two ranks.
+
+    `key` numbers the calls that are awaited, `own` those of this rank: a send awaits a receive.
+    """
 
     key: Hashable
+    own: Hashable
     members: tuple[int, ...]
     seq: int
     age_ns: int
@@ -150,7 +154,12 @@ class _Waits:
 
     def _has_entered(self, rank: int, wait: Wait) -> bool:
         standing = self._standings.get(rank)
-        return standing is not None and standing.entered.get(wait.key, 0) >= wait.seq
+        if standing is None:
+            return False
+        # A device does not come to what a process that is no more, or stopped, has issued.
+        has_ended = standing.condition in ("gone", "stopped")
+        come = standing.reached if has_ended else standing.entered
+        return come.get(wait.key, 0) >= wait.seq
 
     def _youngest_ns(self, wait: Wait) -> int:
         """Return for how long the rank that came last has been in a call."""
@@ -168,5 +177,5 @@ class _Waits:
         standing = self._standings[rank]
         if standing.reached.get(wait.key, 0) < wait.seq:
             return 0
-        ages_ns = (one.age_ns for one in standing.waits if one.key == wait.key)
+        ages_ns = (one.age_ns for one in standing.waits if one.own == wait.key)
         return max(ages_ns, default=wait.age_ns)

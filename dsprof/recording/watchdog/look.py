@@ -88,7 +88,7 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
         state=GONE if stat[0] in "ZX" else stat[0],
         waits_in=_read(own / "wchan").strip("0 \n"),
         tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
-        cpu_ns=_ticks(own / "task" / str(pid)) * _TICK_NS + _cpu_of_children(pid, root),
+        cpu_ns=_cpu_of_training(own, pid) + _cpu_of_children(pid, root),
         io_bytes=sum(_fields(_read(own / "io")).values()),
         thread_io_bytes=_moved_bytes(own / "task" / str(pid) / "io"),
         oom_score=_number(own / "oom_score"),
@@ -112,6 +112,19 @@ def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
         return True
     computed_ns, moved_bytes = after.cpu_ns - before.cpu_ns, after.io_bytes - before.io_bytes
     return computed_ns > apart_ns // 20 or moved_bytes > _NOTICEABLE_BYTES
+
+
+def _cpu_of_training(own: Path, pid: int) -> int:
+    """Return what the first thread has computed, and those in which autograd runs backward.
+
+    Not the whole process: a backend's thread that waits may spin.
+    """
+    tasks = [own / "task" / str(pid), *filter(_is_of_autograd, listed(own / "task"))]
+    return sum(map(_ticks, tasks)) * _TICK_NS
+
+
+def _is_of_autograd(task: Path) -> bool:
+    return _read(task / "comm").startswith("pt_autograd")
 
 
 def _cpu_of_children(pid: int, root: Path) -> int:

@@ -45,7 +45,8 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
             members = awaited if call.is_pair else tuple(group.ranks)
             other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
             age_ns = dump.noticed_ns - call.issue_ns
-            waits.append(Wait(other, members[1:] if call.is_pair else members, call.seq, age_ns))
+            members = members[1:] if call.is_pair else members
+            waits.append(Wait(other, key, members, call.seq, age_ns))
     return Standing(
         waits=tuple(waits),
         entered=dict(entered),

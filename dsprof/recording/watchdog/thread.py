@@ -24,7 +24,7 @@ from dsprof.recording.recorder.live_state import keep_state
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.evidence import Evidence
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
-from dsprof.recording.watchdog.inquiry import MOST_SHOWN, Inquiries, Looks
+from dsprof.recording.watchdog.inquiry import Inquiries, Looks
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.dumps.hang_dump import store_call
@@ -46,7 +46,7 @@ _EAGER = 60
 """In so many ticks of silence every second one looks for questions at the store, then fewer do."""
 
 _SELDOM = 5
-"""So many ticks apart a rank to which nothing happened looks for questions in the folder."""
+"""So many ticks apart a rank looks for questions in the folder."""
 
 _MOST_CALLS = 1000
 
@@ -77,8 +77,7 @@ class Watchdog:
         self._looks: list[Looks] = []  # two at most, each some time after the other
         self._begun: Hashable = None  # the mark when the inquiry began
         self._can_ask = True  # the driver; False also while it does not answer
-        self._unpassed: list[Collective] = []  # on the device
-        self._unpassed_ns = 0  # since when the oldest of them is
+        self._held_since: dict[int, tuple[Collective, int]] = {}  # calls that the device is in
         self._shown: list[Collective] = []  # those that the live state shows in flight
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsprof-watchdog", daemon=True)
@@ -122,11 +121,7 @@ class Watchdog:
             self._forget()
         else:
             self._look(look_ns)
-        self._unpassed, before = [], self._unpassed
-        if quiet_ns >= threshold_ns // 2:
-            self._unpassed = self._ask_device()
-        if self._unpassed[:1] != before[:1]:
-            self._unpassed_ns = now_ns
+        self._note_held(now_ns, is_quiet=quiet_ns >= threshold_ns // 2)
         in_flight = in_flight or self._held_up(now_ns, threshold_ns)
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
@@ -147,8 +142,13 @@ class Watchdog:
             self._inquiries.forget()
             self._patience, self._is_judged = 1, False
 
+    def _note_held(self, now_ns: int, *, is_quiet: bool) -> None:
+        """Note in which calls the device is, and since when that was seen."""
+        found, before = self._ask_device() if is_quiet else [], self._held_since
+        self._held_since = {one.id: before.get(one.id, (one, now_ns)) for one in found}
+
     def _ask_device(self) -> list[Collective]:
-        """Return what the device has not come through; [] if that is unknown."""
+        """Return in which calls the device is; [] if that is unknown."""
         device = self._recorder.in_flight.device
         if device is None or not self._can_ask:
             return []
@@ -168,8 +168,9 @@ class Watchdog:
         return found
 
     def _held_up(self, now_ns: int, threshold_ns: int) -> list[Collective]:
-        """Return what the device has to come through, if it has come no further for long."""
-        return self._unpassed if now_ns - self._unpassed_ns >= threshold_ns // 2 else []
+        """Return the calls in which the device has been seen for long."""
+        found = self._held_since.values()
+        return [one for one, since_ns in found if now_ns - since_ns >= threshold_ns // 2]
 
     def _device_waits(self) -> list[Collective]:
         return list(self._recorder.in_flight.device_waits.values())
@@ -211,8 +212,10 @@ class Watchdog:
             return self._exchange.is_asked("in_folder" if is_due else "here")
         ticks = round(late_ns / SECOND_NS / self._tick_s)
         is_due = ticks % 2 == 0 if ticks < _EAGER else ticks & (ticks - 1) == 0
-        is_due = is_due and self._inquiries.leads()
-        return self._exchange.is_asked("anywhere" if is_due else "here")
+        is_seldom = self._ticks % _SELDOM == 0
+        if not ((is_due or is_seldom) and self._inquiries.leads()):
+            return self._exchange.is_asked("here")
+        return self._exchange.is_asked("anywhere" if is_due else "in_folder")
 
     def _in_flight(self) -> Iterator[Collective]:
         tables = self._recorder.in_flight
@@ -235,14 +238,14 @@ class Watchdog:
         # What goes on in a rank that was asked is part of the answer.
         self._begun = self._mark([*self._in_flight()]) if asks else None
         held_up = self._held_up(clock(), threshold_ns)
-        self._show(held_up[-MOST_SHOWN:])
+        self._show(held_up)
         if not self._looks:
             self._look(0)
             self._pause(_LOOK_S[0])
         found = self._inquiries.inquire(reason, quiet_ns, threshold_ns, self._looks[0], asks=asks)
         if found is None or self._goes_on():
             return
-        if not held_up or self._ask_device()[:1] == held_up[:1]:
+        if not held_up or {one.id for one in held_up} <= {one.id for one in self._ask_device()}:
             self._follow(found)
 
     def _goes_on(self) -> bool:

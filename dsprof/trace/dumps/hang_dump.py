@@ -49,7 +49,7 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
     waits_in: str = ""  # function of the kernel (wchan)
     tracer: int = 0  # pid of a debugger
-    cpu_ns: int = 0  # of its first thread, and of its children
+    cpu_ns: int = 0  # of its first thread, those of autograd, and its children
     io_bytes: int = 0  # read and written, by any call
     thread_io_bytes: int = 0  # the same of its first thread
     oom_score: int | None = None

@@ -502,11 +502,11 @@ def test_collectives_in_which_a_device_is_are_known_while_the_host_waits(machine
     machine.nccl.wait(work)
     with machine.host.stream(machine.side):
         machine.nccl.all_reduce(5)  # on an idle stream
-    behind = machine.nccl.all_reduce(5)
+    machine.nccl.all_reduce(5)  # behind it
     machine.host.spend(50)
     assert unpassed(machine) == []  # it computes
     machine.host.spend(100)
-    assert unpassed(machine) == [one, behind]
+    assert unpassed(machine) == [one]
     machine.drain()
     assert unpassed(machine) == []
 
@@ -520,6 +520,32 @@ def test_a_stream_that_waits_for_one_that_computes_is_in_no_collective(machine) 
     machine.nccl.all_reduce(5)
     machine.host.spend(50)
     assert unpassed(machine) == []
+
+
+def test_a_collective_whose_issuing_stream_computes_has_not_begun(machine) -> None:
+    machine.warm()
+    with machine.host.stream(machine.side):
+        machine.side.run(100)
+        first, work = machine.nccl.issue(10**6, is_async=True)
+    machine.nccl.wait(work)  # on a stream that is idle
+    machine.host.spend(50)
+    assert unpassed(machine) == []
+    machine.host.spend(100)
+    assert unpassed(machine) == [first]
+
+
+def test_a_collective_behind_one_that_waits_for_compute_has_not_begun(machine) -> None:
+    machine.warm()
+    with machine.host.stream(machine.side):
+        machine.side.run(100)
+        _, earlier = machine.nccl.issue(5, is_async=True)
+    number, work = machine.nccl.issue(10**6, is_async=True)
+    machine.nccl.wait(work)
+    machine.host.spend(50)
+    assert unpassed(machine) == []
+    machine.host.spend(100)
+    assert unpassed(machine) == [number]
+    del earlier
 
 
 def test_a_wait_of_the_host_counts_once_the_device_has_come_to_it(machine: Machine) -> None:

@@ -8,7 +8,7 @@ LIMIT_NS = 60
 
 
 def waiting(*, seq=4, key="world", ranks=4, age_ns=100, **fields):
-    wait = Wait(key, tuple(range(ranks)), seq, age_ns)
+    wait = Wait(key, key, tuple(range(ranks)), seq, age_ns)
     return Standing(waits=(wait,), **{"entered": {key: seq}, "reached": {key: seq}} | fields)
 
 
@@ -71,9 +71,32 @@ def test_a_call_that_the_last_one_has_just_joined_goes_on():
     assert not judge(run(waiting(age_ns=5)), LIMIT_NS).is_stuck
 
 
+@pytest.mark.parametrize("condition", ["gone", "stopped"])
+def test_a_call_that_a_rank_issued_before_its_end_is_not_reached_by_its_device(condition):
+    ended = Standing(entered={"world": 4}, reached={"world": 3}, condition=condition)
+    assert judge(run(ended), LIMIT_NS).obstacles == {1: condition}
+    reached = Standing(entered={"world": 4}, reached={"world": 4}, condition="idle")
+    assert {*judge(run(reached), LIMIT_NS).obstacles.values()} == {"joined"}
+
+
+def test_a_send_that_the_receiver_has_just_joined_goes_on():
+    def of_pair(own, other, peer, age_ns):
+        wait = Wait(other, own, (peer,), 1, age_ns)
+        return Standing(waits=(wait,), entered={own: 1}, reached={own: 1})
+
+    def judged(age_ns):
+        receiver = of_pair("recv", "send", 0, age_ns)
+        return judge({0: of_pair("send", "recv", 1, 90), 1: receiver}, LIMIT_NS).obstacles
+
+    assert judged(0) == {0: "joining"}
+    assert judged(90) == {0: "joined", 1: "joined"}
+
+
 def test_who_waits_elsewhere_for_a_rank_that_computes_is_slow():
     elsewhere = Standing(
-        waits=(Wait("pair", (1, 3), 2, 90),), entered={"world": 3, "pair": 2}, condition="idle"
+        waits=(Wait("pair", "pair", (1, 3), 2, 90),),
+        entered={"world": 3, "pair": 2},
+        condition="idle",
     )
     standings = run(elsewhere) | {3: Standing(entered={"world": 3}, condition="active")}
 
@@ -85,7 +108,7 @@ def test_who_waits_elsewhere_for_a_rank_that_computes_is_slow():
 
 def test_ranks_that_wait_for_each_other_are_deadlocked():
     def waits_in(here, there):
-        return Standing(waits=(Wait(here, (0, 1), 1, 90),), entered={here: 1, there: 0})
+        return Standing(waits=(Wait(here, here, (0, 1), 1, 90),), entered={here: 1, there: 0})
 
     found = judge({0: waits_in("a", "b"), 1: waits_in("b", "a")}, LIMIT_NS)
 
