@@ -2,7 +2,7 @@
 
 It takes no lock and asks no Work: the writer's thread has just asked those. As long as something
 goes on, a look is a few dozen microseconds. Only once it is quiet, the driver of a device is asked
-what that has not come through: the host does not wait for each collective there.
+in which collectives that is: the host does not wait for each of them.
 """
 
 from __future__ import annotations
