@@ -266,8 +266,8 @@ class CudaHook(Hook):
         held = Held("wait", record.id, record.step, start, end, issue=issue, record=record)
         self.stalls.put(held)
 
-    def unpassed(self) -> list[Collective]:
-        """Return the collectives in which streams of the device are, in the order of issue.
+    def entered(self) -> list[Collective]:
+        """Return the collectives that streams have entered and not left, in the order of issue.
 
         For the watchdog.
 
@@ -275,7 +275,7 @@ class CudaHook(Hook):
             OSError: the device has failed, or its driver cannot be asked.
         """
         is_passed = self.device.asks_apart()
-        found = self.stalls.unpassed(is_passed)
+        found = self.stalls.entered(is_passed)
         for record in list(self._in_flight.device_waits.values()):
             marks = self._wait_marks.get(record.id)
             if marks is not None and has_come(record, *marks, is_passed):

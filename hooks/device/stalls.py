@@ -164,8 +164,8 @@ class Stalls:
             self.give_back(self._steps.popleft()[1])
         self._passed_step, self._last_step = -1, None
 
-    def unpassed(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
-        """Return the collectives in which streams are.
+    def entered(self, is_passed: Callable[[Event], bool]) -> list[Collective]:
+        """Return the collectives that streams have entered and not left.
 
         A stream that computes, or waits for one that does, is in none. For a thread beside the one
         that trains, while that does not go on.

@@ -50,8 +50,8 @@ class DeviceWatch(Protocol):
     def join(self, coalesced: int, work: Any) -> None:
         """`work` is that of the batch of this number; None: the current stream has run it."""
 
-    def unpassed(self) -> list[Collective]:
-        """Return what the device was given and has not come through, in the order of issue.
+    def entered(self) -> list[Collective]:
+        """Return the collectives that the device has entered and not left, in the order of issue.
 
         For the watchdog's thread, while the one that trains does not go on.
         """

@@ -157,7 +157,7 @@ class Watchdog:
 
     def _answer_of(self, device: DeviceWatch) -> list[Collective]:
         try:
-            found = device.unpassed()
+            found = device.entered()
         except OSError as error:
             self._recorder.outbox.define(Note(f"the device of this rank cannot be asked: {error}"))
             return []

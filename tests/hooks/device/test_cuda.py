@@ -489,8 +489,8 @@ def test_the_end_reads_back_what_is_passed_and_hands_over_what_flies(machine: Ma
     del work
 
 
-def unpassed(machine: Machine) -> list[int]:
-    return [record.id for record in machine.hook.unpassed()]
+def entered(machine: Machine) -> list[int]:
+    return [record.id for record in machine.hook.entered()]
 
 
 def test_collectives_in_which_a_device_is_are_known_while_the_host_waits(machine) -> None:
@@ -504,11 +504,11 @@ def test_collectives_in_which_a_device_is_are_known_while_the_host_waits(machine
         machine.nccl.all_reduce(5)  # on an idle stream
     machine.nccl.all_reduce(5)  # behind it
     machine.host.spend(50)
-    assert unpassed(machine) == []  # it computes
+    assert entered(machine) == []  # it computes
     machine.host.spend(100)
-    assert unpassed(machine) == [one]
+    assert entered(machine) == [one]
     machine.drain()
-    assert unpassed(machine) == []
+    assert entered(machine) == []
 
 
 def test_a_stream_that_waits_for_one_that_computes_is_in_no_collective(machine) -> None:
@@ -519,7 +519,7 @@ def test_a_stream_that_waits_for_one_that_computes_is_in_no_collective(machine) 
     machine.compute.wait_stream(machine.side)
     machine.nccl.all_reduce(5)
     machine.host.spend(50)
-    assert unpassed(machine) == []
+    assert entered(machine) == []
 
 
 def test_a_collective_whose_issuing_stream_computes_has_not_begun(machine) -> None:
@@ -529,9 +529,9 @@ def test_a_collective_whose_issuing_stream_computes_has_not_begun(machine) -> No
         first, work = machine.nccl.issue(10**6, is_async=True)
     machine.nccl.wait(work)  # on a stream that is idle
     machine.host.spend(50)
-    assert unpassed(machine) == []
+    assert entered(machine) == []
     machine.host.spend(100)
-    assert unpassed(machine) == [first]
+    assert entered(machine) == [first]
 
 
 def test_a_collective_behind_one_that_waits_for_compute_has_not_begun(machine) -> None:
@@ -542,9 +542,9 @@ def test_a_collective_behind_one_that_waits_for_compute_has_not_begun(machine) -
     number, work = machine.nccl.issue(10**6, is_async=True)
     machine.nccl.wait(work)
     machine.host.spend(50)
-    assert unpassed(machine) == []
+    assert entered(machine) == []
     machine.host.spend(100)
-    assert unpassed(machine) == [number]
+    assert entered(machine) == [number]
     del earlier
 
 
@@ -554,9 +554,9 @@ def test_a_wait_of_the_host_counts_once_the_device_has_come_to_it(machine: Machi
     number, work = machine.nccl.issue(5, is_async=True)
 
     def blocks() -> None:
-        assert unpassed(machine) == []
+        assert entered(machine) == []
         machine.host.spend(150)
-        assert unpassed(machine) == [number]
+        assert entered(machine) == [number]
 
     machine.recorder.in_flight.device.wait(work, blocks)
     assert machine.collectives()[-1].waits == 1

@@ -108,8 +108,8 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
 
 def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Recorder) -> None:
     record = Collective(1, 1, 1, 4, 1, clock(), "all_reduce", step=3)
-    unpassed = [record]
-    recorder.in_flight.device = SimpleNamespace(unpassed=lambda: list(unpassed))  # type: ignore[assignment]
+    entered = [record]
+    recorder.in_flight.device = SimpleNamespace(entered=lambda: list(entered))  # type: ignore[assignment]
     who = header(world_size=1, device="cuda", pid=os.getpid(), started_monotonic_ns=clock())
     live = recorder.in_flight.state
     assert live.open(who, lambda definition: definition) == ""
@@ -126,7 +126,7 @@ def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Rec
         assert text.startswith(f"{stuck}all_reduce 1 of world, issued ")
         assert live.path is not None
         assert [one.id for one in read_state(live.path).in_flight] == [1]
-        unpassed.clear()
+        entered.clear()
         recorder.progress.steps += 1
         while read_state(live.path).in_flight:
             pass
