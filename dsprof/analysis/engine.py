@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from signal import SIG_IGN, SIGINT, signal
+from threading import Thread
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -149,8 +150,7 @@ def _processes(count: int) -> Iterator[Executor]:
 
     others = active_children()
     with _safe_path():
-        # An interrupt from the keyboard goes to all processes: this one ends the others.
-        pool = ProcessPoolExecutor(count, get_context("spawn"), signal, (SIGINT, SIG_IGN))
+        pool = ProcessPoolExecutor(count, get_context("spawn"), _leave_ending_to_parent)
     try:
         yield pool
     except BaseException:
@@ -160,6 +160,22 @@ def _processes(count: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _leave_ending_to_parent() -> None:
+    # An interrupt from the keyboard goes to all processes.
+    signal(SIGINT, SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End when a signal has ended the parent: its pool would be waited for forever."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager

@@ -48,6 +48,7 @@ class RankClock:
 A = TypeVar("A", bound="Aggregate")
 R = TypeVar("R")
 S = TypeVar("S")
+C = TypeVar("C", bound=Any)
 T = TypeVar("T", bound="Sums")
 
 
@@ -91,6 +92,14 @@ def summed(pairs: Iterable[tuple[R, S]], to: Mapping[R, S] = MappingProxyType({}
 def add_rows(one: Mapping[R, S], other: Mapping[R, S]) -> dict[R, S]:
     """Join rows of sums, adding up those of the same kind."""
     return summed(other.items(), one)
+
+
+def greatest(one: Mapping[R, C], other: Mapping[R, C]) -> dict[R, C]:
+    """Join what ranks say of the same things, where one may know more: the greater value stays."""
+    rows = dict(one)
+    for key, value in other.items():
+        rows[key] = max(rows[key], value) if key in rows else value
+    return rows
 
 
 def _joined(one: Any, other: Any) -> Any:
@@ -148,7 +157,7 @@ class RunSummary:
 
     def merge(self, other: RunSummary) -> RunSummary:
         """Join two summaries that hold the same kinds of aggregates."""
-        failures = self.failures | other.failures
+        failures = greatest(self.failures, other.failures)
         parts = (
             _guarded(kind, partial(_merged, part, other[kind]), failures)
             for kind, part in self._parts.items()

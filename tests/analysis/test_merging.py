@@ -97,7 +97,21 @@ def called_from_everywhere(rank: int):
     )
 
 
+def of_groups_that_some_know_better(rank: int):
+    """A rank of four, of which each knows another role or label of a group; rank 2 is late."""
+    late = 8 if rank == 2 else 0
+    calls = [sync("all_reduce", 40 * n + 1 + late, 10 - late, step=n, seq=n) for n in range(60)]
+    role = ("", "pipeline", "data", "data")[rank]
+    groups = {
+        1: group(4, key="w", ranks=[0, 1, 2, 3], label="world"),
+        2: group(4, id=2, key="p", ranks=[0, 1], label=f"group {rank}", name="2", role=role),
+    }
+    steps = [step(n, 40 * n, 40 * n + 39) for n in range(60)]
+    return rank_trace(rank, 4, comm=calls, steps=steps, groups=groups)
+
+
 RUNS = {
+    "groups that some know better": lambda: map(of_groups_that_some_know_better, range(4)),
     "calls from everywhere": lambda: map(called_from_everywhere, range(4)),
     "ZeRO": lambda: map(zero, range(3)),
     "several engines": lambda: map(two_engines, range(2)),

@@ -23,7 +23,7 @@ from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, greatest
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Group
@@ -67,7 +67,7 @@ class Arrivals(Aggregate):
 
     def merge(self, other: Arrivals) -> Arrivals:
         """Put the ranks side by side."""
-        return Arrivals(self.ranks | other.ranks, self.groups | other.groups)
+        return Arrivals(self.ranks | other.ranks, greatest(self.groups, other.groups))
 
     @cached_property
     def matched(self) -> list[Matched]:
@@ -151,7 +151,7 @@ def _digest(key: str) -> int:
 
 
 def _facts(group: Group) -> GroupFacts:
-    return GroupFacts(group.label, group.size, group.role)
+    return GroupFacts(group.role, group.label, group.size)
 
 
 def _before_forward(trace: RankTrace) -> int | None:

@@ -17,7 +17,7 @@ from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.remembered import remembered
 from dsprof.analysis.rank.sampling import share_of
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, greatest
 from dsprof.environment.processes import GONE
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
@@ -125,7 +125,7 @@ class Ending:
         return self.trailer is not None and bool(self.trailer.lost)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class GroupNames:
     """A process group as all its ranks know it."""
 
@@ -163,7 +163,8 @@ class Endings(Aggregate):
 
     def merge(self, other: Endings) -> Endings:
         """Put the ranks side by side; a group is kept once."""
-        return Endings(PerRank[Ending]() | self.ranks | other.ranks, self.groups | other.groups)
+        groups = greatest(self.groups, other.groups)
+        return Endings(PerRank[Ending]() | self.ranks | other.ranks, groups)
 
 
 def first_failed(failed: Mapping[int, Ending]) -> dict[int, Ending]:

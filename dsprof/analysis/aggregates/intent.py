@@ -84,7 +84,7 @@ class Account:
             add_rows(self.demands, other.demands),
             add_rows(self.sent, other.sent),
             self.progress + other.progress,
-            self.obstacle or other.obstacle,
+            max(self.obstacle, other.obstacle),
             self.trains or other.trains,
         )
 

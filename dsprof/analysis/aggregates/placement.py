@@ -12,14 +12,14 @@ import numpy as np
 from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows, greatest
 from dsprof.trace.rank_trace import RankTrace
 
 
 class Place(NamedTuple):
     """A process group."""
 
-    role: str
+    role: str  # first: who knows it tells more
     label: str
     ranks: tuple[int, ...]
 
@@ -64,10 +64,7 @@ class Placement(Aggregate):
 
     def merge(self, other: Placement) -> Placement:
         """Add up rows of the same group and kind; a rank may know no role of a group."""
-        groups = dict(self.groups)
-        for key, place in other.groups.items():
-            if key not in groups or not groups[key].role:
-                groups[key] = place
+        groups = greatest(self.groups, other.groups)
         return Placement(groups, add_rows(self.rows, other.rows))
 
 

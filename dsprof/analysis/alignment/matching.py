@@ -40,13 +40,13 @@ _TWINS = {"blocked_from": "arrive", "blocked_until": "done"}
 """Columns that are equal where all calls are synchronous."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class GroupFacts:
     """A process group, without the list of its ranks: there may be thousands."""
 
+    role: str  # first: who knows it tells more
     label: str
     size: int  # 0: not known
-    role: str
 
 
 @dataclass(frozen=True, slots=True)
