@@ -27,6 +27,7 @@ from dsprof.files.inputs import is_local, open_input, real_name, status_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
 from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rolling.parts import is_rolling, possible_parts
 
 COLUMNS, EPOCH = ".columns", ".epoch"
 """How the names of entries end: columns of a trace, and what an earlier epoch came to."""
@@ -66,10 +67,16 @@ _Records: Any = msgspec.defstruct("_Records", [(name, _HINTS[name]) for name in 
 _DTYPES = {np.dtype(one).str: np.dtype(one) for one in (*_NARROW, np.int64, np.bool_)}
 
 
-def load(path: Path) -> RankTrace | None:
-    """Return what was read of a trace before; None if it was not, or is another file now."""
+def place_of(path: Path) -> Path | None:
+    """Return the entry of a trace as its files are now; None where there can be none."""
+    with suppress(OSError, ValueError):
+        return _place(path)
+    return None
+
+
+def load(path: Path, place: Path | None) -> RankTrace | None:
+    """Return what was read of a trace before; None if nothing is at its place."""
     with suppress(OSError, ValueError, IndexError, RecursionError, msgspec.MsgspecError):
-        place = _place(path)
         if place is None or why_untrusted(place):
             return None
         with open_input(place) as file:
@@ -79,13 +86,17 @@ def load(path: Path) -> RankTrace | None:
     return None
 
 
-def store(trace: RankTrace, path: Path) -> None:
-    """Keep what was read of a trace, if it is whole, large, and there is room for it."""
-    if trace.trailer is None or trace.nbytes < SMALLEST_BYTES:
+def store(trace: RankTrace, path: Path, place: Path | None) -> None:
+    """Keep what was read of a trace, if it is whole, large, and there is room for it.
+
+    `place` is what `place_of` said before it was read: a file that changed meanwhile is not kept.
+    """
+    if place is None or trace.trailer is None or trace.nbytes < SMALLEST_BYTES:
         return
-    with suppress(OSError, TypeError, OverflowError):  # it is read again then
-        place = _place(path)
-        if place is None:
+    if is_rolling(trace.header) and not is_local(path):  # to ask for each part takes as long
+        return
+    with suppress(OSError, ValueError, TypeError, OverflowError):  # it is read again then
+        if place != _place(path):
             return
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not why_untrusted(place.parent) and _has_room(place.parent, trace):
@@ -116,7 +127,18 @@ def _place(path: Path) -> Path | None:
     facts = f"{__version__}\n{real_name(path)}\n{status.nbytes}\n{status.version}\n".encode(
         errors="surrogateescape"
     )
+    if is_local(path):
+        facts += b"".join(map(_state_of, possible_parts(path)))
     return root / f"{blake2b(facts + ends, digest_size=20).hexdigest()}{COLUMNS}"
+
+
+def _state_of(part: Path) -> bytes:
+    """Return what changes when a part of a rolling recording does, or comes."""
+    try:
+        status = part.stat()
+    except FileNotFoundError:
+        return b"-\n"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode()
 
 
 def _ends(file: BufferedReader, nbytes: int) -> bytes:

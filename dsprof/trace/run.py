@@ -366,12 +366,15 @@ def _read(path: Path, steps: range | None = None) -> Iterable[RankTrace]:
 
 def _native(path: Path, steps: range | None) -> RankTrace:
     """Read a native trace, or what was kept of it when it was read before."""
-    trace = column_cache.load(path)
+    place = column_cache.place_of(path)
+    trace = column_cache.load(path, place)
+    if trace is not None and steps is not None and (trace.broken_lines or trace.unknown_records):
+        trace = None  # which may be of other steps
     if trace is None:
         trace = read_trace(path, steps)
         if steps is None:
             _redact(trace)
-            column_cache.store(trace, path)
+            column_cache.store(trace, path, place)
     return trace
 
 

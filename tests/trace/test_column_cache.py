@@ -9,12 +9,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.scale_runs import Size, sums, write_sums
 from dsprof.environment import EnvSnapshot
 from dsprof.trace import column_cache, run
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.parts import TAILS, part_of
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Note, Site
+from dsprof.trace.selection import Selection
 from tests.factories.trace import header, heartbeat, span
 from tests.factories.trace_files import encode, run_events
 
@@ -70,6 +73,47 @@ def test_a_file_that_changed_is_read_again(path):
     read(path)
     path.write_bytes(encode(run_events(header(0, 1), steps=9)))
     assert len(read(path).steps) == 9
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(path, monkeypatch):
+    decode = run.read_trace
+
+    def read_and_replace(*arguments):
+        trace = decode(*arguments)
+        path.with_suffix(".new").write_bytes(encode(run_events(header(0, 1), steps=9)))
+        path.with_suffix(".new").replace(path)
+        return trace
+
+    monkeypatch.setattr(run, "read_trace", read_and_replace)
+    assert len(read(path).steps) == 30
+    monkeypatch.setattr(run, "read_trace", decode)
+    assert len(read(path).steps) == 9
+
+
+@pytest.mark.parametrize("begun", [b"", None], ids=["no part", "half a part"])
+def test_a_rolling_recording_whose_parts_come_later_is_read_again(tmp_path, begun):
+    """It is being copied: the book is there first."""
+    size = Size(1, 40, 2)
+    parts = sums(size, is_slow=False)
+    tail = parts[TAILS[0]]
+    half = tail[: tail.rfind(b"\n", 0, len(tail) // 2) + 1]
+    write_sums(tmp_path, size, 0, {TAILS[0]: half} if begun is None else {})
+    book = tmp_path / "trace.rank00000.json"
+    first = read(book)
+    for ending, data in parts.items():
+        part_of(book, ending).write_bytes(data)
+    assert len(read(book).rollups) > len(first.rollups)
+
+
+def test_some_steps_are_read_alike_whether_all_were_read_before(path, cache):
+    """A damaged line of another step is not in what is read of a few."""
+    path.write_bytes(path.read_bytes().replace(b'"step":2,', b'#"step":2,', 1))
+    some = Selection(steps=range(20, 25))
+    [before] = read_run(find_run([path], some))
+    assert read(path).broken_lines
+    assert list(cache.iterdir())
+    [after] = read_run(find_run([path], some))
+    assert before.broken_lines == after.broken_lines
 
 
 def test_a_run_that_has_not_ended_is_not_kept(path, cache):
@@ -161,7 +205,7 @@ def test_what_others_can_write_is_not_trusted(path, cache, monkeypatch, what):
     read(path)
     [kept] = cache.iterdir()
     (cache if what == "folder" else kept).chmod(0o777)
-    assert column_cache.load(path) is None
+    assert column_cache.load(path, column_cache.place_of(path)) is None
 
 
 def test_another_trace_under_the_same_name_is_not_taken(path, cache, tmp_path):
