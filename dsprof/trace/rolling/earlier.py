@@ -14,7 +14,7 @@ import stat
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,9 @@ _LEVEL = 3
 _HEADER_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 _ENTRY_BYTES = 512  # what an archive adds to a file
+_SUMS = (b'{"cat":"rollup"', b'{"cat":"totals"')
+"""How the lines begin that hold sums."""
+
 _header = msgspec.json.Decoder(LINES["header"])
 
 
@@ -157,6 +160,9 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
     readers: dict[str, _Read] = {
         name: partial(_packed, path) for name, path in files.items() if _is_mine(path)
     }
+    for book in over:
+        if (name := part_of(book, SERIES).name) in readers and not is_closed(book):
+            readers[name] = partial(_completed_series, book)
     with _locked(part) as file, ExitStack() as opened:
         opened.callback(part.unlink, missing_ok=True)
         if archive.exists():  # what is in it was whole: a removal may have been cut short
@@ -228,10 +234,33 @@ def _packed(path: Path, most_bytes: int) -> bytes | None:
         if path.name.endswith(".gz"):
             data = file.read(max(most_bytes, 0) + 1)
         else:
-            packer = zlib.compressobj(_LEVEL, wbits=16 + zlib.MAX_WBITS)
-            blocks = iter(partial(file.read, _BLOCK_BYTES), b"")
-            data = b"".join([*map(packer.compress, blocks), packer.flush()])
+            data = _gzipped(iter(partial(file.read, _BLOCK_BYTES), b""))
     return data if len(data) <= most_bytes else None
+
+
+def _completed_series(book: Path, most_bytes: int) -> bytes | None:
+    """Return the sums over time with the newest, which a killed process has only in its tails.
+
+    These come first: the last block of the series may be cut.
+    """
+    newest = _gzipped(_newest_sums(book))
+    series = _packed(part_of(book, SERIES), most_bytes - len(newest))
+    return None if series is None else newest + series
+
+
+def _newest_sums(book: Path) -> Iterator[bytes]:
+    """Yield the whole lines of the tails that hold sums."""
+    for tail in (part_of(book, ending) for ending in TAILS):
+        if _is_mine(tail):
+            with tail.open("rb") as file:
+                for line in iter(partial(file.readline, _BLOCK_BYTES), b""):
+                    if line.startswith(_SUMS) and line.endswith(b"\n"):
+                        yield line
+
+
+def _gzipped(blocks: Iterable[bytes]) -> bytes:
+    packer = zlib.compressobj(_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    return b"".join([*map(packer.compress, blocks), packer.flush()])
 
 
 def _recordings_in(archive: Path) -> list[str]:

@@ -133,6 +133,21 @@ def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
     assert all(abs(one - 2000 * STEP_NS) < 20 * 10**9 for one in spent)
 
 
+def test_sums_of_killed_starts_stay_when_their_details_leave(tmp_path: Path) -> None:
+    with killed(tmp_path):
+        parts = [*tmp_path.iterdir()]
+        whole = read_trace(tmp_path / BOOK).rollups
+    books = [BOOK, *(BOOK.replace(".", f".{start}.", 1) for start in range(1, 4))]
+    for path in parts:
+        for start in range(1, 4):
+            shutil.copy(path, tmp_path / path.name.replace(".", f".{start}.", 1))
+    put_away(tmp_path, 0, size_of(tmp_path) * 9 // 8)
+    traces = [read_trace(tmp_path / ARCHIVE / book) for book in books]
+    assert [trace.rollups for trace in traces] == [whole] * 4
+    assert not traces[0].steps
+    assert traces[3].steps
+
+
 def test_profiles_of_earlier_starts_are_in_the_archive(tmp_path: Path) -> None:
     record(tmp_path, 0)
     profile = part_of(tmp_path / BOOK, PROFILE)
