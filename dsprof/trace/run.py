@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,20 +26,27 @@ from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
-from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state
+from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
 from dsprof.trace.host_folders import host_folders, shared_folder
-from dsprof.trace.joining import Stranger, TraceFile, choose_run, join
+from dsprof.trace.joining import Choice, Stranger, TraceFile, choose_run, join
 from dsprof.trace.life import life_of
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
-from dsprof.trace.rolling.parts import STATE, is_part, is_rolling, part_of, possible_parts
-from dsprof.trace.schema import FILE_PATTERN, Header, Note
+from dsprof.trace.rolling.parts import (
+    STATE,
+    is_part,
+    is_rolling,
+    part_of,
+    possible_parts,
+    written_at_s,
+)
+from dsprof.trace.schema import FILE_PATTERN, Header, Note, StepIndex
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
-from dsprof.trace.selection.step_cutting import cut_to_steps
+from dsprof.trace.selection.step_cutting import cut_to_steps, read_index
 from dsprof.trace.source import (
     LARGEST_WHOLE_BYTES,
     Source,
@@ -49,7 +57,7 @@ from dsprof.trace.source import (
     members,
 )
 
-_NATIVE_NAME = re.compile(r"^trace.*\.rank(\d{1,9})\.json(?:\.gz)?$")
+_NATIVE_NAME = re.compile(r"^(?P<start>trace.*)\.rank(?P<rank>\d{1,9})\.json(?:\.gz)?$")
 _PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
 
 _PAGES = (".md", ".rst")
@@ -105,20 +113,23 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
     """Find the newest run among trace files and folders of trace files, and of it one epoch.
 
     Files of other runs, copies, and files that cannot be read are in `strangers`. Of dsprof's own
-    traces those whose names tell that they are not selected are not opened.
+    traces those whose names tell that they are not selected are not opened, but for one of each
+    start: which run is the newest, and which epochs it has, does not depend on the selection.
 
     Raises:
         TraceError: a path does not exist, no selected file among them is a readable trace, or the
             run has no such epoch.
     """
     found, unopened = _trace_files([_input_path(path) for path in paths])
-    files, strangers = _read_headers(_selected(found, selection), unopened)
+    selected = _selected(found, selection)
+    of_starts = _of_each_start(found) - {*selected} if selection.ranks else set()
+    files, strangers = _read_headers([*selected, *of_starts], unopened)
     chosen = choose_run(files, selection.epoch)
     ranks = [files for files in chosen.ranks if _is_selected(files[0], selection)]
     if not ranks:
-        raise _nothing_selected(selection)
-    strangers += chosen.strangers
-    selection = _with_steps(selection, ranks[0][0])
+        raise _nothing_selected(selection, chosen)
+    strangers = [one for one in (*strangers, *chosen.strangers) if one.path not in of_starts]
+    selection = _with_steps(selection, [first for first, *_ in ranks])
     return RunFiles(
         files=tuple(files[0].path for files in ranks),
         headers=tuple(files[0].header for files in ranks),
@@ -141,21 +152,38 @@ def _newest_from(files: Iterable[TraceFile]) -> int:
     return first
 
 
-def _with_steps(selection: Selection, first: TraceFile) -> Selection:
-    """Return a selection that names steps instead of a time, as the first rank counts them.
+def _with_steps(selection: Selection, ranks: Sequence[TraceFile]) -> Selection:
+    """Return a selection that names steps instead of a time, as the rank that came furthest does.
 
     Raises:
         TraceError: no step of it ended since.
     """
     if selection.since is None:
         return selection
-    path, header = first.path, first.header
+    last = ranks[0]
+    if len(ranks) > 1:
+        indexes = answers(_index_of, [file.path for file in ranks])
+        last = max(zip(map(_end_s, ranks, indexes), ranks, strict=True), key=itemgetter(0))[1]
+    path, header = last.path, last.header
 
     def read(steps: range | None) -> RankTrace:
         return _of_rank(path, header.rank, {}, steps)
 
     begin = first_step_since(path, header.started_epoch_ns, selection.since, read)
     return replace(selection, since=None, steps=range(begin, OPEN_END))
+
+
+def _index_of(path: Path) -> StepIndex | None:
+    with suppress(TraceError), Source(path) as source:
+        return read_index(source)
+    return None
+
+
+def _end_s(file: TraceFile, index: StepIndex | None) -> tuple[bool, float]:
+    """Return when a rank ended, as its index tells, or else when it was written last."""
+    if index is not None and index.ended_ns[-1]:
+        return True, (file.header.started_epoch_ns + index.ended_ns[-1]) / 1e9
+    return False, written_at_s(file.path)
 
 
 def _epoch(files: Iterable[TraceFile], selection: Selection) -> RunFiles:
@@ -179,17 +207,34 @@ def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:
     Raises:
         TraceError: all are left out.
     """
-    ranks = {path: _NATIVE_NAME.search(path.name) for path in files}
+    names = {path: _NATIVE_NAME.search(path.name) for path in files}
     kept = [
-        path for path, name in ranks.items() if name is None or selection.holds_rank(int(name[1]))
+        path
+        for path, name in names.items()
+        if name is None or selection.holds_rank(int(name["rank"]))
     ]
     if files and not kept:
         raise _nothing_selected(selection)
     return kept
 
 
-def _nothing_selected(selection: Selection) -> TraceError:
-    return TraceError(f"no trace of {selection} was found; omit the option to read all ranks")
+def _of_each_start(files: Iterable[Path]) -> set[Path]:
+    """Return the trace of the lowest rank of each start, as far as names tell."""
+    lowest: dict[tuple[Path, str], tuple[int, Path]] = {}
+    for path in files:
+        if (name := _NATIVE_NAME.search(path.name)) is not None:
+            key, found = (path.parent, name["start"]), (int(name["rank"]), path)
+            lowest[key] = min(lowest.get(key, found), found)
+    return {path for _, path in lowest.values()}
+
+
+def _nothing_selected(selection: Selection, chosen: Choice | None = None) -> TraceError:
+    if chosen is None or len(chosen.epochs) < 2:
+        return TraceError(f"no trace of {selection} was found; omit the option to read all ranks")
+    return TraceError(
+        f"epoch {chosen.number} of {len(chosen.epochs)} has no trace of {selection}; name another "
+        "with --epoch, or omit the option to read all ranks"
+    )
 
 
 _LAST = b"\n]\n"
@@ -298,6 +343,8 @@ def read_rank(
         TraceError: a file has become unreadable since.
     """
     trace = _of_rank(path, header.rank, held or {}, steps)
+    if not trace.is_foreign and process_of(trace.header) != process_of(header):
+        raise TraceError(f"{path}: changed while it was read: it is of another process now")
     for other in beside:
         try:
             join(trace, _of_rank(other, header.rank, held or {}))

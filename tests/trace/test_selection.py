@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,23 +16,24 @@ from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
 from dsprof.trace.selection import OPEN_END, Selection, hosts_in, ranks_in, since_in, steps_in
 from dsprof.trace.selection.step_cutting import needed_lines
+from tests.factories.epochs import Start, write
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 
 STEPS = 400
 
 
-def write_long(folder: Path) -> Path:
+def write_long(folder: Path, rank: int = 0, steps: int = STEPS) -> Path:
     """A rank of many steps, whose second call site is first met in the middle."""
-    lines = [LINES["header"](header(0, 1)), LINES["group"](group(1))]
-    for number in range(STEPS):
+    lines = [LINES["header"](header(rank, rank + 1)), LINES["group"](group(1))]
+    for number in range(steps):
         if number in (0, STEPS // 2):
             lines.append(LINES["site"](Site(1 + (number > 0), "train.py", number)))
         at = 100.0 * number
         lines.append(sync("all_reduce", at, 10, step=number, seq=number, site=1 + (number >= 200)))
         lines.append(LINES["phase"](span("forward", at, at + 50, number), name="forward"))
         lines.append(LINES["step"](step(number, at, at + 90)))
-    path = folder / "trace.rank00000.json"
+    path = folder / f"trace.rank{rank:05d}.json"
     path.write_bytes(encode(lines))
     return path
 
@@ -79,6 +82,26 @@ def test_files_of_other_ranks_are_not_opened(tmp_path):
     assert [one.rank for one in run.headers] == [1, 2]
     assert not run.strangers
     assert [trace.rank for trace in read_run(run)] == [1, 2]
+
+
+def test_epochs_are_counted_alike_whichever_ranks_are_read(tmp_path):
+    """The second start has fewer ranks: what rank 3 did next was the third epoch."""
+    killed = (None, None)
+    write(tmp_path, Start(0, world_size=4), Start(100, ends=killed), Start(200, world_size=4))
+    chosen = Selection(ranks=ranks_in("3"))
+    last = find_run([tmp_path], chosen)
+    assert (last.epoch, len(last.epochs), last.headers[0].run_key) == (3, 3, "run-2")
+    assert not last.strangers
+    with pytest.raises(TraceError, match="epoch 2 of 3 has no trace of ranks 3; name another"):
+        find_run([tmp_path], replace(chosen, epoch=2))
+
+
+def test_a_rank_of_another_run_that_takes_the_place_of_one_is_not_merged(tmp_path):
+    write_run(tmp_path, 2)
+    run = find_run([tmp_path])
+    write_run(tmp_path, 2, run_key="another")
+    with pytest.raises(TraceError, match=r"rank00000.json: changed while it was read"):
+        list(read_run(run))
 
 
 def test_hosts_are_chosen_by_name(tmp_path):
@@ -143,6 +166,13 @@ def test_a_time_of_the_clock_chooses_the_steps_that_ended_since(tmp_path):
     assert since(tmp_path, "2026-11-24T12:00:05+02:00") == range(5, OPEN_END)
     with pytest.raises(TraceError, match=r"no step ended since 2026-11-24T10:01Z; omit --since"):
         since(tmp_path, "2026-11-24T10:01Z")
+
+
+@pytest.mark.parametrize("killed_steps", [0, 40])
+def test_the_end_is_that_of_the_rank_that_came_furthest(tmp_path, killed_steps):
+    os.utime(write_long(tmp_path, steps=killed_steps), (0, 0))
+    write_long(tmp_path, rank=1)
+    assert since(tmp_path, "1s") == range(STEPS - 10, OPEN_END)
 
 
 def test_steps_since_a_time_are_named_in_the_report(tmp_path):

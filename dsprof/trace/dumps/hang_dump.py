@@ -15,7 +15,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.files.inputs import is_file, open_input
 from dsprof.files.ownership import foreign_link
-from dsprof.trace.dumps.state_file import RankState
+from dsprof.trace.dumps.state_file import RankState, process_of
 from dsprof.trace.schema import Header, MemorySample
 
 LARGEST_BYTES = 4 << 20
@@ -145,10 +145,6 @@ def find_dump(header: Header, folder: Path) -> HangDump | None:
     with suppress(TraceError, OSError):
         if is_file(path) and not foreign_link(path):
             dump = read_dump(path)
-            if _process(dump.header) == _process(header):
+            if process_of(dump.header) == process_of(header):
                 return dump
     return None
-
-
-def _process(header: Header) -> tuple[str, int, int, int]:
-    return header.run_key, header.rank, header.pid, header.started_monotonic_ns

@@ -160,7 +160,7 @@ def find_state(header: Header, folder: Path) -> RankState | None:
     for path in copies:
         with suppress(TraceError, OSError):
             state = read_state(path)
-            if _identity(state.header) == _identity(header):
+            if process_of(state.header) == process_of(header):
                 return state
     return None
 
@@ -170,11 +170,12 @@ def remove_live_state(header: Header) -> None:
     name = state_of(header)
     for path in (place / name for place in memory_folders() if name):
         with suppress(TraceError, OSError):
-            if _identity(read_state(path).header) == _identity(header):
+            if process_of(read_state(path).header) == process_of(header):
                 path.unlink()
 
 
-def _identity(header: Header) -> tuple[str, int, int, int]:
+def process_of(header: Header) -> tuple[str, int, int, int]:
+    """Return what tells the recording of a process from any other."""
     return header.run_key, header.rank, header.pid, header.started_monotonic_ns
 
 
