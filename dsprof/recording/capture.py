@@ -3,6 +3,9 @@
 A request comes from the folder (`dsprof capture`) or by a signal, an alarm from the writer of a
 rank. What a rank proposes first counts, at the store of the default group or, without one, in the
 folder. Ranks of a node tell each other in its memory. No rank waits for another.
+
+A store may outlive a run, and a killed run leaves its announcement in memory. So what a rank finds
+there when it begins counts as that of an earlier run: the clocks of nodes are not compared.
 """
 
 from __future__ import annotations
@@ -87,12 +90,14 @@ class Capture:
         self._started_s = header.started_epoch_ns / 1e9
         self._key = f"dsprof/capture/{header.run_key}"
         memory = next(memory_folders(), None)
-        run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
+        # Runs that share a key, such as two of mp.spawn, have different folders.
+        run = state_name(f"{header.run_key} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
         self._near = memory / f"{run}-capture.state" if memory else None
         self._leads = header.local_rank <= 0 or self._near is None
         near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", ""))
         self._is_alone = header.world_size in (near_ranks, 1)
         self._connection: Any = None
+        self._has_looked = False  # for what other nodes agreed on
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
         self._quiet_until_ns: dict[str, int] = {}  # by the kind of the alarm
@@ -127,16 +132,39 @@ class Capture:
 
     def _run(self) -> None:
         try:
+            self._begin()
             while not self._end.wait(_TICK_S):
                 self._tick()
         except Exception as error:  # noqa: BLE001 - it may end; training goes on
             self._fail("capture", error)
 
+    def _begin(self) -> None:
+        """Pass over what an earlier run announced."""
+        if (left := self._told_here()) is not None:
+            self._known.append(left.id)
+        if self._leads and not self._is_alone:
+            self._look_far()
+
+    def _told_here(self) -> Captured | None:
+        """Return what a rank of this node has told."""
+        return None if self._near is None else decoded(notes.read(self._near, LARGEST_BYTES))
+
+    def _look_far(self) -> None:
+        """Follow what other nodes agreed on since this rank began."""
+        data = within(self._announced)
+        if data is None:
+            return
+        found, is_old = decoded(data), not self._has_looked
+        self._has_looked = True
+        if found is not None and is_old:
+            self._known.append(found.id)
+        else:
+            self._follow(found)
+
     def _tick(self) -> None:
         self._ticks += 1
         self._look_at_pace()
-        if self._near is not None:
-            self._follow(decoded(notes.read(self._near, LARGEST_BYTES)))
+        self._follow(self._told_here())
         if alarm := self._writer.alarms.last:
             self._writer.alarms.last = None
             self._alarm(alarm)
@@ -149,7 +177,7 @@ class Capture:
         if request is not None and request.asked_s >= self._started_s:
             self._propose(self._ahead(request.id, request.steps, "dsprof capture"))
         if not self._is_alone and self._ticks % _FAR_TICKS == 0:
-            self._follow(decoded(within(self._announced) or b""))
+            self._look_far()
 
     def _look_at_pace(self) -> None:
         """Count the steps since the last look."""
@@ -161,7 +189,7 @@ class Capture:
         is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
         if is_ours or clock() < self._quiet_until_ns.get(alarm.kind, 0):
             return
-        name = f"{alarm.kind}-{self._rank}-{alarm.step}"
+        name = f"{alarm.kind}-{secrets.token_hex(8)}"  # an earlier run may have named this step
         cause = f"step {alarm.step:,} of rank {self._rank}: {alarm.cause}"
         if alarm.is_over:  # all ranks still hold it: there is no step to agree on
             steps = (max(alarm.step - _AROUND, 0), _AROUND * 3)
@@ -244,7 +272,7 @@ class Capture:
             return data
         last = bytes(store.compare_set(self._key, "", data.decode()))
         told = decoded(last)
-        if told is None or told.id in self._known:
+        if told is None or told.id in self._known or not self._has_looked:
             return bytes(store.compare_set(self._key, last.decode(), data.decode()))
         return last
 

@@ -27,21 +27,30 @@ AT = (100, 103, 103, 103)
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[list[tuple[Capture, RollingWriter]]]:
-    memory = tmp_path / "memory"
-    memory.mkdir()
-    with patch("dsprof.recording.capture.memory_folders", lambda: iter([memory])):
-        yield [_rank(tmp_path, rank) for rank in (0, 1)]
+def ranks(tmp_path: Path) -> list[tuple[Capture, RollingWriter]]:
+    """The two ranks of a node."""
+    return [_rank(tmp_path, rank) for rank in (0, 1)]
 
 
-def _rank(folder: Path, rank: int) -> tuple[Capture, RollingWriter]:
-    header = Header(1, "run", rank, 2, "host", 1, 0, 0, local_rank=rank)
+def _rank(folder: Path, rank: int, node: int = 0) -> tuple[Capture, RollingWriter]:
+    memory = folder.parent / f"{folder.name}-memory{node}"
+    return _begun(folder, rank, memory)
+
+
+def _begun(folder: Path, rank: int, memory: Path) -> tuple[Capture, RollingWriter]:
+    """Begin a rank on the node that has this memory."""
+    for path in (folder, memory):
+        path.mkdir(exist_ok=True)
+    header = Header(1, "run", rank, 4, "host", 1, 0, 0, local_rank=rank % 2)
     writer = FastMotion(folder, 10**6, rank).writer
 
     def fail(_: str, error: BaseException) -> None:
         raise error
 
-    return Capture(header, folder, writer, lambda: AT[rank], fail), writer
+    with patch("dsprof.recording.capture.memory_folders", lambda: iter([memory])):
+        capture = Capture(header, folder, writer, lambda: AT[rank], fail)
+    capture._begin()
+    return capture, writer
 
 
 @pytest.fixture
@@ -138,10 +147,7 @@ def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]
 def test_nodes_learn_of_an_alarm_from_the_store(
     tmp_path: Path, store: TCPStore, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
-    far = [_rank(tmp_path, 2), _rank(tmp_path, 3)]
-    for number, (capture, _) in enumerate([*ranks, *far]):
-        capture._near = tmp_path / f"node{number}.state"
-        capture._leads, capture._is_alone = True, False
+    far = [_rank(tmp_path, rank, node=1) for rank in (2, 3)]
     for capture, writer in (ranks[1], far[0]):  # both before either looks at the store
         writer.alarms.last = Alarm(90, "slow", "")
         capture._tick()
@@ -156,12 +162,11 @@ def test_nodes_learn_of_an_alarm_from_the_store(
 def test_nodes_without_a_store_learn_of_it_from_the_folder(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
-    (capture, near), (_, far) = ranks
-    ranks[1][0]._near, ranks[1][0]._leads, ranks[1][0]._is_alone = None, True, False
+    (capture, near), (other, far) = ranks[0], _rank(tmp_path, 2, node=1)
     near.alarms.last = Alarm(90, "slow", "")
     capture._tick()
     for _ in range(5):
-        ranks[1][0]._tick()
+        other._tick()
     assert kept(far) == [range(86, 98)]
 
 
@@ -182,24 +187,54 @@ def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
     assert not told.exists()
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("has_store", [False, True])
 def test_what_a_killed_run_has_announced_is_not_followed(
-    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+    tmp_path: Path, request: pytest.FixtureRequest, rank: int, has_store: bool
 ) -> None:
-    (capture, before), (later, writer) = ranks
-    before.alarms.last = Alarm(90, "slow", "")
-    capture._tick()
-    later._near, later._leads, later._is_alone = None, True, False
-    later._started_s = time.time() + 60
+    if has_store:  # it outlives the run: that of an agent, or of a group that is made again
+        request.getfixturevalue("store")
+    before, killed = _rank(tmp_path, 0)
+    killed.alarms.last = Alarm(90, "slow", "")
+    before._tick()
+    capture, writer = _rank(tmp_path, rank, node=rank // 2)
     for _ in range(5):
-        later._tick()
+        capture._tick()
     assert kept(writer) == []
+    writer.alarms.last = Alarm(90, "slow", "")
+    capture._tick()
+    assert kept(writer) == [range(86, 98)]  # the same step
+
+
+def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: TCPStore) -> None:
+    before, killed = _rank(tmp_path, 0)
+    killed.alarms.last = Alarm(5000, "slow", "")
+    before._tick()
+    with patch("dsprof.recording.capture.connect", Mock(side_effect=OSError)):
+        capture, writer = _rank(tmp_path, 2, node=1)
+    for _ in range(10):
+        capture._tick()
+    assert kept(writer) == []
+    killed.alarms.last = Alarm(5010, "memory", "")
+    before._tick()
+    for _ in range(10):
+        capture._tick()
+    assert kept(writer) == [range(105, 125)]
+
+
+def test_two_runs_of_a_node_do_not_hear_each_other(tmp_path: Path) -> None:
+    runs = [_begun(tmp_path / job, 0, tmp_path / "memory") for job in ("one", "two")]
+    ask(tmp_path / "one", 20)
+    for capture, _ in runs * 2:
+        capture._tick()
+    assert [kept(writer) for _, writer in runs] == [[range(105, 125)], []]
 
 
 def test_nothing_is_announced_where_no_other_node_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[Capture, RollingWriter]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    capture, writer = _rank(tmp_path, 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    capture, writer = _rank(tmp_path, 0)
     writer.alarms.last = Alarm(90, "slow", "")
     capture._tick()
     assert len(kept(writer)) == 1
