@@ -38,6 +38,7 @@ class RankSteps:
     profiled: BoolArray | None  # only these steps show compute, copies and idle; None: all
     by_kernels: bool  # all parts are those of kernels
     recorded: int  # steps, of which these are a sample
+    strides: tuple[int, int]  # one in how many: of those in full detail, of the counted ones
     newest_from: int  # of a rolling recording: from here on none is left out
     measured: int  # of all its steps, those that sums of collectives take
 

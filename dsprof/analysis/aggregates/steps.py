@@ -26,8 +26,10 @@ from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tie
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import (
     evenly_spaced,
+    is_sampled,
     kept_steps,
     longest_steps,
+    sampled_steps,
     steps_left_out,
 )
 from dsprof.analysis.rank.steps import (
@@ -100,11 +102,32 @@ class Steps(Aggregate):
             np.isin(number, list(seen)) if seen and split.idle_ns is not None else None,
             by_kernels is not None,
             len(recorded_steps(trace)),
+            sampled_steps(trace).strides,
             trace.newest_from,
             len(measured_steps(trace)),
         )
         found = (row.of(numbers).sharing() for numbers in (kept, longest))
         return cls(*(PerRank({trace.rank: one}) for one in found))
+
+    def alike(self) -> Steps:
+        """Return the same with the steps that the smallest sample contains.
+
+        Ranks with more steps keep one in more: means would be over other ranks in each step.
+        """
+        strides = {row.strides for row in self.ranks.values()}
+        if len(strides) < 2:
+            return self
+        detailed, counted = (max(column) for column in zip(*strides, strict=True))
+        are_counted = np.array(self.counted, np.int64)
+        numbers = np.array(self.numbers, np.int64)
+        is_kept = np.where(
+            np.isin(numbers, are_counted),
+            is_sampled(numbers, counted),
+            is_sampled(numbers, detailed),
+        )
+        kept = numbers[is_kept]
+        ranks = PerRank({rank: row.of(kept) for rank, row in self.ranks.items()})
+        return Steps(ranks, self.longest)
 
     @cached_property
     def recorded(self) -> int:

@@ -1,6 +1,12 @@
-"""Samples of many ranks and long runs: each that is the same on all ranks."""
+"""Samples of many ranks and long runs.
+
+All ranks choose by the same rule, so that of two samples one contains the other: those of ranks
+with equally many steps are the same.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,11 +14,11 @@ from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.record_columns import step_columns
 from dsprof.analysis.rank.remembered import remembered
 from dsprof.analysis.rank.steps import counted_steps, recorded_steps, warmup_steps
-from dsprof.trace.columns import IntArray
+from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 
 STEPS = 1 << 20
-"""Steps kept of all ranks together: 80 MB. Beyond, each rank keeps the same sample."""
+"""Steps kept of all ranks together: 80 MB. Beyond, each rank keeps a sample."""
 _LEAST_STEPS, _MOST_STEPS = 64, 1 << 14  # of a rank
 
 LONGEST = 1 << 17
@@ -22,21 +28,34 @@ _LEAST_LONGEST, _MOST_LONGEST = 8, 64  # of a rank
 _MIX = 2_654_435_761  # Knuth's multiplicative hash
 
 
+class KeptSteps(NamedTuple):
+    """The numbers of steps, ascending, and one in how many they are: in full detail, counted."""
+
+    numbers: Array
+    strides: tuple[int, int]
+
+
 @remembered
-def kept_steps(trace: RankTrace) -> Array:
-    """Return the numbers of the steps that a summary keeps in full, ascending.
+def sampled_steps(trace: RankTrace) -> KeptSteps:
+    """Return the steps that a summary keeps in full.
 
     Steps in full detail are kept apart from those that were only counted.
     """
     most = share_of(trace, STEPS, _LEAST_STEPS, _MOST_STEPS)
     numbers = recorded_steps(trace)
     if len(numbers) <= most:
-        return numbers
+        return KeptSteps(numbers, (1, 1))
     is_counted = np.isin(numbers, counted_steps(trace))
     pools = (np.flatnonzero(~is_counted), np.flatnonzero(is_counted))
-    chosen = np.concatenate([sample(numbers, pool, most)[0] for pool in pools])
-    kept: Array = numbers[np.sort(chosen)]
-    return kept
+    samples = [sample(numbers, pool, most) for pool in pools]
+    chosen = np.concatenate([rows for rows, _ in samples])
+    detailed, counted = (stride for _, stride in samples)
+    return KeptSteps(numbers[np.sort(chosen)], (detailed, counted))
+
+
+def kept_steps(trace: RankTrace) -> Array:
+    """Return the numbers of these steps."""
+    return sampled_steps(trace).numbers
 
 
 @remembered
@@ -95,5 +114,10 @@ def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
     stride = 1
     while len(chosen) > most * stride:
         stride *= 2
-    mixed = (seq[chosen].astype(np.int64) * _MIX) & 0xFFFFFFFF
-    return chosen[mixed < (1 << 32) // stride], stride
+    return chosen[is_sampled(seq[chosen], stride)], stride
+
+
+def is_sampled(seq: IntArray, stride: int) -> BoolArray:
+    """Say of each number whether it is in the sample of one in `stride`, a power of two."""
+    found: BoolArray = ((seq.astype(np.int64) * _MIX) & 0xFFFFFFFF) < (1 << 32) // stride
+    return found

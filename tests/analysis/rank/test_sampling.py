@@ -19,9 +19,9 @@ from tests.factories.trace import header, rank_trace, step, sync
 STEPS = 600
 
 
-def long_run(rank: int = 0, **config: int) -> RankTrace:
+def long_run(rank: int = 0, count: int = STEPS, **config: int) -> RankTrace:
     """A rank with a collective in each of many steps; every tenth step is twice as long."""
-    ends = [100.0 * (number + 1) for number in range(STEPS)]
+    ends = [100.0 * (number + 1) for number in range(count)]
     return rank_trace(
         rank,
         comm=[sync("all_reduce", end - 60, 10, step=n, seq=n) for n, end in enumerate(ends)],
@@ -47,6 +47,18 @@ def test_of_a_long_run_all_ranks_keep_the_same_steps():
     diagnosis = diagnosis_of(summary, {})
     assert diagnosis.run.steps == STEPS
     assert any(f"{len(one)} of 600 steps" in note for note in diagnosis.quality.notes)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("count", [200, 1200])
+def test_the_means_are_over_the_steps_that_ranks_of_any_length_keep(count):
+    """One is killed early, or is alone in going on: it keeps one of fewer, or of more steps."""
+    traces = [long_run(0), long_run(1), long_run(2, count)]
+    summary = summarise_traces(traces, shared_clock([t.header for t in traces]), AGGREGATES)
+    alike = summary[Steps].alike()
+    assert len(alike.numbers) > 20
+    for number, parts in alike.parts.items():
+        assert parts.ranks == sum(number < len(trace.steps) for trace in traces)
 
 
 @pytest.mark.usefixtures("few")
