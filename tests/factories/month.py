@@ -61,6 +61,7 @@ class FastMotion:
         world_size: int = 2,
         start: int = 0,
         before: RollingWriter | None = None,
+        local_rank: int = -1,
     ) -> None:
         """`start` counts the starts of a job: each begins an hour after the one before."""
         self.clock = FakeClock()
@@ -71,7 +72,7 @@ class FastMotion:
         self._random = random.Random(1)
         header = Header(
             1, f"month {start}", rank, world_size, "host", 1, STARTED_EPOCH_NS + start * _HOUR_NS,
-            self.clock.now_ns, boot_id(), config={"mode": "always"}, job_keys=["agent"],
+            self.clock.now_ns, boot_id(), local_rank, config={"mode": "always"}, job_keys=["agent"],
         )  # fmt: skip
         outbox = self.recorder.outbox
         source = Source(

@@ -3,6 +3,9 @@
 A job in a crash loop would fill the disk. So what is over moves into one archive of the rank,
 `trace.rank00003.earlier.zip`, which a report reads as a folder: sums first, then details, then
 profiles, of the newest recording first. What finds no room is dropped.
+
+In a folder of a host, ranks that have moved to another one leave theirs. The first rank of the host
+moves them into one archive, `trace.moved.earlier.zip`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import stat
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,10 +25,10 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from dsprof.environment import boot_id
+from dsprof.environment import boot_id, count
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state
-from dsprof.trace.host_folders import shared_folder
+from dsprof.trace.host_folders import HOSTS, shared_folder
 from dsprof.trace.lines import LINES
 from dsprof.trace.rolling.parts import (
     KEPT,
@@ -45,7 +48,11 @@ from dsprof.trace.schema import Header
 MOST_RECORDINGS = 32
 """A report reads no more epochs."""
 
+MOVED = "trace.moved.earlier.zip"
+
 _BOOK = re.compile(r"trace(?:\.(\d{1,9}))?\.rank(\d{5,9})\.json")
+_FILE = re.compile(r"trace(?:\.(\d{1,9}))?\.rank(\d{5,9})\..+")
+_ARCHIVE = re.compile(r"trace\.rank(\d{5,9})\.earlier\.zip")
 _QUIET_S = 60.0
 """Where no lock tells whether a process lives, as between machines: it writes every 5 s."""
 
@@ -63,7 +70,7 @@ class Earlier(NamedTuple):
     """What there is of a rank before a recording begins."""
 
     nbytes: int  # that it takes on disk
-    number: int  # the first after those in the archive
+    number: int  # the first of which there is no file, here or in an archive
 
 
 def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
@@ -72,13 +79,39 @@ def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
     Those of other users, those that are written, and files that were renamed stay as they are.
     """
     archive = folder / f"trace.rank{rank:05d}.earlier.zip"
+    used = _names(folder)  # before the archives are read: recordings move from here to there
     with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
         over = [book for book in _recordings(folder, rank) if _is_over(book, locks)]
         if over:
             room = budget_bytes - _size(archive, folder, rank)
-            _archive(over, archive, min(room, budget_bytes // 8))
-    number = max(map(_number, _recordings_in(archive)), default=-1) + 1
-    return Earlier(_size(archive, folder, rank), number)
+            _archive(over, [archive], min(room, budget_bytes // 8), MOST_RECORDINGS)
+    used += _recordings_in(archive) + _recordings_in(folder / MOVED)
+    return Earlier(_size(archive, folder, rank), max(_numbers(used, rank), default=-1) + 1)
+
+
+def put_away_moved(folder: Path, header: Header, most_bytes: int) -> int:
+    """Archive, as the first rank of a host, the recordings of ranks that are now elsewhere.
+
+    Returns the size of their archive.
+    """
+    archive, here = folder / MOVED, _ranks_here(header)
+    if not here or folder.parent.name != HOSTS:
+        return 0
+    with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
+        names = ((folder / name, _ARCHIVE.fullmatch(name)) for name in _names(folder))
+        old = [path for path, name in names if name and int(name[1]) not in here]
+        old = [path for path in old if _recordings_in(path)]
+        moved = (book for book in _recordings(folder) if _rank(book) not in here)
+        over = [book for book in moved if _is_over(book, locks)]
+        if over or old:
+            _archive(over, [archive, *old], most_bytes, MOST_RECORDINGS * len(here))
+    return archive.lstat().st_size if _is_mine(archive) else 0
+
+
+def _ranks_here(header: Header) -> range:
+    """Return the ranks of this host, on the first of them, if the launcher says how many."""
+    sizes = (count(os.environ.get(name, "")) for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE"))
+    return range(header.rank, header.rank + max(sizes)) if header.local_rank == 0 else range(0)
 
 
 def hold(file: int) -> None:
@@ -87,18 +120,38 @@ def hold(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _recordings(folder: Path, rank: int) -> list[Path]:
-    """Return the rolling recordings of a rank by this user."""
-    names = os.listdir(folder) if folder.is_dir() else []
-    found = ((folder / name, _BOOK.fullmatch(name)) for name in names)
-    books = [path for path, name in found if name and int(name[2]) == rank and _is_mine(path)]
-    headers = ((book, header_of(book)) for book in books)
-    return [book for book, one in headers if one and one.rank == rank and is_rolling(one)]
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
 
 
-def _number(book: str) -> int:
-    name = _BOOK.fullmatch(book)
+def _recordings(folder: Path, rank: int | None = None) -> list[Path]:
+    """Return the rolling recordings of a rank, or of all, by this user; the newest first."""
+    books = [folder / name for name in _names(folder) if _BOOK.fullmatch(name)]
+    mine = [book for book in books if rank in (None, _rank(book)) and _is_mine(book)]
+    headers = ((book, header_of(book)) for book in mine)
+    found = [
+        (one.started_epoch_ns, _number(book), book)
+        for book, one in headers
+        if one and one.rank == _rank(book) and is_rolling(one)
+    ]
+    return [book for *_, book in sorted(found, reverse=True)]
+
+
+def _rank(book: Path) -> int:
+    name = _BOOK.fullmatch(book.name)
+    return int(name[2]) if name else -1
+
+
+def _number(book: Path) -> int:
+    name = _BOOK.fullmatch(book.name)
     return int(name[1] or 0) if name else -1
+
+
+def _numbers(names: Iterable[str], rank: int) -> Iterator[int]:
+    """Yield the numbers of the recordings of a rank that have these files."""
+    for name in map(_FILE.fullmatch, names):
+        if name and int(name[2]) == rank:
+            yield int(name[1] or 0)
 
 
 def _is_mine(path: Path) -> bool:
@@ -145,16 +198,18 @@ _Read = Callable[[int], "bytes | None"]
 """Returns what is to be in the archive; None if it is longer than so many bytes."""
 
 
-def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
-    """Replace the archive, as a whole, by one with these recordings; then remove them.
+def _archive(
+    over: Sequence[Path], archives: Sequence[Path], room: int, most_recordings: int
+) -> None:
+    """Replace the first archive, as a whole, by one with all recordings; then remove the others.
 
     Raises:
         OSError: it cannot be written, or another process does so now.
         BadZipFile: somebody else made the file that is there.
     """
+    archive, *others = archives
     if os.path.lexists(archive) and not _is_mine(archive):
         raise FileExistsError(archive)
-    part = archive.with_name(f".{archive.name}")
     files = {one.name: one for book in over for one in _files_of(book)}
     files |= {part_of(book, STATE).name: _state_of(book) for book in over}
     readers: dict[str, _Read] = {
@@ -163,14 +218,20 @@ def _archive(over: Iterable[Path], archive: Path, room: int) -> None:
     for book in over:
         if (name := part_of(book, SERIES).name) in readers and not is_closed(book):
             readers[name] = partial(_completed_series, book)
-    with _locked(part) as file, ExitStack() as opened:
-        opened.callback(part.unlink, missing_ok=True)
-        if archive.exists():  # what is in it was whole: a removal may have been cut short
-            old = opened.enter_context(zipfile.ZipFile(archive))
+    with ExitStack() as opened:
+        part = _part_of(archive)
+        file = _locked(part, opened)
+        for one in others:
+            _locked(_part_of(one), opened)
+        for one in filter(Path.exists, (*others, archive)):
+            # What is in it was whole: a removal may have been cut short.
+            old = opened.enter_context(zipfile.ZipFile(one))
             readers |= {name: partial(_archived, old, name) for name in old.namelist()}
-        _write(file, readers, room)
+        _write(file, readers, room, most_recordings)
         file.flush()
         os.replace(part, archive)
+        for one in others:
+            one.unlink()
     for book in over:
         _remove_state(_state_of(book))
         for path in filter(_is_mine, reversed(_files_of(book))):
@@ -196,22 +257,24 @@ def _remove_state(copy: Path) -> None:
         copy.unlink()
 
 
-def _locked(part: Path) -> BinaryIO:
-    """Open the file that will replace the archive."""
+def _part_of(archive: Path) -> Path:
+    """Return the file that will replace an archive."""
+    return archive.with_name(f".{archive.name}")
+
+
+def _locked(part: Path, opened: ExitStack) -> BinaryIO:
+    """Open the file that will replace an archive; closing `opened` removes it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.fdopen(os.open(part, flags, 0o644), "w+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(file.fileno(), 0)
-    except OSError:
-        file.close()
-        raise
+    file = opened.enter_context(os.fdopen(os.open(part, flags, 0o644), "w+b"))
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    opened.callback(part.unlink, missing_ok=True)
+    os.ftruncate(file.fileno(), 0)
     return file
 
 
-def _write(file: BinaryIO, readers: Mapping[str, _Read], room: int) -> None:
-    """Write what finds room: sums, then details, then profiles, of the newest recording first."""
-    books = sorted(filter(_BOOK.fullmatch, readers), key=_number, reverse=True)[:MOST_RECORDINGS]
+def _write(file: BinaryIO, readers: Mapping[str, _Read], room: int, most_recordings: int) -> None:
+    """Write what finds room: sums, then details, then profiles; `readers` has the newest first."""
+    books = [*filter(_BOOK.fullmatch, readers)][:most_recordings]
     with zipfile.ZipFile(file, "w") as archive:
         for endings in ((".json",), (SERIES,), (STATE, *TAILS, KEPT, STEPS), (PROFILE,)):
             for book in books:

@@ -20,7 +20,7 @@ from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
-from dsprof.trace.rolling.earlier import hold, put_away
+from dsprof.trace.rolling.earlier import hold, put_away, put_away_moved
 from dsprof.trace.rolling.interest import Interest
 from dsprof.trace.rolling.parts import (
     KEPT,
@@ -216,7 +216,9 @@ class RollingWriter(TraceWriter):
             self._before = None
         earlier = put_away(self._folder, self._header.rank, self._budget_bytes)
         self._first_number = earlier.number
-        room_bytes = max(self._budget_bytes - earlier.nbytes, self._budget_bytes // 8)
+        least_bytes = self._budget_bytes // 8
+        moved_bytes = put_away_moved(self._folder, self._header, least_bytes)
+        room_bytes = max(self._budget_bytes - earlier.nbytes - moved_bytes, least_bytes)
         self._book_left_bytes = part = room_bytes // 8
         super()._open()
         hold(self._file)

@@ -19,9 +19,10 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace.dumps import state_file
+from dsprof.trace.host_folders import HOSTS, MANY_RANKS
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.rolling import earlier
-from dsprof.trace.rolling.earlier import put_away
+from dsprof.trace.rolling.earlier import MOVED, put_away
 from dsprof.trace.rolling.parts import PROFILE, files_of_rank, part_of
 from dsprof.trace.run import RunFiles, find_run, read_run
 from dsprof.trace.schema import NEW_GROUP, Trailer
@@ -56,10 +57,13 @@ with run.running():
 """
 
 
-def record(folder: Path, start: int, steps: int = 2000, rank: int = 0) -> list[int]:
+def record(
+    folder: Path, start: int, steps: int = 2000, rank: int = 0, local_rank: int = -1
+) -> list[int]:
     """Record one start; return the bytes in the folder meanwhile."""
     sizes: list[int] = []
-    run = FastMotion(folder, BUDGET_BYTES, rank, start=start)
+    world = 2 if local_rank < 0 else MANY_RANKS
+    run = FastMotion(folder, BUDGET_BYTES, rank, world, start, local_rank=local_rank)
     with run.running():
         run.train(steps, lambda: sizes.append(size_of(folder)))
     assert run.writer.error is None
@@ -211,7 +215,7 @@ def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     record(tmp_path, 0, steps=10)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     before = names(tmp_path.iterdir())
-    assert put_away(tmp_path, 0, BUDGET_BYTES) == (0, 0)
+    assert put_away(tmp_path, 0, BUDGET_BYTES).nbytes == 0
     assert names(tmp_path.iterdir()) == before
 
 
@@ -223,7 +227,7 @@ def test_renamed_files_links_and_other_ranks_stay(tmp_path: Path) -> None:
     (tmp_path / BOOK).symlink_to(good[0])
     shutil.copy(tmp_path / "trace.rank00001.json", tmp_path / "trace.1.rank00000.json")
     before = names(tmp_path.iterdir())
-    assert put_away(tmp_path, 0, BUDGET_BYTES) == (0, 0)
+    assert put_away(tmp_path, 0, BUDGET_BYTES).nbytes == 0
     assert names(tmp_path.iterdir()) == before
 
 
@@ -290,3 +294,45 @@ def test_states_of_other_recordings_stay(tmp_path: Path, monkeypatch: pytest.Mon
     before = names(tmp_path.iterdir())
     put_away(tmp_path, 0, BUDGET_BYTES)
     assert names(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a host with two ranks."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    return tmp_path / HOSTS / "host"
+
+
+def test_recordings_of_ranks_that_moved_to_other_hosts_share_one_budget(host: Path) -> None:
+    for start in range(6):
+        record(host, start, 1000, rank=2 * (start // 2), local_rank=0)
+    assert len(names(host.iterdir())) == 8
+    moved = host / MOVED
+    assert moved.stat().st_size <= BUDGET_BYTES // 8
+    assert size_of(host) <= BUDGET_BYTES
+    run = find_run([host.parent.parent])
+    assert not run.strangers
+    assert steps_of(run) == [1000] * 6
+    details = [bool(read_trace(epoch.files[0]).steps) for epoch in run.epochs]
+    assert not details[0]
+    assert details[3]  # the newest that moved
+
+
+def test_only_the_first_rank_of_a_host_moves_others(host: Path) -> None:
+    record(host, 0, 10, rank=4)
+    record(host, 0, 10, rank=1)
+    record(host, 1, 10, rank=5, local_rank=1)
+    assert MOVED not in names(host.iterdir())
+    live = FastMotion(host, BUDGET_BYTES, 8, start=1)
+    with live.running():
+        live.train(3000)
+        record(host, 1, 10, rank=4, local_rank=0)
+        with zipfile.ZipFile(host / MOVED) as archive:
+            assert {one.split(".")[1] for one in archive.namelist()} == {"rank00001"}
+    assert (host / "trace.rank00005.json").exists()
+
+
+def test_a_rank_that_returns_to_a_host_overwrites_nothing(host: Path) -> None:
+    for start, rank in enumerate((0, 2, 0, 2)):
+        record(host, start, 10, rank, local_rank=0)
+    assert steps_of(find_run([host.parent.parent])) == [10] * 4
