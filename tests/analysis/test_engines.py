@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from operator import add
 from pathlib import Path
@@ -92,7 +92,8 @@ Processes(2).merged(Job(endless, add, endless), 8 * [int(sys.argv[1])], unshown)
 """
 
 
-def test_an_interrupt_ends_all_processes_at_once() -> None:
+def ended_by(end: Callable[[int], None]) -> tuple[int, bytes]:
+    """Return how a driver ended and what was written; fail if its two processes go on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         started = subprocess.Popen(
@@ -102,17 +103,26 @@ def test_an_interrupt_ends_all_processes_at_once() -> None:
             stderr=subprocess.PIPE,
         )
         begun = [listener.accept()[0] for _ in range(2)]
-        os.killpg(started.pid, signal.SIGINT)
+        end(started.pid)
         try:
             told = started.communicate(timeout=60)[1]
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-        assert started.returncode == -signal.SIGINT
-        assert told.count(b"Traceback") == 1, "the processes say nothing"
         assert [one.recv(1) for one in begun] == [b"", b""]
         for one in begun:
             one.close()
+    return started.returncode, told
+
+
+def test_an_interrupt_ends_all_processes_at_once() -> None:
+    code, told = ended_by(lambda pid: os.killpg(pid, signal.SIGINT))
+    assert code == -signal.SIGINT
+    assert told.count(b"Traceback") == 1, "the processes say nothing"
+
+
+def test_processes_end_with_a_driver_that_is_killed() -> None:
+    assert ended_by(lambda pid: os.kill(pid, signal.SIGKILL))[0] == -signal.SIGKILL
 
 
 @pytest.mark.dist
