@@ -122,6 +122,18 @@ def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
     assert "missing" not in quality.problem + quality.summary + diagnosis.verdict
 
 
+def test_what_was_selected_and_is_not_there_is_named(tmp_path):
+    write_run(tmp_path, 6)
+    (tmp_path / "trace.rank00002.json").unlink()
+    chosen = Selection(ranks=ranks_in("0-3,99"))
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert diagnosis.quality.missing_ranks == [2]
+    assert any("those from 6 on do not exist" in note for note in diagnosis.quality.notes)
+    chosen = Selection(hosts=hosts_in("node-a,elsewhere"))
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert any("on host elsewhere" in note for note in diagnosis.quality.notes)
+
+
 def test_nothing_selected_is_an_error_that_says_so(tmp_path):
     write_run(tmp_path, 2)
     for chosen in (Selection(ranks=ranks_in("7")), Selection(hosts=frozenset(["elsewhere"]))):

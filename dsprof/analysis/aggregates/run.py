@@ -116,6 +116,13 @@ class Run(Aggregate):
         return [rank for rank in range(self.first.world_size) if rank not in self.ranks]
 
     @property
+    def unread_ranks(self) -> list[int]:
+        """Those that were to be read; where hosts were chosen nobody knows on which they are."""
+        if self.selection.hosts:
+            return []
+        return [rank for rank in self.missing_ranks if self.selection.holds_rank(rank)]
+
+    @property
     def unclean_ranks(self) -> list[int]:
         """Ranks without a trailer: they were killed, or still run; [] while the run goes on."""
         return [] if self.is_running else self._ends.without_trailer

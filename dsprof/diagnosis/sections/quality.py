@@ -28,7 +28,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
             sums.update({name: getattr(facts.trailer, name) for name in _OF_TRAILERS})
     costs = run.cost_shares(steps) if run.is_recorded else None
     return model.Quality(
-        missing_ranks=run.missing_ranks if run.selection.has_all_ranks else [],
+        missing_ranks=run.unread_ranks,
         unclean_ranks=run.unclean_ranks,
         partial_ranks=steps.partial_ranks,
         exceptions=run.exceptions,
@@ -90,6 +90,12 @@ def _partial(run: Run, steps: Steps) -> Iterator[str]:
     """Say what of the run is left out."""
     if str(run.selection):
         yield f"Only a part of the run was read, as requested: {run.selection}"
+    world = run.first.world_size
+    if run.is_world_known and any(some.stop > world for some in run.selection.ranks):
+        yield f"Of the ranks requested, those from {world:,} on do not exist: there are {world:,}"
+    hosts = {facts.header.host for facts in run.ranks.values()}
+    if unknown := sorted(run.selection.hosts - hosts):
+        yield f"No rank of this run was on host {', '.join(unknown)}"
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
         yield f"Step times cover {kept}, the same on all ranks"

@@ -71,7 +71,7 @@ class DataQuality:
             yield self.meta.finding(Status.PASS, text, title=title)
 
     def _gaps(self, facts: Run, endings: Endings, logs: Logs) -> Iterable[Finding]:
-        if facts.missing_ranks and facts.selection.has_all_ranks:
+        if facts.unread_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
             yield (
@@ -91,7 +91,7 @@ class DataQuality:
 
     def _missing(self, run: Run) -> Finding:
         """Report missing ranks: a problem where dsprof recorded, for it records on every rank."""
-        missing, world = run.missing_ranks, run.first.world_size
+        missing, world = run.unread_ranks, run.first.world_size
         text = f"The traces of {len(missing)} of {world} ranks are missing: {named(missing)}."
         cause = "Their files were not given, are on another host, or were never written."
         if not run.is_recorded:
