@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from dsprof.environment import count
 from dsprof.files import notes
 from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
-from dsprof.recording.watchdog.exchange import connect, default_store, within
+from dsprof.recording.watchdog.exchange import Questions, connect, default_store
 from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (
@@ -46,9 +46,14 @@ from dsprof.trace.scope import clock
 if TYPE_CHECKING:
     from dsprof.recording.profiler_window.window import ProfilerWindow
 
+T = TypeVar("T")
+
 _TICK_S = 1.0
 _FAR_TICKS = 5
 """The first rank of a node looks this often, in ticks, for what other nodes agreed on."""
+
+_RAREST_FAR_TICKS = 64 * _FAR_TICKS
+"""It looks ever more rarely at a store that does not answer: torch complains of each attempt."""
 
 _TOLD_S = 2 * _FAR_TICKS * _TICK_S
 """After so long all nodes have seen an announcement in the folder."""
@@ -96,12 +101,14 @@ class Capture:
         self._leads = header.local_rank <= 0 or self._near is None
         near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", ""))
         self._is_alone = header.world_size in (near_ranks, 1)
+        self._questions = Questions()
         self._connection: Any = None
         self._has_looked = False  # for what other nodes agreed on
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
         self._quiet_until_ns: dict[str, int] = {}  # by the kind of the alarm
-        self._ticks = 0
+        self._far_ticks = _FAR_TICKS
+        self._ticks_to_far = _FAR_TICKS
         self._at_step = step()
         self._steps_a_tick = 0
         self._end = threading.Event()
@@ -151,7 +158,8 @@ class Capture:
 
     def _look_far(self) -> None:
         """Follow what other nodes agreed on since this rank began."""
-        data = within(self._announced)
+        data = self._ask(self._announced)
+        self._ticks_to_far = self._far_ticks
         if data is None:
             return
         found, is_old = decoded(data), not self._has_looked
@@ -162,7 +170,7 @@ class Capture:
             self._follow(found)
 
     def _tick(self) -> None:
-        self._ticks += 1
+        self._ticks_to_far -= 1
         self._look_at_pace()
         self._follow(self._told_here())
         if alarm := self._writer.alarms.last:
@@ -176,7 +184,7 @@ class Capture:
         request = asked(self._folder)
         if request is not None and request.asked_s >= self._started_s:
             self._propose(self._ahead(request.id, request.steps, "dsprof capture"))
-        if not self._is_alone and self._ticks % _FAR_TICKS == 0:
+        if not self._is_alone and self._ticks_to_far <= 0:
             self._look_far()
 
     def _look_at_pace(self) -> None:
@@ -210,7 +218,7 @@ class Capture:
         """Agree on the steps of a request that is new, unless it follows another too soon."""
         if proposal.id in self._known or self._is_soon():
             return
-        found = decoded(within(lambda: self._agreed_at_store(proposal)) or b"") or proposal
+        found = decoded(self._ask(lambda: self._agreed_at_store(proposal)) or b"") or proposal
         with suppress(OSError):  # a full disk: the other ranks may know from the store
             found = agree(self._folder, found)
         self._follow(found)
@@ -221,7 +229,7 @@ class Capture:
 
     def _tell_all(self, proposal: Captured) -> None:
         """Tell all ranks what this one proposes; another's that came first counts instead."""
-        found = decoded(within(lambda: self._first_at_store(proposal)) or b"") or proposal
+        found = decoded(self._ask(lambda: self._first_at_store(proposal)) or b"") or proposal
         self._follow(found)
         self._tell(found)
 
@@ -249,6 +257,16 @@ class Capture:
             self._tell(found)
 
     # -- other nodes, in a thread of its own -----------------------------------------------------
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """Return what the store or the folder answers; None if it does not."""
+        answer = self._questions.within(question)
+        if answer is None:
+            self._connection = None
+            self._far_ticks = min(2 * self._far_ticks, _RAREST_FAR_TICKS)
+        else:
+            self._far_ticks = _FAR_TICKS
+        return answer
 
     def _store(self) -> Any:
         """Return a connection of our own to the store; None where there is none."""

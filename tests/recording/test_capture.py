@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +188,36 @@ def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
     assert not told.exists()
 
 
+def test_a_store_that_is_stopped_holds_one_thread(
+    ranks: list[tuple[Capture, RollingWriter]], store: TCPStore
+) -> None:
+    capture, writer = ranks[0]
+    capture._connection = None
+    before, goes_on = {*threading.enumerate()}, threading.Event()
+    with (
+        patch("dsprof.recording.capture.connect", lambda _: goes_on.wait(30)),
+        patch("dsprof.recording.watchdog.exchange.PATIENCE_S", 0.001),
+    ):
+        for _ in range(100):
+            writer.alarms.last = Alarm(90, "slow", "")
+            capture._tick()
+        held = {*threading.enumerate()} - before
+        goes_on.set()
+    assert len(held) == 1
+    assert kept(writer) == [range(86, 98)]
+
+
+def test_a_store_that_fails_is_asked_ever_more_rarely(
+    ranks: list[tuple[Capture, RollingWriter]], store: TCPStore
+) -> None:
+    capture, _ = ranks[0]
+    capture._connection = None
+    with patch("dsprof.recording.capture.connect", Mock(side_effect=OSError)) as connected:
+        for _ in range(1000):
+            capture._tick()
+    assert connected.call_count == 8  # after 5, 15, 35, 75, 155, 315, 635 and 955 ticks
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("has_store", [False, True])
 def test_what_a_killed_run_has_announced_is_not_followed(
@@ -212,7 +243,7 @@ def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: 
     before._tick()
     with patch("dsprof.recording.capture.connect", Mock(side_effect=OSError)):
         capture, writer = _rank(tmp_path, 2, node=1)
-    for _ in range(10):
+    for _ in range(20):
         capture._tick()
     assert kept(writer) == []
     killed.alarms.last = Alarm(5010, "memory", "")

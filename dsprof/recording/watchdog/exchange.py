@@ -277,13 +277,26 @@ def default_store() -> Any:
 
 def within(ask: Callable[[], T]) -> T | None:
     """Return the answer; None if it fails, or does not come in time."""
-    answers: list[T] = []
+    return Questions().within(ask)
 
-    def run() -> None:
-        with suppress(Exception):
-            answers.append(ask())
 
-    thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    return answers[0] if answers else None
+class Questions:
+    """Asks one question at a time: a store that is stopped would hold a thread for each."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def within(self, ask: Callable[[], T]) -> T | None:
+        """Return the answer; None if it fails, is late, or an earlier one is still awaited."""
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        answers: list[T] = []
+
+        def run() -> None:
+            with suppress(Exception):
+                answers.append(ask())
+
+        self._thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
+        self._thread.start()
+        self._thread.join(PATIENCE_S)
+        return answers[0] if answers else None
