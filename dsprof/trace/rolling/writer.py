@@ -31,7 +31,7 @@ from dsprof.trace.rolling.parts import (
     Tails,
     part_of,
 )
-from dsprof.trace.rolling.rollups import RollUps
+from dsprof.trace.rolling.rollups import SPANS_S, RollUps
 from dsprof.trace.schema import (
     COMM,
     LATE_STEPS,
@@ -155,8 +155,9 @@ class _Details:
 class _Batch:
     """Lines that are packed together."""
 
-    def __init__(self, packed: Packed) -> None:
-        self.packed = packed
+    def __init__(self, packed: Packed, worth: int = 0) -> None:
+        """What has less `worth` leaves first."""
+        self._packed, self._worth = packed, worth
         self._lines = bytearray()
         self._steps = range(0)
 
@@ -169,9 +170,10 @@ class _Batch:
             self.pack()
 
     def pack(self) -> None:
-        """Pack all lines so far; the oldest leave first."""
+        """Pack all lines so far; of equal worth, the oldest leave first."""
         if self._lines:
-            self.packed.add(self._steps, (self._steps.stop,), bytes(self._lines))
+            worth = self._worth, self._steps.stop
+            self._packed.add(self._steps, worth, bytes(self._lines))
             self._lines.clear()
             self._steps = range(0)
 
@@ -224,7 +226,8 @@ class RollingWriter(TraceWriter):
         hold(self._file)
         self._kept = self._pack(KEPT, part, is_sample=True)
         self._step_lines = _Batch(self._pack(STEPS, part))
-        self._series = _Batch(self._pack(SERIES, min(part, _SERIES_BYTES)))
+        series = self._pack(SERIES, min(part, _SERIES_BYTES))
+        self._series = {length_s: _Batch(series, length_s) for length_s in SPANS_S}
         self._tails = Tails(self.path, part, self._begin_segment)
 
     def _pack(self, ending: str, most_bytes: int, *, is_sample: bool = False) -> Packed:
@@ -243,7 +246,7 @@ class RollingWriter(TraceWriter):
         """Begin a file of details; what was in it is from now on only in packed files."""
         if number:
             self._step_lines.pack()
-            self._series.pack()
+            self._pack_series()
         for details in (*self._unjudged.values(), *self._judged.values()):
             details.forget(number - 1)
         # The sums of its first steps may be gone before a span is over.
@@ -409,10 +412,9 @@ class RollingWriter(TraceWriter):
             self._write_batch(self._step_lines, steps, sums)
 
     def _write_spans(self) -> None:
-        if over := self._over:
-            steps = range(min(span.first_step for span in over), max(span.end for span in over))
-            self._over = []
-            self._write_batch(self._series, steps, over)
+        over, self._over = self._over, []
+        for span in over:
+            self._write_batch(self._series[span.length_s], range(span.first_step, span.end), [span])
 
     def _write_batch(
         self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]
@@ -448,7 +450,11 @@ class RollingWriter(TraceWriter):
     def _end_spans(self) -> None:
         self._over += self._rollups.end()
         self._write_spans()
-        self._series.pack()
+        self._pack_series()
+
+    def _pack_series(self) -> None:
+        for batch in self._series.values():
+            batch.pack()
 
     def _finish(self) -> None:
         self._drain()

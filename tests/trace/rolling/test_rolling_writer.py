@@ -20,6 +20,7 @@ from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import LATE_STEPS
 from dsprof.trace.selection import Selection, Since
+from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
 
 BUDGET_BYTES = 2_000_000
@@ -59,6 +60,20 @@ def test_roll_ups_hold_every_step(trace: RankTrace) -> None:
     hours = [one for one in trace.rollups.values() if one.length_s == 3600]
     assert sum(sum(one.bins.values()) for one in hours) == STEPS
     assert sum(one.phase_ns["backward"] for one in hours) > STEPS * STEP_NS // 4
+
+
+def test_sums_over_short_spans_leave_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(month, "STEP_NS", 10 * 10**9)
+    run = FastMotion(tmp_path, 1_000_000)
+    with run.running():
+        run.train(4000)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    steps = {
+        length_s: sum(one.steps for one in trace.rollups.values() if one.length_s == length_s)
+        for length_s in (10, 300, 3600)
+    }
+    assert steps == {10: steps[10], 300: 4000, 3600: 4000}
+    assert steps[10] < 4000
 
 
 def test_the_newest_steps_are_there_without_a_gap(trace: RankTrace) -> None:
