@@ -117,7 +117,7 @@ class Run(Aggregate):
 
     @property
     def unread_ranks(self) -> list[int]:
-        """Those that were to be read; where hosts were chosen nobody knows on which they are."""
+        """Those that were to be read; [] where hosts were chosen: theirs is not known."""
         if self.selection.hosts:
             return []
         return [rank for rank in self.missing_ranks if self.selection.holds_rank(rank)]
