@@ -157,8 +157,8 @@ class Tails:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
-            os.close(file)
+        while self._files:
+            os.close(self._files.pop())
 
     @property
     def _newest(self) -> int:
@@ -279,7 +279,9 @@ class Packed:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _shrink_if_there_is_room(self, most_bytes: int) -> None:
         """Shrink the file. Where there is no room for the copy, new blocks are left out.
@@ -318,8 +320,10 @@ class Packed:
             os.close(file)
             part.unlink(missing_ok=True)
             raise
-        os.close(self._file)
-        self._file, self._members, self._size = file, members, at
+        # In this order: a child that is forked in between must not close it again.
+        replaced, self._file = self._file, file
+        os.close(replaced)
+        self._members, self._size = members, at
         self._numbers = {member.number for member in members}
 
     def _copy(self, member: _Member, to: int, to_bytes: int) -> None:

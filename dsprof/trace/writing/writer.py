@@ -191,10 +191,8 @@ class TraceWriter:
             self._thread.join(1.0)
 
     def abandon(self) -> None:
-        """Close the file in a forked child, which would show it as written as long as it lives."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """Close the files in a forked child: open there, they look written and take room."""
+        self._close_files()
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -327,8 +325,10 @@ class TraceWriter:
         return lines
 
     def _close_files(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        # In this order: a child that is forked in between must not close it again.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,8 @@ with run.running():
         run.writer.abandon()
     elif sys.argv[4] == "forks":
         signal.pause()
-    print(run.steps, flush=True)
+    files = map(os.path.realpath, Path("/proc/self/fd").iterdir())
+    print(sum(sys.argv[1] in file for file in files), flush=True)
     sys.stdin.read()
     os._exit(0)
 """
@@ -71,15 +72,18 @@ def record(
 
 
 @contextmanager
-def killed(folder: Path, how: str = "", start: int = 0) -> Iterator[None]:
-    """Record a start of which the process is killed; its child, if it "forks", lives inside."""
+def killed(folder: Path, how: str = "", start: int = 0) -> Iterator[int]:
+    """Record a start of which the process is killed; its child, if it "forks", lives inside.
+
+    Yields how many files of the folder the last of them had open.
+    """
     command = [sys.executable, "-c", KILLED, folder, str(BUDGET_BYTES), str(start), how]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        open_files = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        yield
+        yield open_files
 
 
 def steps_of(run: RunFiles) -> list[int]:
@@ -206,9 +210,12 @@ def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_forked_child_does_not_hold_a_recording(tmp_path: Path) -> None:
-    with killed(tmp_path, "forks"):
+    with killed(tmp_path / "other") as open_files:
+        assert open_files == 6
+    with killed(tmp_path, "forks") as open_files:
+        assert open_files == 0
         put_away(tmp_path, 0, BUDGET_BYTES)
-        assert names(tmp_path.iterdir()) == {ARCHIVE}
+        assert names(tmp_path.iterdir()) == {ARCHIVE, "other"}
 
 
 def test_files_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
