@@ -1,8 +1,7 @@
 """The thread of a rolling recording by which all ranks keep the same steps.
 
 A request comes from the folder (`dsprof capture`) or by a signal, an alarm from the writer of a
-rank. What a rank proposes first counts, at the store of the default group or, without one, in the
-folder. Ranks of a node tell each other in its memory. No rank waits for another.
+rank. What a rank proposes first counts, for all nodes. No rank waits for another.
 
 A store may outlive a run, and a killed run leaves its announcement in memory. So what a rank finds
 there when it begins counts as that of an earlier run: the clocks of nodes are not compared.
@@ -15,28 +14,26 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from dsprof.environment import count
-from dsprof.files import notes
+from dsprof.recording.capture_announcements import (
+    HELD,
+    LOOK_TICKS,
+    AllNodes,
+    NodeMemory,
+    kind_of,
+)
 from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
-from dsprof.recording.watchdog.exchange import Questions, connect, default_store
-from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (
-    LARGEST_BYTES,
     LEAST_PAUSE_S,
     Captured,
     agree,
-    announce,
-    announced,
     asked,
-    decoded,
     forget_announced,
 )
 from dsprof.trace.rolling.writer import RollingWriter
@@ -46,16 +43,8 @@ from dsprof.trace.scope import clock
 if TYPE_CHECKING:
     from dsprof.recording.profiler_window.window import ProfilerWindow
 
-T = TypeVar("T")
-
 _TICK_S = 1.0
-_FAR_TICKS = 5
-"""The first rank of a node looks this often, in ticks, for what other nodes agreed on."""
-
-_RAREST_FAR_TICKS = 64 * _FAR_TICKS
-"""It looks ever more rarely at a store that does not answer: torch complains of each attempt."""
-
-_TOLD_S = 2 * _FAR_TICKS * _TICK_S
+_TOLD_S = 2 * LOOK_TICKS * _TICK_S
 """After so long all nodes have seen an announcement in the folder."""
 
 _AHEAD_S = 10
@@ -64,6 +53,8 @@ _LEAST_AHEAD = 5
 
 _QUIET_NS = 600_000_000_000
 """Least time between alarms of a kind, on all ranks together; others are dropped."""
+
+_PAUSE_NS = LEAST_PAUSE_S * 1_000_000_000
 
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
@@ -93,22 +84,17 @@ class Capture:
         self._profiler = profiler
         self._signal = self._look_for(signal)
         self._started_s = header.started_epoch_ns / 1e9
-        self._key = f"dsprof/capture/{header.run_key}"
-        memory = next(memory_folders(), None)
-        # Runs that share a key, such as two of mp.spawn, have different folders.
-        run = state_name(f"{header.run_key} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
-        self._near = memory / f"{run}-capture.state" if memory else None
-        self._leads = header.local_rank <= 0 or self._near is None
-        near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", ""))
+        self._node, self._nodes = NodeMemory(header, folder), AllNodes(header, folder)
+        has_leader = self._node.is_there and header.local_rank >= 0  # else each leads itself
+        self._leads = header.local_rank == 0 or not has_leader
+        near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", "")) if has_leader else 1
         self._is_alone = header.world_size in (near_ranks, 1)
-        self._questions = Questions()
-        self._connection: Any = None
-        self._has_looked = False  # for what other nodes agreed on
+        self._has_looked = False  # for what other nodes announced
+        self._proposal: Captured | None = None  # of this rank, not yet handed over
+        self._told: deque[Captured] = deque(maxlen=HELD)
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
-        self._last_ns = -LEAST_PAUSE_S * 1_000_000_000
-        self._quiet_until_ns: dict[str, int] = {}  # by the kind of the alarm
-        self._far_ticks = _FAR_TICKS
-        self._ticks_to_far = _FAR_TICKS
+        self._last_ns = -_PAUSE_NS
+        self._quiet_until_ns: dict[str, int] = {}  # by the kind of the proposal
         self._at_step = step()
         self._steps_a_tick = 0
         self._end = threading.Event()
@@ -130,12 +116,9 @@ class Capture:
         self._end.set()
         if self._signal is not None:
             self._signal.close()
-        if not self._leads:
-            return
-        forget_announced(self._folder, time.time() - _TOLD_S)
-        if self._near is not None:
-            with suppress(OSError):
-                self._near.unlink(missing_ok=True)
+        self._node.close(leads=self._leads)
+        if self._leads:
+            forget_announced(self._folder, time.time() - _TOLD_S)
 
     def _run(self) -> None:
         try:
@@ -146,64 +129,66 @@ class Capture:
             self._fail("capture", error)
 
     def _begin(self) -> None:
-        """Pass over what an earlier run announced."""
-        if (left := self._told_here()) is not None:
-            self._known.append(left.id)
-        if self._leads and not self._is_alone:
+        """Pass over what an earlier run announced or proposed."""
+        self._known.extend(one.id for one in self._node.announced())
+        if self._leads:
+            self._node.take()
             self._look_far()
-
-    def _told_here(self) -> Captured | None:
-        """Return what a rank of this node has told."""
-        return None if self._near is None else decoded(notes.read(self._near, LARGEST_BYTES))
 
     def _look_far(self) -> None:
-        """Follow what other nodes agreed on since this rank began."""
-        data = self._ask(self._announced)
-        self._ticks_to_far = self._far_ticks
-        if data is None:
+        """Follow what other nodes announced since this rank began."""
+        found = None if self._is_alone else self._nodes.announced()
+        if found is None:
             return
-        found, is_old = decoded(data), not self._has_looked
+        if not self._has_looked:
+            self._known.extend(one.id for one in found)
         self._has_looked = True
-        if found is not None and is_old:
-            self._known.append(found.id)
-        else:
-            self._follow(found)
+        self._follow(found)
 
     def _tick(self) -> None:
-        self._ticks_to_far -= 1
         self._look_at_pace()
-        self._follow(self._told_here())
-        if alarm := self._writer.alarms.last:
-            self._writer.alarms.last = None
-            self._alarm(alarm)
-        if self._signal is not None and not self._is_soon() and self._signal.take():
-            cause = f"{self._signal.name} on rank {self._rank}"
-            self._tell_all(self._ahead(secrets.token_hex(8), _STEPS, cause))
-        if not self._leads:
-            return
-        request = asked(self._folder)
-        if request is not None and request.asked_s >= self._started_s:
-            self._propose(self._ahead(request.id, request.steps, "dsprof capture"))
-        if not self._is_alone and self._ticks_to_far <= 0:
+        self._follow(self._node.announced())
+        proposal = self._proposal or self._noticed()
+        if self._leads:
+            self._lead(proposal)
+        elif proposal is not None:
+            is_over = self._is_answered(proposal) or self._node.propose(proposal)
+            self._proposal = None if is_over else proposal
+
+    def _lead(self, proposal: Captured | None) -> None:
+        """Agree with other nodes, on behalf of this one."""
+        if self._nodes.is_due():
             self._look_far()
+        request = asked(self._folder)
+        if request is not None and request.asked_s >= self._started_s and not self._is_soon():
+            self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
+        for one in (self._node.take(), proposal):
+            if one is not None:
+                self._agree(one)
 
     def _look_at_pace(self) -> None:
         """Count the steps since the last look."""
         before, self._at_step = self._at_step, self._step()
         self._steps_a_tick = self._at_step - before
 
-    def _alarm(self, alarm: Alarm) -> None:
-        """Tell all ranks of an alarm here, unless a rank has just done so."""
-        is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
-        if is_ours or clock() < self._quiet_until_ns.get(alarm.kind, 0):
-            return
+    def _noticed(self) -> Captured | None:
+        """Return what this rank proposes because of an alarm or a signal."""
+        alarm, self._writer.alarms.last = self._writer.alarms.last, None
+        if alarm is not None:
+            is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
+            return None if is_ours else self._around(alarm)
+        if self._signal is not None and not self._is_soon() and self._signal.take():
+            cause = f"{self._signal.name} on rank {self._rank}"
+            return self._ahead(f"signal-{secrets.token_hex(8)}", _STEPS, cause)
+        return None
+
+    def _around(self, alarm: Alarm) -> Captured:
         name = f"{alarm.kind}-{secrets.token_hex(8)}"  # an earlier run may have named this step
         cause = f"step {alarm.step:,} of rank {self._rank}: {alarm.cause}"
         if alarm.is_over:  # all ranks still hold it: there is no step to agree on
             steps = (max(alarm.step - _AROUND, 0), _AROUND * 3)
-            self._tell_all(Captured(name, *steps, "alarm", cause))
-        else:
-            self._tell_all(self._ahead(name, _STEPS, cause, "alarm"))
+            return Captured(name, *steps, "alarm", cause)
+        return self._ahead(name, _STEPS, cause, "alarm")
 
     def _ahead(
         self, name: str, steps: int, cause: str, why: Literal["capture", "alarm"] = "capture"
@@ -214,88 +199,45 @@ class Capture:
         ahead = max(_LEAST_AHEAD, by_usual, round(_AHEAD_S / _TICK_S * self._steps_a_tick))
         return Captured(name, self._step() + ahead, steps, why, cause)
 
-    def _propose(self, proposal: Captured) -> None:
-        """Agree on the steps of a request that is new, unless it follows another too soon."""
-        if proposal.id in self._known or self._is_soon():
+    def _agree(self, proposal: Captured, *, is_request: bool = False) -> None:
+        """Agree on a proposal that is new; another's that came first counts instead."""
+        if self._is_answered(proposal):
             return
-        found = decoded(self._ask(lambda: self._agreed_at_store(proposal)) or b"") or proposal
-        with suppress(OSError):  # a full disk: the other ranks may know from the store
-            found = agree(self._folder, found)
+        if is_request:
+            with suppress(OSError):  # a full disk: the other ranks may know from the store
+                proposal = agree(self._folder, proposal)
+        found = [proposal]
+        if self._has_looked:
+            found = self._nodes.agree(proposal, {*self._known})
         self._follow(found)
+
+    def _is_answered(self, proposal: Captured) -> bool:
+        """Whether ranks agreed on it, or lately on another of its kind."""
+        is_quiet = clock() < self._quiet_until_ns.get(kind_of(proposal), 0)
+        return is_quiet or proposal.id in self._known
 
     def _is_soon(self) -> bool:
         """Whether what ranks agreed on last is too fresh for something else."""
-        return clock() - self._last_ns < LEAST_PAUSE_S * 1_000_000_000
+        return clock() - self._last_ns < _PAUSE_NS
 
-    def _tell_all(self, proposal: Captured) -> None:
-        """Tell all ranks what this one proposes; another's that came first counts instead."""
-        found = decoded(self._ask(lambda: self._first_at_store(proposal)) or b"") or proposal
-        self._follow(found)
-        self._tell(found)
-
-    def _tell(self, found: Captured) -> None:
-        """Tell the ranks of this node."""
-        if self._near is not None:
-            with suppress(OSError):
-                notes.put(self._near, msgspec.json.encode(found))
-
-    def _follow(self, found: Captured | None) -> None:
+    def _follow(self, found: Iterable[Captured]) -> None:
         """Keep the steps that ranks agreed on."""
-        if found is None or found.id in self._known:
-            return
+        new = [one for one in found if one.id not in self._known]
+        for one in new:
+            self._keep(one)
+        if new and self._leads:
+            self._told.extend(new)
+            self._node.announce(self._told)
+
+    def _keep(self, found: Captured) -> None:
         self._known.append(found.id)
         self._last_ns = clock()
         if found.why == "alarm":
-            kind = found.id.partition("-")[0]
-            self._quiet_until_ns[kind] = self._last_ns + _QUIET_NS
-        elif self._signal is not None:
-            self._signal.take()  # all ranks may have got it at once
+            self._quiet_until_ns[kind_of(found)] = self._last_ns + _QUIET_NS
+        else:
+            self._quiet_until_ns["signal"] = self._last_ns + _PAUSE_NS
+            if self._signal is not None:
+                self._signal.take()  # all ranks may have got it at once
         self._writer.wanted.append(found)
         if self._profiler is not None:
             self._profiler.want(found.range, is_alarm=found.why == "alarm")
-        if self._leads:
-            self._tell(found)
-
-    # -- other nodes, in a thread of its own -----------------------------------------------------
-
-    def _ask(self, question: Callable[[], T]) -> T | None:
-        """Return what the store or the folder answers; None if it does not."""
-        answer = self._questions.within(question)
-        if answer is None:
-            self._connection = None
-            self._far_ticks = min(2 * self._far_ticks, _RAREST_FAR_TICKS)
-        else:
-            self._far_ticks = _FAR_TICKS
-        return answer
-
-    def _store(self) -> Any:
-        """Return a connection of our own to the store; None where there is none."""
-        if self._connection is None and (store := default_store()) is not None:
-            self._connection = connect(store)
-        return self._connection
-
-    def _agreed_at_store(self, proposal: Captured) -> bytes:
-        """Return the first proposal for a request, which ranks of several nodes may see."""
-        store, data = self._store(), msgspec.json.encode(proposal)
-        first = bytes(store.compare_set(f"{self._key}/{proposal.id}", "", data.decode()))
-        store.set(self._key, first)
-        return first
-
-    def _first_at_store(self, proposal: Captured) -> bytes:
-        """Replace the last announcement by a proposal, unless that is news here."""
-        store, data = self._store(), msgspec.json.encode(proposal)
-        if store is None:
-            if not self._is_alone:
-                announce(self._folder, proposal)
-            return data
-        last = bytes(store.compare_set(self._key, "", data.decode()))
-        told = decoded(last)
-        if told is None or told.id in self._known or not self._has_looked:
-            return bytes(store.compare_set(self._key, last.decode(), data.decode()))
-        return last
-
-    def _announced(self) -> bytes:
-        store = self._store()
-        if store is None:
-            return announced(self._folder, self._started_s)
-        return bytes(store.get(self._key)) if store.check([self._key]) else b""

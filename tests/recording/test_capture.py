@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -15,6 +16,7 @@ from torch.distributed import TCPStore
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.recording.capture import Capture
+from dsprof.recording.watchdog.exchange import connect
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import Captured, ask
@@ -48,7 +50,7 @@ def _begun(folder: Path, rank: int, memory: Path) -> tuple[Capture, RollingWrite
     def fail(_: str, error: BaseException) -> None:
         raise error
 
-    with patch("dsprof.recording.capture.memory_folders", lambda: iter([memory])):
+    with patch("dsprof.recording.capture_announcements.memory_folders", lambda: iter([memory])):
         capture = Capture(header, folder, writer, lambda: AT[rank], fail)
     capture._begin()
     return capture, writer
@@ -57,8 +59,14 @@ def _begun(folder: Path, rank: int, memory: Path) -> tuple[Capture, RollingWrite
 @pytest.fixture
 def store() -> Iterator[TCPStore]:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with patch("dsprof.recording.capture.default_store", lambda: server):
+    with patch("dsprof.recording.capture_announcements.default_store", lambda: server):
         yield server
+
+
+def in_turn(*captures: Capture) -> None:
+    """Let ranks look once each, in this order."""
+    for capture in captures:
+        capture._tick()
 
 
 def kept(writer: RollingWriter) -> list[range]:
@@ -101,8 +109,7 @@ def test_a_slow_step_of_one_rank_is_kept_on_the_others(
 ) -> None:
     (_, quick), (capture, slow) = ranks
     slow.alarms.last = Alarm(90, "slow", "took 3 times the usual time")
-    capture._tick()
-    ranks[0][0]._tick()
+    in_turn(capture, ranks[0][0], capture)
     assert kept(slow) == kept(quick) == [range(86, 98)]
     assert quick.wanted[0].cause == "step 90 of rank 1: took 3 times the usual time"
 
@@ -112,8 +119,7 @@ def test_what_lasts_is_kept_on_all_ranks_from_a_future_step(
 ) -> None:
     (_, first), (capture, growing) = ranks
     growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times its maximum")
-    capture._tick()
-    ranks[0][0]._tick()
+    in_turn(capture, ranks[0][0], capture)
     assert kept(growing) == kept(first) == [range(108, 128)]
 
 
@@ -130,33 +136,98 @@ def test_a_slow_step_does_not_silence_an_alarm_of_another_kind(
     (capture, writer), (other, _) = ranks
     for alarm in (Alarm(90, "slow", ""), Alarm(91, "memory", ""), Alarm(92, "memory", "")):
         writer.alarms.last = alarm
-        capture._tick()
-        other._tick()
+        in_turn(capture, other)
     assert [kept(writer) for _, writer in ranks] == [[range(86, 98), range(105, 125)]] * 2
 
 
 def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]]) -> None:
-    with patch.object(ranks[1][0], "_signal", Mock(take=lambda: True)):
-        ranks[1][0]._signal.name = "SIGUSR2"
-        for _ in range(2):
-            ranks[1][0]._tick()
-            ranks[0][0]._tick()
+    captures = [capture for capture, _ in ranks]
+    for capture in captures[1:]:
+        capture._signal = signalled("SIGUSR2")
+    in_turn(*captures[::-1], *captures)
     assert [kept(writer) for _, writer in ranks] == [[range(108, 128)]] * 2
     assert ranks[0][1].wanted[0].cause == "SIGUSR2 on rank 1"
+
+
+def test_a_signal_to_all_ranks_asks_once(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    ranks.append(_rank(tmp_path, 3))
+    captures = [capture for capture, _ in ranks]
+    for capture in captures[1:]:
+        capture._signal = signalled("SIGUSR2")
+    in_turn(*captures[::-1], *captures * 2)
+    assert [kept(writer) for _, writer in ranks] == [[range(108, 128)]] * 3
+
+
+def signalled(name: str) -> Mock:
+    """Return a signal that has come."""
+    signal = Mock(take=Mock(side_effect=itertools.chain([True], itertools.repeat(False))))
+    signal.name = name
+    return signal
+
+
+def test_ranks_of_a_node_may_notice_different_things_at_once(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    ranks.append(_rank(tmp_path, 3))
+    captures = [capture for capture, _ in ranks]
+    for (_, writer), kind in zip(ranks, ("slow", "memory", "behind"), strict=True):
+        writer.alarms.last = Alarm(90, kind, "")
+    in_turn(*captures[::-1] * 3)
+    kinds = [{one.id.partition("-")[0] for one in writer.wanted} for _, writer in ranks]
+    assert kinds == [{"slow", "memory", "behind"}] * 3
+
+
+def test_a_rank_that_looks_late_misses_no_announcement(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    (leader, writer), (late, later) = ranks
+    ask(tmp_path, 20)
+    leader._tick()
+    writer.alarms.last = Alarm(90, "slow", "")
+    in_turn(leader, late)
+    assert kept(writer) == kept(later) == [range(105, 125), range(86, 98)]
+
+
+def test_a_node_that_looks_late_misses_no_announcement(
+    tmp_path: Path, store: TCPStore, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    leader, writer = ranks[0]
+    far, later = _rank(tmp_path / "elsewhere", 2, node=1)
+    ask(tmp_path, 20)
+    leader._tick()
+    for kind in ("memory", "slow"):
+        writer.alarms.last = Alarm(90, kind, "")
+        leader._tick()
+    in_turn(*[far] * 5)
+    assert kept(later) == kept(writer)
+    assert len(kept(later)) == 3
+
+
+def test_only_one_rank_of_a_node_asks_the_store(tmp_path: Path, store: TCPStore) -> None:
+    with patch("dsprof.recording.capture_announcements.connect", Mock(wraps=connect)) as connected:
+        nodes = [[_rank(tmp_path, 2 * node + rank, node) for rank in (0, 1)] for node in (0, 1)]
+        for _, writer in [*nodes[0], *nodes[1]]:
+            writer.alarms.last = Alarm(90, "slow", "")
+        for _ in range(6):
+            in_turn(*(capture for capture, _ in [*nodes[1], *nodes[0]]))
+    assert connected.call_count == 2
+    assert [kept(writer) for node in nodes for _, writer in node] == [[range(86, 98)]] * 4
 
 
 def test_nodes_learn_of_an_alarm_from_the_store(
     tmp_path: Path, store: TCPStore, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
     far = [_rank(tmp_path, rank, node=1) for rank in (2, 3)]
-    for capture, writer in (ranks[1], far[0]):  # both before either looks at the store
+    for capture, writer in (ranks[0], far[0]):  # both before either looks at the store
         writer.alarms.last = Alarm(90, "slow", "")
         capture._tick()
     for capture, _ in [*ranks, *far]:
         for _ in range(5):
             capture._tick()
     causes = {writer.wanted[0].cause for _, writer in [*ranks, *far]}
-    assert causes == {"step 90 of rank 1: "}
+    assert causes == {"step 90 of rank 0: "}
     assert [len(writer.wanted) for _, writer in [*ranks, *far]] == [1] * 4
 
 
@@ -192,10 +263,10 @@ def test_a_store_that_is_stopped_holds_one_thread(
     ranks: list[tuple[Capture, RollingWriter]], store: TCPStore
 ) -> None:
     capture, writer = ranks[0]
-    capture._connection = None
+    capture._nodes._connection = None
     before, goes_on = {*threading.enumerate()}, threading.Event()
     with (
-        patch("dsprof.recording.capture.connect", lambda _: goes_on.wait(30)),
+        patch("dsprof.recording.capture_announcements.connect", lambda _: goes_on.wait(30)),
         patch("dsprof.recording.watchdog.exchange.PATIENCE_S", 0.001),
     ):
         for _ in range(100):
@@ -211,37 +282,47 @@ def test_a_store_that_fails_is_asked_ever_more_rarely(
     ranks: list[tuple[Capture, RollingWriter]], store: TCPStore
 ) -> None:
     capture, _ = ranks[0]
-    capture._connection = None
-    with patch("dsprof.recording.capture.connect", Mock(side_effect=OSError)) as connected:
+    capture._nodes._connection = None
+    with patch(
+        "dsprof.recording.capture_announcements.connect", Mock(side_effect=OSError)
+    ) as connected:
         for _ in range(1000):
             capture._tick()
     assert connected.call_count == 8  # after 5, 15, 35, 75, 155, 315, 635 and 955 ticks
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("has_store", [False, True])
 def test_what_a_killed_run_has_announced_is_not_followed(
-    tmp_path: Path, request: pytest.FixtureRequest, rank: int, has_store: bool
+    tmp_path: Path, request: pytest.FixtureRequest, node: int, has_store: bool
 ) -> None:
     if has_store:  # it outlives the run: that of an agent, or of a group that is made again
         request.getfixturevalue("store")
     before, killed = _rank(tmp_path, 0)
     killed.alarms.last = Alarm(90, "slow", "")
     before._tick()
-    capture, writer = _rank(tmp_path, rank, node=rank // 2)
-    for _ in range(5):
-        capture._tick()
+    (leader, first), (other, second) = (_rank(tmp_path, 2 * node + rank, node) for rank in (0, 1))
+    in_turn(*[leader, other] * 5)
+    assert kept(first) == kept(second) == []
+    second.alarms.last = Alarm(90, "slow", "")
+    in_turn(other, leader, other)
+    assert kept(first) == kept(second) == [range(86, 98)]  # the same step
+
+
+def test_what_a_killed_run_has_proposed_is_not_followed(tmp_path: Path) -> None:
+    before, killed = _rank(tmp_path, 1)
+    killed.alarms.last = Alarm(90, "slow", "")
+    before._tick()
+    leader, writer = _rank(tmp_path, 0)
+    leader._tick()
     assert kept(writer) == []
-    writer.alarms.last = Alarm(90, "slow", "")
-    capture._tick()
-    assert kept(writer) == [range(86, 98)]  # the same step
 
 
 def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: TCPStore) -> None:
     before, killed = _rank(tmp_path, 0)
     killed.alarms.last = Alarm(5000, "slow", "")
     before._tick()
-    with patch("dsprof.recording.capture.connect", Mock(side_effect=OSError)):
+    with patch("dsprof.recording.capture_announcements.connect", Mock(side_effect=OSError)):
         capture, writer = _rank(tmp_path, 2, node=1)
     for _ in range(20):
         capture._tick()
@@ -296,8 +377,7 @@ def test_a_report_names_what_happened_and_all_ranks_have_its_steps(
             capture._writer = run.writer
         while not runs[1].writer.alarms.last or runs[0].writer._step < 309:
             pass
-        for capture, _ in ranks[::-1]:
-            capture._tick()
+        in_turn(*(capture for capture, _ in ranks[::-1] * 2))
     around = diagnose(find_run([tmp_path])).history.kept[0]
     assert (around.step, around.steps, around.ranks, around.late_ranks) == (296, 12, 2, [])
     assert re.match(r"step 300 of rank 1: took [34]\S* times the usual time", around.cause)

@@ -1,0 +1,157 @@
+"""Where ranks announce the steps that all keep: in the memory of their node, and to all nodes.
+
+One rank of each node leads. It announces to the node, and asks the store of the default group or,
+without one, the folder. The others hand over to it what they propose. A place holds the last few
+announcements, because whoever looks may be later than the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dsprof.files import notes
+from dsprof.recording.watchdog.exchange import Questions, connect, default_store
+from dsprof.trace.dumps.state_file import memory_folders, state_name
+from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
+from dsprof.trace.schema import Header
+
+T = TypeVar("T")
+
+HELD = 8
+"""Announcements that a place holds. More are not made within the time between two looks."""
+
+LOOK_TICKS = 5
+"""A leader looks this often, in ticks, for what other nodes announced."""
+
+_RAREST_LOOK_TICKS = 64 * LOOK_TICKS
+"""It looks ever more rarely at a store that does not answer: torch complains of each attempt."""
+
+
+def kind_of(proposal: Captured) -> str:
+    """Return the kind of an alarm, `signal`, or what names a request."""
+    return proposal.id.partition("-")[0]
+
+
+class NodeMemory:
+    """The memory of a node, by which its ranks hear each other within two seconds."""
+
+    def __init__(self, header: Header, folder: Path) -> None:
+        memory = next(memory_folders(), None)
+        self.is_there = memory is not None
+        # Runs that share a key, such as two of mp.spawn, have different folders.
+        run = state_name(f"{header.run_key} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
+        self._announced = (memory or Path()) / f"{run}-capture.state"
+        self._proposed = (memory or Path()) / f"{run}-proposal.state"
+
+    def announce(self, found: Iterable[Captured]) -> None:
+        """Tell the ranks of this node, in place of what they were told before."""
+        if self.is_there:
+            with suppress(OSError):
+                notes.put(self._announced, msgspec.json.encode([*found]))
+
+    def announced(self) -> list[Captured]:
+        """Return what the leader announced."""
+        return _all_of(notes.read(self._announced, LARGEST_BYTES)) if self.is_there else []
+
+    def propose(self, proposal: Captured) -> bool:
+        """Hand a proposal over to the leader; false while it has not taken another."""
+        with suppress(OSError):
+            return notes.put(self._proposed, msgspec.json.encode(proposal), is_first=True)
+        return False
+
+    def take(self) -> Captured | None:
+        """Return what a rank of this node proposed since the last call."""
+        data = notes.read(self._proposed, LARGEST_BYTES) if self.is_there else b""
+        if data:
+            _remove(self._proposed)
+        return decoded(data)
+
+    def close(self, *, leads: bool) -> None:
+        """Remove what is of no use to a later run."""
+        if self.is_there:
+            _remove(self._proposed)
+            if leads:
+                _remove(self._announced)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+class AllNodes:
+    """The store of the default group or, without one, the folder: for leaders."""
+
+    def __init__(self, header: Header, folder: Path) -> None:
+        self._folder, self._started_s = folder, header.started_epoch_ns / 1e9
+        self._key = f"dsprof/capture/{header.run_key}"
+        self._questions = Questions()
+        self._connection: Any = None
+        self._pause_ticks = LOOK_TICKS
+        self._ticks_left = 0
+
+    def is_due(self) -> bool:
+        """Say in each tick whether to look in this one."""
+        self._ticks_left -= 1
+        return self._ticks_left <= 0
+
+    def announced(self) -> list[Captured] | None:
+        """Return what leaders announced; None if there is no answer."""
+        found = self._ask(self._read)
+        self._ticks_left = self._pause_ticks
+        return found
+
+    def agree(self, proposal: Captured, known: Container[str]) -> list[Captured]:
+        """Announce a proposal unless a leader was first; return what is not known, and counts."""
+        return self._ask(lambda: self._agreed(proposal, known)) or [proposal]
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        answer = self._questions.within(question)
+        if answer is None:
+            self._connection = None
+            self._pause_ticks = min(2 * self._pause_ticks, _RAREST_LOOK_TICKS)
+        else:
+            self._pause_ticks = LOOK_TICKS
+        return answer
+
+    # -- in a thread that may not answer ----------------------------------------------------------
+
+    def _store(self) -> Any:
+        """Return a connection of our own to the store; None where there is none."""
+        if self._connection is None and (store := default_store()) is not None:
+            self._connection = connect(store)
+        return self._connection
+
+    def _read(self) -> list[Captured]:
+        if (store := self._store()) is not None:
+            return _all_of(bytes(store.get(self._key))) if store.check([self._key]) else []
+        last = decoded(announced(self._folder, self._started_s))
+        return [] if last is None else [last]
+
+    def _agreed(self, proposal: Captured, known: Container[str]) -> list[Captured]:
+        store, before = self._store(), b""
+        if store is None:
+            announce(self._folder, proposal)
+            return [proposal]
+        while True:
+            held = _all_of(before)
+            news = [one for one in held if one.id not in known]
+            if kind_of(proposal) in map(kind_of, news):
+                return news
+            after = msgspec.json.encode([*held, proposal][-HELD:])
+            found = bytes(store.compare_set(self._key, before.decode(), after.decode()))
+            if found in (before, after):  # the store of a server that began anew has no `before`
+                return [*news, proposal]
+            before = found
+
+
+def _all_of(data: bytes) -> list[Captured]:
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(data, type=list[Captured])
+    return []
