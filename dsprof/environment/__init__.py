@@ -163,6 +163,23 @@ def run_key(environ: Mapping[str, str], world_size: int) -> str:
     return _digest("\0".join(parts))
 
 
+_LOCAL_RANKS = (
+    ("SLURM_LOCALID", "SLURM_PROCID"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"),
+    ("MPI_LOCALRANKID", "PMI_RANK"),
+)
+"""Ranks on the host as launchers name them, and the ranks that these belong to."""
+
+
+def local_rank(environ: Mapping[str, str], rank: int) -> int:
+    """Return the rank on the host of a rank; -1: unknown.
+
+    A launcher of one process that starts the ranks itself passes its own variables on to all.
+    """
+    told = [environ.get(local) for local, own in _LOCAL_RANKS if environ.get(own) == str(rank)]
+    return next((count(text) for text in (environ.get("LOCAL_RANK"), *told) if text), -1)
+
+
 _NO_RUN_ID = "none"
 """torchrun's default id of a job."""
 

@@ -23,7 +23,7 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
         started_epoch_ns=time.time_ns(),
         started_monotonic_ns=time.perf_counter_ns(),
         boot_id=environment.boot_id(),
-        local_rank=environment.count(os.environ.get("LOCAL_RANK", "")),
+        local_rank=environment.local_rank(os.environ, rank),
         backend=backend,
         device=device,
         versions={"dsprof": __version__},

@@ -173,6 +173,23 @@ def test_run_key_is_the_same_on_all_ranks_and_differs_between_runs():
     assert environment.run_key(shared, 4) not in keys
 
 
+@pytest.mark.parametrize(
+    ("environ", "local_rank"),
+    [
+        ({"LOCAL_RANK": "1"}, 1),
+        ({"LOCAL_RANK": "1", "SLURM_PROCID": "9", "SLURM_LOCALID": "0"}, 1),
+        ({"SLURM_PROCID": "9", "SLURM_LOCALID": "1"}, 1),
+        ({"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 1),
+        ({"PMI_RANK": "9", "MPI_LOCALRANKID": "1"}, 1),
+        ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, -1),  # one task started several ranks
+        ({"LOCAL_RANK": ""}, -1),
+        ({}, -1),
+    ],
+)
+def test_the_rank_on_the_host_is_what_the_launcher_says_of_this_rank(environ, local_rank):
+    assert environment.local_rank(environ, 9) == local_rank
+
+
 def test_what_is_known_after_the_first_step_is_one_more_snapshot(monkeypatch):
     before = environment.snapshot(os.environ)
     monkeypatch.setattr(environment.machine, "libraries", lambda loaded: [])
