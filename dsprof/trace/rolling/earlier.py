@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -37,6 +38,7 @@ from dsprof.trace.rolling.parts import (
     STATE,
     STEPS,
     TAILS,
+    copy_of,
     files_of_rank,
     is_closed,
     is_rolling,
@@ -219,22 +221,23 @@ def _archive(
         if (name := part_of(book, SERIES).name) in readers and not is_closed(book):
             readers[name] = partial(_completed_series, book)
     with ExitStack() as opened:
-        part = _part_of(archive)
-        file = _locked(part, opened)
+        file = _locked(copy_of(archive), opened)
         for one in others:
-            _locked(_part_of(one), opened)
+            _locked(copy_of(one), opened)
         for one in filter(Path.exists, (*others, archive)):
             # What is in it was whole: a removal may have been cut short.
             old = opened.enter_context(zipfile.ZipFile(one))
             readers |= {name: partial(_archived, old, name) for name in old.namelist()}
         _write(file, readers, room, most_recordings)
         file.flush()
-        os.replace(part, archive)
+        os.fsync(file)  # what it replaces is removed at once
+        os.replace(copy_of(archive), archive)
         for one in others:
             one.unlink()
     for book in over:
         _remove_state(_state_of(book))
-        for path in filter(_is_mine, reversed(_files_of(book))):
+        parts = reversed(_files_of(book))
+        for path in filter(_is_mine, chain.from_iterable((copy_of(one), one) for one in parts)):
             path.unlink()
 
 
@@ -257,17 +260,12 @@ def _remove_state(copy: Path) -> None:
         copy.unlink()
 
 
-def _part_of(archive: Path) -> Path:
-    """Return the file that will replace an archive."""
-    return archive.with_name(f".{archive.name}")
-
-
-def _locked(part: Path, opened: ExitStack) -> BinaryIO:
+def _locked(copy: Path, opened: ExitStack) -> BinaryIO:
     """Open the file that will replace an archive; closing `opened` removes it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = opened.enter_context(os.fdopen(os.open(part, flags, 0o644), "w+b"))
+    file = opened.enter_context(os.fdopen(os.open(copy, flags, 0o644), "w+b"))
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    opened.callback(part.unlink, missing_ok=True)
+    opened.callback(copy.unlink, missing_ok=True)
     os.ftruncate(file.fileno(), 0)
     return file
 

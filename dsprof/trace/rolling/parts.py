@@ -44,6 +44,11 @@ def part_of(book: Path, ending: str) -> Path:
     return book.with_name(book.name.removesuffix(".json") + ending)
 
 
+def copy_of(path: Path) -> Path:
+    """Return the file that is to replace another one; a killed process may leave it."""
+    return path.with_name(f".{path.name}")
+
+
 def is_rolling(header: Header) -> bool:
     """Say whether a file is the book of a rolling recording."""
     return header.config.get("mode") == ALWAYS
@@ -307,18 +312,19 @@ class Packed:
                 break
             chosen.append(member)
             size += member.size
-        part = self._path.with_name(f".{self._path.name}")
-        file = _create(part, os.O_TRUNC)
+        copy = copy_of(self._path)
+        file = _create(copy, os.O_TRUNC)
         members, at = [], 0
         try:
             for member in sorted(chosen, key=lambda one: one.start):
                 self._copy(member, file, at)
                 members.append(member._replace(start=at))
                 at += member.size
-            os.replace(part, self._path)
+            os.fsync(file)
+            os.replace(copy, self._path)
         except OSError:
             os.close(file)
-            part.unlink(missing_ok=True)
+            copy.unlink(missing_ok=True)
             raise
         # In this order: a child that is forked in between must not close it again.
         replaced, self._file = self._file, file

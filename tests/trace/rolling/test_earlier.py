@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_a_killed_start_keeps_its_last_steps(tmp_path: Path) -> None:
 def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
     for start in range(3):
         record(tmp_path, start)
-    put_away(tmp_path, 0, 900_000)
+    put_away(tmp_path, 0, 1_200_000)
     run = find_run([tmp_path])
     assert steps_of(run) == [2000] * 3
     details = [len(read_trace(epoch.files[0]).steps) for epoch in run.epochs]
@@ -266,6 +267,42 @@ def test_a_kill_while_files_are_removed_loses_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / BOOK).exists()
     again = read_trace(tmp_path / ARCHIVE / BOOK)
     assert (again.rollups, again.steps) == (whole.rollups, whole.steps)
+
+
+def test_a_copy_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    record(tmp_path, 0, steps=10)
+    (tmp_path / ".trace.rank00000.kept.gz").write_bytes(b"begun")
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert names(tmp_path.iterdir()) == {ARCHIVE}
+
+
+def test_parts_of_which_the_book_was_removed_are_not_in_the_way(tmp_path: Path) -> None:
+    record(tmp_path, 0, steps=10)
+    (tmp_path / BOOK).unlink()
+    record(tmp_path, 1, steps=10)
+    assert len(read_trace(tmp_path / "trace.1.rank00000.json").steps) == 10
+
+
+def test_a_file_is_on_disk_before_it_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, replaced = set[int](), set[str]()
+    fsync, replace = os.fsync, os.replace
+
+    def synchronise(file: BinaryIO | int) -> None:
+        fsync(file)
+        synced.add(os.fstat(file if isinstance(file, int) else file.fileno()).st_ino)
+
+    def exchange(source: Path, target: Path) -> None:
+        assert source.stat().st_ino in synced
+        replaced.add(target.suffix)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synchronise)
+    monkeypatch.setattr(os, "replace", exchange)
+    record(tmp_path, 0)
+    put_away(tmp_path, 0, BUDGET_BYTES)
+    assert replaced == {".gz", ".zip"}
 
 
 def test_the_state_of_a_killed_process_goes_with_its_trace(
