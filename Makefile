@@ -13,16 +13,18 @@ TORCHRUN := $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
-# Tests of one process share all cores. Those of several processes, in a browser or of time would
-# disturb each other: they follow, one after the other.
-APART := dist or timed or browser
+# Tests of one process share all cores. So do those that start several, or a browser, but by whole
+# files, whose tests share runs. What another run would disturb follows, one after the other.
+SEVERAL := dist or browser
+ON_ALL_CORES := -n logical --maxprocesses 8
 define run_tests
-	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m "($(1)) and not ($(APART))"
-	$(BIN)/python -m pytest -m "($(1)) and ($(APART))"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) --dist worksteal -m "($(1)) and not ($(SEVERAL) or alone)"
+	$(BIN)/python -m pytest $(ON_ALL_CORES) --dist loadfile -m "($(1)) and ($(SEVERAL)) and not alone"
+	$(BIN)/python -m pytest -m "($(1)) and alone"
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest test-trainers compat test-gpu check lint docs torch-suite bench savings hangs fuzz clean
+.PHONY: help demo test test-all test-trainers compat test-gpu check lint docs torch-suite bench savings hangs fuzz clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1	\2/' | expand -t 12
@@ -37,10 +39,8 @@ demo: build/.warm ## Train a small model under DeepSpeed ZeRO (STAGE=2), then wr
 test: build/.warm build/.kernels ## Run the tests that take minutes together
 	$(call run_tests,not long and not browser and not gpu)
 
-test-all: test test-rest ## Run all tests: the long ones and those in a browser too
-
-test-rest: build/.warm build/.kernels build/node_modules ## Run only the long tests and those in a browser
-	$(call run_tests,long or browser)
+test-all: build/.warm build/.kernels build/node_modules ## Run all tests: the long ones and those in a browser too
+	$(call run_tests,not gpu)
 
 test-trainers: .venv-trainers/.installed ## Run the tests with Hugging Face and Lightning trainers
 	.venv-trainers/bin/python -m pytest tests/trainers

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -26,6 +29,10 @@ _ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore::FutureWarning",  # DeepSpeed calls what torch 2.13 deprecates
     "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
 }
+
+_TORCHRUN = "torch.distributed.run"
+_LAUNCHERS = multiprocessing.get_context("forkserver")
+_LAUNCHERS.set_forkserver_preload([_TORCHRUN])  # to import torch takes seconds
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
@@ -62,28 +69,53 @@ def launch(
     `behind` is a command that starts the launcher: `unshare ...`.
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
-    command = [*behind, str(python), "-m", "torch.distributed.run", "--standalone"]
-    command += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc), str(program)]
+    command = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    command += [str(program), *map(str, args)]
+    variables = environment(env or {})
     start = time.monotonic()
-    with subprocess.Popen(
-        command + [str(arg) for arg in args],
-        env=environment(env or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as agent:
+    with tempfile.NamedTemporaryFile() as output:
+        if behind or python != sys.executable:
+            module = [*behind, str(python), "-m", _TORCHRUN, *command]
+            returncode = _started(module, variables, output.name, timeout)
+        else:
+            returncode = _forked(command, variables, output.name, timeout)
+        said = output.read().decode(errors="replace")
+    return Result(returncode, said, time.monotonic() - start)
+
+
+def _started(command: list[str], variables: dict[str, str], output: str, timeout: float) -> int:
+    with (
+        open(output, "ab") as file,
+        subprocess.Popen(command, env=variables, stdout=file, stderr=subprocess.STDOUT) as agent,
+    ):
         try:
-            output, _ = agent.communicate(timeout=timeout)
-            returncode = agent.returncode
+            return agent.wait(timeout)
         except subprocess.TimeoutExpired:
+            return 124
+        finally:
+            if agent.poll() is None:
+                _kill(agent.pid)
+
+
+def _forked(arguments: list[str], variables: dict[str, str], output: str, timeout: float) -> int:
+    agent = _LAUNCHERS.Process(target=_torchrun, args=(arguments, variables, output))
+    agent.start()
+    try:
+        agent.join(timeout)
+        return 124 if agent.exitcode is None else agent.exitcode
+    finally:
+        if agent.pid is not None and agent.exitcode is None:
             _kill(agent.pid)
-            output, _ = agent.communicate()
-            returncode = 124
-        except BaseException:
-            _kill(agent.pid)
-            raise
-    return Result(returncode, output, time.monotonic() - start)
+            agent.join()
+
+
+def _torchrun(arguments: list[str], variables: dict[str, str], output: str) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    import_module(_TORCHRUN).main(arguments)
 
 
 def _kill(agent: int) -> None:

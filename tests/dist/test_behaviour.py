@@ -22,7 +22,7 @@ DISTURBED = PROGRAMS / "disturbed.py"
 SLEEP_MS = 50
 SLEEP_NS = SLEEP_MS * 1_000_000
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.alone]
 by_variable = pytest.mark.skipif(
     not [entry for entry in entry_points(group="torch.backends") if entry.name == "dsprof"],
     reason="DSPROF=1 needs the entry point of an installed dsprof: pip install -e .",

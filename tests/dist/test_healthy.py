@@ -14,7 +14,12 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch
 
-pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.long,
+    pytest.mark.alone,  # a run beside it would make a rank late
+    pytest.mark.timeout(900),
+]
 
 STEPS = 26
 ONE_RANK = (

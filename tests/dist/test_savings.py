@@ -11,7 +11,7 @@ from dsprof.analysis.baseline import SCHEMA_VERSION
 from examples.wrong.cases import CASES
 from tests.dist.launch import launch
 
-pytestmark = [pytest.mark.dist, pytest.mark.long]
+pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.alone]
 
 BASELINE = {
     "schema_version": SCHEMA_VERSION,

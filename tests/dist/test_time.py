@@ -16,7 +16,7 @@ from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.programs.delays import HEAD_START_S, LATE_S, LONG_HEAD_START_S
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.alone]
 
 LATE_NS = LATE_S * 1e9
 ONE_WAIT = (

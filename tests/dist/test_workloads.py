@@ -47,6 +47,8 @@ EXAMPLES = {
     "fsdp": ("fsdp",),
     **{f"zero{stage}": ("deepspeed_zero", "--stage", stage, *SMALL) for stage in range(4)},
 }
+# Its four processes compute without a pause: a run beside it makes minutes of seconds.
+ZENFLOW = pytest.param("zenflow", marks=pytest.mark.alone)
 SHARED = (
     "activation_checkpointing",
     "auto_tensor_parallel",
@@ -59,7 +61,7 @@ SHARED = (
     "pipeline",
     "torch_compile",
     "ulysses",
-    "zenflow",
+    ZENFLOW,
     "zero3_release",
 )
 EXPLAINED = [name for name in SHARED if name not in ("hpz4", "offload_param", "torch_compile")]
@@ -173,6 +175,7 @@ def test_every_engine_has_its_steps_and_phases(
             assert phases(trace, engine) == TRAINING
 
 
+@pytest.mark.alone
 def test_zenflow_takes_a_step_at_each_update(run: Callable[[str], Run]) -> None:
     """It makes its update interval of two the gradient accumulation; three micro-steps are run."""
     for trace in run("zenflow").traces:

@@ -17,7 +17,12 @@ from examples.wrong.training import Patch, merged
 from tests.dist.launch import ROOT, launch
 from tests.live.replaying import assert_calm, replayed
 
-pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.dist,
+    pytest.mark.long,
+    pytest.mark.alone,  # a run beside it would make a rank late
+    pytest.mark.timeout(900),
+]
 
 LINK = behind_link()
 PROGRAM = ROOT / "examples" / "wrong" / "__main__.py"

@@ -41,7 +41,7 @@ def test_a_whole_export_is_read_whole(path: Path) -> None:
     assert (len(trace.device), len(trace.steps), trace.broken_lines) == (121, 9, 0)
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_many_collectives_are_read_in_chunks(path: Path) -> None:
     """Rows that are made one by one take 100 us and 5 kB each, and the file is read three times."""
     span = make.node("gloo:all_reduce", [], []) | {"id": 1, "ctrl_deps": 1}  # its own parent
@@ -84,7 +84,7 @@ def hostile(path: Path, *statements: str) -> list[RankTrace] | None:
     return read(NSYS, path)
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_views_and_generated_columns_are_never_run(path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
     columns = f"SELECT i start, i end, 0 deviceId FROM ({endless})"
@@ -119,7 +119,7 @@ def test_a_long_name_in_many_rows_takes_no_memory(path: Path) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_a_long_name_in_many_rows_takes_bounded_time(path: Path) -> None:
     named_often(path, "step 1" + "x" * 900_000, 50_000)
     with at_most(100):  # it is opened three times
@@ -169,7 +169,7 @@ def page_of(child: int, children: int, size: int) -> bytes:
     return head + bytes(places[-1] - len(head)) + b"".join(cells)
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 def test_a_tree_of_pages_that_grows_without_end(path: Path) -> None:
     """Interior pages that name their children a hundred times make rows that no disk holds."""
     path.write_bytes(bomb())

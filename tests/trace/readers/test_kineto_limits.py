@@ -51,7 +51,7 @@ def test_names_in_a_zip_lead_nowhere(tmp_path: Path, name: str) -> None:
 ZIPPED = zipped({"rank0.json": WHOLE})
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 @pytest.mark.parametrize("nothing", [b"", b"x", ZIPPED, gzip.compress(ZIPPED)])
 def test_a_zip_of_many_files_reads_its_directory_once(path: Path, nothing: bytes) -> None:
     files = {f"{i}.json": nothing for i in range(1_500)}

@@ -28,7 +28,7 @@ def test_the_whole_log_is_judged(path: Path) -> None:
     assert len(diagnosis.logged_calls) == 2
 
 
-@pytest.mark.timed
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "unit", ["a:", ":1:1 ", "[PG ", "[PG 1 PG GUID ", "[1] ", "[rank1]:", "comm op: ", "1: ", " "]
 )
