@@ -14,10 +14,12 @@ from dsprof.errors import DsprofError, escaped
 if TYPE_CHECKING:
     from dsprof.trace.rolling.capture import Request
 
-_PATIENCE_S = 15.0
+_PATIENCE_S = 60.0
+"""On NFS, a rank may see the request half a minute late."""
+
 _LOOK_S = 0.2
-_SILENT_S = 15.0
-"""A running rank writes at least every 5 s."""
+_SILENT_S = 60.0
+"""A running rank writes at least every 5 s; NFS may hold it back for half a minute."""
 
 
 class CaptureCommand:
@@ -85,22 +87,33 @@ def _books(folder: Path) -> Sequence[Path]:
 
 
 def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:
-    from dsprof.trace.rolling.capture import agreed, asked_at_s
+    from dsprof.trace.rolling.capture import asked_at_s
 
-    end_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < end_s:
-        if (found := agreed(folder, request)) is not None:
-            return found.range
-        _check_alive(folder, books, asked_at_s(folder))
+    if (found := _answer(folder, request)) is not None:
+        return found
+    asked_s, started_s = asked_at_s(folder), time.monotonic()
+    _check_alive(folder, books, asked_s)
+    while time.monotonic() < started_s + _PATIENCE_S:
         time.sleep(_LOOK_S)
+        if (found := _answer(folder, request)) is not None:
+            return found
+    _check_alive(folder, books, asked_s + time.monotonic() - started_s)
     raise DsprofError(
-        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s: the job runs as another user, or "
-        "followed another request in the last 10 s"
+        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s; run this as the user of the job"
     )
 
 
-def _check_alive(folder: Path, books: Sequence[Path], asked_s: float) -> None:
-    """Stop waiting for a job that has ended.
+def _answer(folder: Path, request: Request) -> range | None:
+    from dsprof.files import notes
+    from dsprof.trace.rolling.capture import agreed
+
+    notes.refresh(folder)
+    found = agreed(folder, request)
+    return None if found is None else found.range
+
+
+def _check_alive(folder: Path, books: Sequence[Path], now_s: float) -> None:
+    """Check that the job has not ended; `now_s` is by the clock of the file system.
 
     Raises:
         DsprofError: it has ended, or no rank writes any more.
@@ -110,9 +123,10 @@ def _check_alive(folder: Path, books: Sequence[Path], asked_s: float) -> None:
     see = f"to see what it kept, run: dsprof report {escaped(str(folder))}"
     if all(map(is_closed, books)):
         raise DsprofError(f"{folder}: the job has ended; {see}")
-    silent_s = asked_s - max(map(written_at_s, books))
-    if silent_s > _SILENT_S:
-        raise DsprofError(
-            f"{folder}: no rank has written for {silent_s:,.0f} s, so the job was killed or is "
-            f"stopped; {see}"
-        )
+    if any(now_s - written_at_s(book) <= _SILENT_S for book in books):
+        return
+    silent_s = now_s - max(map(written_at_s, books))
+    raise DsprofError(
+        f"{folder}: no rank has written for {silent_s:,.0f} s, so the job was killed or is "
+        f"stopped; {see}"
+    )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dsprof.environment import count
+from dsprof.files import notes
 from dsprof.recording.capture_announcements import (
     HELD,
     LOOK_TICKS,
@@ -159,6 +160,7 @@ class Capture:
         """Agree with other nodes, on behalf of this one."""
         if self._nodes.is_due():
             self._look_far()
+            notes.refresh(self._folder)
         request = asked(self._folder)
         if request is not None and request.asked_s >= self._started_s and not self._is_soon():
             self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.trace.rolling.capture import Captured, agree, asked
 from tests.factories.month import FastMotion
+from tests.factories.stale_folder import stale_folder
 from tests.factories.trace import header
 from tests.factories.trace_files import write_trace
 
@@ -17,7 +21,7 @@ from tests.factories.trace_files import write_trace
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     """A folder in which one rank has recorded, and ended."""
-    rank = FastMotion(tmp_path, 10**6, world_size=1)
+    rank = FastMotion(tmp_path, 10**6)
     with rank.running():
         rank.train(20)
     return tmp_path
@@ -44,8 +48,71 @@ def test_a_job_that_shows_no_life_is_named_at_once(
     book = job / "trace.rank00000.json"
     book.write_bytes(book.read_bytes().removesuffix(b"]\n"))
     for path in job.iterdir():
-        os.utime(path, (0, path.stat().st_mtime - 60))
-    assert ": no rank has written for 6" in refusal(job, capsys)
+        os.utime(path, (0, path.stat().st_mtime - 90))
+    assert ": no rank has written for 9" in refusal(job, capsys)
+
+
+@pytest.fixture
+def running(job: Path) -> Iterator[Mock]:
+    """The job goes on; time passes only in the sleeps of the command."""
+    book = job / "trace.rank00000.json"
+    book.write_bytes(book.read_bytes().removesuffix(b"]\n"))
+    now_s = 0.0
+
+    def wait(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+        at_each_look()
+
+    at_each_look = Mock()
+    with patch("dsprof.cli.capture.time", Mock(monotonic=lambda: now_s, sleep=wait)):
+        yield at_each_look
+
+
+def test_a_running_job_is_told_by_its_first_rank_and_not_at_each_look(
+    job: Path, running: Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = FastMotion(job, 10**6, rank=1)
+    with other.running():
+        other.train(20)
+    looked_at = list[Path]()
+
+    def written_at_s(book: Path) -> float:
+        looked_at.append(book)
+        return time.time() + 30 * len(looked_at)  # it goes on to write
+
+    with patch("dsprof.trace.rolling.parts.written_at_s", written_at_s):
+        assert main(["capture", str(job)]) == 2
+    assert "no rank answered within 60 s" in capsys.readouterr().err
+    assert len(looked_at) == 2  # before the first wait, and after the last
+
+
+def answered(job: Path) -> None:
+    """Answer the request as a rank does."""
+    request = asked(job)
+    assert request is not None
+    agree(job, Captured(request.id, 105, 20))
+
+
+def test_an_answer_at_the_last_moment_counts(
+    job: Path, running: Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer() -> None:
+        if running.call_count == 300:
+            answered(job)
+
+    running.side_effect = answer
+    assert main(["capture", str(job)]) == 0
+    assert "All ranks keep steps 105 to 124" in capsys.readouterr().out
+
+
+def test_an_answer_is_found_on_a_file_system_that_remembers_what_was_not_there(
+    job: Path, running: Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.side_effect = lambda: answered(job)
+    with stale_folder(job):
+        assert main(["capture", str(job)]) == 0
+    assert running.call_count == 1
 
 
 def test_a_job_of_another_mode_is_refused(

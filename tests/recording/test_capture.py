@@ -24,6 +24,7 @@ from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header
 from tests.factories.month import FastMotion
+from tests.factories.stale_folder import stale_folder
 
 AT = (100, 103, 103, 103)
 """The steps in which ranks are."""
@@ -81,6 +82,17 @@ def test_all_ranks_keep_the_same_steps_once(
         for capture, _ in ranks:
             capture._tick()
     assert [kept(writer) for _, writer in ranks] == [[range(105, 125)]] * 2
+
+
+def test_a_request_is_found_on_a_file_system_that_remembers_what_was_not_there(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    capture, writer = ranks[0]
+    with stale_folder(tmp_path):
+        capture._tick()
+        ask(tmp_path, 20)
+        in_turn(*[capture] * 6)
+    assert kept(writer) == [range(105, 125)]
 
 
 def test_steps_are_ahead_by_the_pace_of_the_last_second(
