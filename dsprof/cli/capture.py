@@ -62,8 +62,9 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
             withdraw(folder)
             raise
         print(
-            f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. After "
-            f"them, run: dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
+            f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. They "
+            "begin in about 10 s, or in 5 steps if those take longer. After them, run: "
+            f"dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
         )
         return 0
 

@@ -103,7 +103,10 @@ def test_an_answer_at_the_last_moment_counts(
 
     running.side_effect = answer
     assert main(["capture", str(job)]) == 0
-    assert "All ranks keep steps 105 to 124" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        "All ranks keep steps 105 to 124 in full detail. They begin in about 10 s, or in 5 steps "
+        f"if those take longer. After them, run: dsprof report {job} --steps 105:125\n"
+    )
 
 
 def test_an_answer_is_found_on_a_file_system_that_remembers_what_was_not_there(

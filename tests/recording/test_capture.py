@@ -19,10 +19,11 @@ from dsprof.recording.capture import Capture
 from dsprof.recording.watchdog.exchange import connect
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
-from dsprof.trace.rolling.capture import Captured, ask
+from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, ask
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header
+from dsprof.trace.scope import clock
 from tests.factories.month import FastMotion
 from tests.factories.stale_folder import stale_folder
 
@@ -106,7 +107,7 @@ def test_steps_are_ahead_by_the_pace_of_the_last_second(
     assert kept(writer) == [range(650, 670)]
 
 
-def test_a_request_so_soon_after_another_is_ignored(
+def test_a_request_so_soon_after_another_waits(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
     capture, writer = ranks[0]
@@ -114,6 +115,9 @@ def test_a_request_so_soon_after_another_is_ignored(
         ask(tmp_path, steps)
         capture._tick()
     assert kept(writer) == [range(105, 125)]
+    with patch("dsprof.recording.capture.clock", lambda: clock() + LEAST_PAUSE_S * 10**9):
+        capture._tick()
+    assert kept(writer) == [range(105, 125), range(105, 135)]
 
 
 def test_a_slow_step_of_one_rank_is_kept_on_the_others(
