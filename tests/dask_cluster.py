@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from dask.config import set as dask_settings
 from distributed import LocalCluster
 
-_SETTINGS = {"distributed.scheduler.allowed-failures": 1, "distributed.diagnostics.nvml": False}
+_SETTINGS = {
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.diagnostics.nvml": False,
+    # A worker that is dead so long after an earlier death is not started again.
+    "distributed.deploy.lost-worker-timeout": "1 hour",
+}
 
 
 @contextmanager

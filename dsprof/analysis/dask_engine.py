@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache, partial
+from pathlib import Path
+from pickle import dumps, loads
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dsprof._version import __version__
 from dsprof.analysis.engine import Job, Progress, fold, parted
 from dsprof.analysis.freed_memory import kept_freed_memory
-from dsprof.errors import DsprofError
+from dsprof.errors import DsprofError, TraceError
+from dsprof.trace.source import is_readable, read_start
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -21,6 +24,7 @@ R = TypeVar("R")
 
 SCHEME = "dask://"
 _PATIENCE_S = 60
+_INSTALL = "install dsprof {} and the same plugins on the scheduler and all workers"
 _MISSING = "--engine dask:// needs dask.distributed: pip install 'dsprof[scale]'"
 
 
@@ -36,12 +40,13 @@ class DaskEngine:
         The scheduler repeats what a worker that dies has done, or was to do.
         """
         with self._client() as client, _plain_errors(self._address):
+            needs = _needs(client, job, tasks)
             # Merged when all are read: a merge beside a task that kills its worker dies with it.
-            return _merged(client, job, _read(client, job, tasks, progress))
+            return _merged(client, job, _read(client, job, tasks, needs, progress))
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
-        """Connect, and see that there are workers that have this dsprof.
+        """Connect, and see that there are workers.
 
         Raises:
             DsprofError: there are none.
@@ -62,7 +67,6 @@ class DaskEngine:
                     f"the Dask scheduler at {self._address} has no workers; start some with "
                     f"dask worker {self._address}"
                 ) from None
-            _check_versions(client)
             yield client
 
 
@@ -89,27 +93,60 @@ def _plain_errors(address: str) -> Iterator[None]:
         ) from None
 
 
-def installed_version() -> str:
-    """Return the dsprof of the process that is asked."""
-    return __version__
+class Needs(NamedTuple):
+    """What a process of the cluster needs, to read the ranks of a report as this process does."""
+
+    report: str
+    version: str
+    file: Path | None = None
 
 
-def _check_versions(client: Client) -> None:
-    """Refuse workers that would read traces otherwise.
+@lru_cache
+def check(needs: Needs) -> None:
+    """See, once in a report, that this process has what it needs.
 
     Raises:
-        DsprofError: there are some.
+        DsprofError: it has not; the message lacks the process, its subject.
     """
-    for worker, version in client.run(installed_version, on_error="return").items():
-        if version != __version__:
-            found = f"dsprof {version}" if isinstance(version, str) else "no working dsprof"
-            raise DsprofError(
-                f"worker {worker} has {found}; install dsprof {__version__} on all workers, as in "
-                "this process"
-            )
+    if needs.version != __version__:
+        raise DsprofError(f"has dsprof {__version__}; {_INSTALL.format(needs.version)}")
+    try:
+        if needs.file is not None:
+            read_start(needs.file, 1)
+    except TraceError as error:
+        raise DsprofError(
+            f"cannot open the traces ({error}); make them readable at the same path on all workers"
+        ) from None
 
 
-def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress) -> list[Any]:
+def _needs(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Needs:
+    """Return what the cluster needs; a file that is gone here, too, is passed over.
+
+    Raises:
+        DsprofError: a worker or the scheduler lacks something.
+    """
+    files = filter(None, map(job.file_of, tasks))
+    needs = Needs(client.id, __version__, next(filter(is_readable, files), None))
+    for worker, error in client.run(check, needs, on_error="return").items():
+        if error is not None:
+            raise _lack(f"worker {worker}", error)
+    try:
+        client.run_on_scheduler(check, needs._replace(file=None))
+    except (DsprofError, ImportError, AttributeError) as error:
+        raise _lack("the Dask scheduler", error) from None
+    return needs
+
+
+def _lack(process: str, error: Exception) -> DsprofError:
+    if not isinstance(error, DsprofError):
+        remedy = _INSTALL.format(__version__)
+        error = DsprofError(f"cannot load dsprof or a plugin ({error}); {remedy}")
+    return DsprofError(f"{process} {error}")
+
+
+def _read(
+    client: Client, job: Job[T, R], tasks: Sequence[T], needs: Needs, progress: Progress
+) -> list[Any]:
     """Return the futures of what parts of the tasks gave.
 
     Dask blames all tasks of a worker that dies, also those that it repeats because a worker took
@@ -118,13 +155,13 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
     from distributed import as_completed
 
     parts = parted(tasks, sum(client.nthreads().values()))
-    # Dask looks for futures in what it is given, but not in a partial.
-    work: Callable[[Sequence[T]], R] = partial(_worked, job.of_part)
-    alone: Callable[[T], R] = partial(_worked, job.work)
-    held = {
-        client.submit(partial(work, part), pure=False): [(alone, task) for task in part]
-        for part in parts
-    }
+    worked = partial(_worked, needs)
+
+    def submit(work: Callable[[Any], R], task: object) -> Any:
+        # Packed: a process that cannot load a plugin would end where Dask unpacks it.
+        return client.submit(worked, dumps((work, task)), pure=False)
+
+    held = {submit(job.of_part, part): [(job.work, task) for task in part] for part in parts}
     done = 0
     for future in as_completed(list(held), loop=client.loop):
         if not _has_killed(future):
@@ -133,9 +170,9 @@ def _read(client: Client, job: Job[T, R], tasks: Sequence[T], progress: Progress
     while killed := [future for future in held if _has_killed(future)]:
         left = [again for future in killed for again in held.pop(future)]
         for done, (call, task) in enumerate(left, len(tasks) - len(left) + 1):
-            future = client.submit(partial(call, task), pure=False)
+            future = submit(call, task)
             if _has_killed(future):
-                future, call = client.submit(partial(job.lost, task), pure=False), job.lost
+                future, call = submit(job.lost, task), job.lost
             held[future] = [(call, task)]
             progress(done, len(tasks))
     return list(held)
@@ -155,8 +192,21 @@ def _merged(client: Client, job: Job[T, R], parts: Sequence[Any]) -> R:
     return fold(found, job.merge)
 
 
-def _worked(work: Callable[[T], R], task: T) -> R:
-    """Work; Dask cannot send a deep traceback, and its client would wait for it forever."""
+def _worked(needs: Needs, packed: bytes) -> object:
+    """Work, on a worker that may have come after the others were checked.
+
+    Dask cannot send a deep traceback, and its client would wait for it forever.
+
+    Raises:
+        DsprofError: this worker lacks something.
+    """
+    from distributed import get_worker
+
+    try:
+        check(needs)
+        work, task = loads(packed)  # noqa: S301 - this module packed it
+    except (DsprofError, ImportError) as error:
+        raise _lack(f"worker {get_worker().address}", error) from None
     try:
         with kept_freed_memory():
             return work(task)

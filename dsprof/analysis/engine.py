@@ -11,6 +11,7 @@ from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Generic, Protocol, TypeVar
@@ -26,6 +27,10 @@ _LARGEST_PART = 64
 """Large parts save memory: each holds once what is equal on many of its ranks."""
 
 
+def _without_file(_task: object) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T, R]):
     """Work done for each task: functions of modules, so that other processes find them."""
@@ -34,6 +39,7 @@ class Job(Generic[T, R]):
     merge: Callable[[R, R], R]
     lost: Callable[[T], R]  # instead of a task that no process survived
     ahead: Callable[[Sequence[T]], Iterator[T]] = iter  # prepares the tasks that follow
+    file_of: Callable[[T], Path | None] = _without_file  # which other machines must see, too
 
     def of_each(self, tasks: Sequence[T]) -> Iterator[R]:
         """Work on some tasks, one after the other."""

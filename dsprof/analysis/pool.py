@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import add
+from operator import add, attrgetter
 from typing import NamedTuple
 
 from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples
@@ -125,5 +125,5 @@ def _without_samples(files: RankFiles) -> list[ClockSamples]:
     return [ClockSamples(files.header, {})]
 
 
-_COLLECT = Job(_collect_file, Ranks.merge, _killed, _ahead)
-_SAMPLE = Job(_sample_file, add, _without_samples, ranks_ahead)
+_COLLECT = Job(_collect_file, Ranks.merge, _killed, _ahead, attrgetter("files.path"))
+_SAMPLE = Job(_sample_file, add, _without_samples, ranks_ahead, attrgetter("path"))

@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from operator import add
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
+from dsprof._version import __version__
 from dsprof.analysis.dask_engine import DaskEngine
 from dsprof.analysis.engine import Engine, Job, Processes, parted, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
@@ -253,6 +256,108 @@ def test_a_scheduler_that_goes_ends_the_report() -> None:
         with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
             DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
         closing.join()
+
+
+_OTHER = """
+import dsprof.analysis.dask_engine, dsprof.trace.source
+
+def blind(path):
+    raise FileNotFoundError(2, "No such file or directory", str(path))
+
+def dask_setup(worker):
+    if str(worker.name) == "1":
+        dsprof.trace.source.open_input = blind
+        dsprof.analysis.dask_engine.__version__ = VERSION
+"""
+
+
+@contextmanager
+def cluster_with_other(folder: Path, workers: int, version: str = __version__) -> Iterator[Any]:
+    """Start a cluster whose second worker sees no traces, and has some version of dsprof."""
+    preload = folder / "other.py"
+    preload.write_text(_OTHER.replace("VERSION", repr(version)))
+    with started_cluster(workers, **{"distributed.worker.preload": [str(preload)]}) as found:
+        yield found
+
+
+@pytest.mark.dist
+def test_a_worker_that_cannot_open_the_traces_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 4)
+    with cluster_with_other(tmp_path, 2) as found:
+        reading = Reading(f"dask://{address_of(found)}")
+        told = r"^worker tcp://\S+ cannot open the traces \(.*rank00000.*No such file.*same path"
+        with pytest.raises(DsprofError, match=told):
+            load_diagnosis([tmp_path / "run"], reading=reading)
+
+
+def waiting_first(port: int) -> list[int]:
+    return waiting(port) if port else [0]
+
+
+@pytest.mark.dist
+def test_a_worker_that_comes_later_with_another_dsprof_is_named(tmp_path: Path) -> None:
+    is_over = Event()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        cluster_with_other(tmp_path, 1, "0.0.1") as found,
+    ):
+
+        def grow() -> None:
+            with listener.accept()[0]:
+                found.scale(2)
+                is_over.wait()
+
+        growing = Thread(target=grow)
+        growing.start()
+        tasks = [listener.getsockname()[1], *[0] * 7]
+        job = Job(waiting_first, add, waiting_first)
+        try:
+            with pytest.raises(DsprofError, match=r"worker tcp://\S+ has dsprof 0\.0\.1; install"):
+                DaskEngine(address_of(found)).merged(job, tasks, lambda *_: is_over.set())
+        finally:
+            is_over.set()
+            growing.join()
+
+
+@pytest.mark.dist
+def test_a_worker_without_a_plugin_is_named(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def work(task): return [task]")
+    monkeypatch.syspath_prepend(tmp_path)
+    work = import_module("only_here").work
+    told = (
+        r"worker tcp://\S+ cannot load dsprof or a plugin \(No module named 'only_here'\); install"
+    )
+    with pytest.raises(DsprofError, match=told):
+        DaskEngine(cluster).merged(Job(work, add, work), [1], unshown)
+
+
+_SCHEDULER = """
+import sys
+sys.modules["dsprof"] = None
+from distributed.cli.dask_scheduler import main
+main()
+"""
+
+
+@pytest.mark.dist
+def test_a_scheduler_without_dsprof_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    host, port = address.split(":")
+    python, quiet = sys.executable, ["--no-dashboard"]
+    scheduler = [python, "-c", _SCHEDULER, "--host", host, "--port", port, *quiet]
+    worker = [python, "-m", "dask", "worker", address, "--nthreads", "1", "--no-nanny", *quiet]
+    commands = (scheduler, worker)
+    started = [subprocess.Popen(one, cwd=ROOT, stderr=subprocess.DEVNULL) for one in commands]
+    try:
+        with pytest.raises(DsprofError, match=r"^the Dask scheduler cannot load dsprof.*; install"):
+            DaskEngine(address).merged(_JOB, [(1, None)], unshown)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.dist
