@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from pickle import dumps, loads
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dsprof._version import __version__
@@ -24,6 +25,9 @@ R = TypeVar("R")
 
 SCHEME = "dask://"
 _PATIENCE_S = 60
+_LOOK_S = 10
+"""How often to see whether a scheduler has workers: without any, Dask waits forever."""
+
 _INSTALL = "install dsprof {} and the same plugins on the scheduler and all workers"
 _MISSING = "--engine dask:// needs dask.distributed: pip install 'dsprof[scale]'"
 
@@ -60,14 +64,44 @@ class DaskEngine:
         except (OSError, ValueError) as error:
             raise DsprofError(f"no Dask scheduler answers at {self._address}: {error}") from None
         with client:
-            try:
-                client.wait_for_workers(1, timeout=_PATIENCE_S)
-            except TimeoutError:
-                raise DsprofError(
-                    f"the Dask scheduler at {self._address} has no workers; start some with "
-                    f"dask worker {self._address}"
-                ) from None
+            _wait_for_workers(client)
             yield client
+
+
+def _wait_for_workers(client: Client) -> None:
+    """Return at once if there are workers.
+
+    Raises:
+        DsprofError: none has come.
+    """
+    try:
+        client.wait_for_workers(1, timeout=_PATIENCE_S)
+    except TimeoutError:
+        address = client.scheduler.address
+        raise DsprofError(
+            f"the Dask scheduler at {address} has no workers; start some with "
+            f"dask worker {address}, and repeat the command"
+        ) from None
+
+
+def _finished(client: Client, futures: Collection[Any]) -> Iterator[Any]:
+    """Yield futures in the order in which they finish.
+
+    Raises:
+        DsprofError: all workers are gone.
+    """
+    finished: SimpleQueue[Any] = SimpleQueue()
+    for future in futures:
+        future.add_done_callback(finished.put)
+    left = len(futures)
+    while left:
+        try:
+            future = finished.get(timeout=_LOOK_S)
+        except Empty:
+            _wait_for_workers(client)
+        else:
+            left -= 1
+            yield future
 
 
 @contextmanager
@@ -152,8 +186,6 @@ def _read(
     Dask blames all tasks of a worker that dies, also those that it repeats because a worker took
     their results with it: they are tried again, each with nothing new beside it.
     """
-    from distributed import as_completed
-
     parts = parted(tasks, sum(client.nthreads().values()))
     worked = partial(_worked, needs)
 
@@ -163,14 +195,14 @@ def _read(
 
     held = {submit(job.of_part, part): [(job.work, task) for task in part] for part in parts}
     done = 0
-    for future in as_completed(list(held), loop=client.loop):
+    for future in _finished(client, held):
         if not _has_killed(future):
             done += len(held[future])
             progress(done, len(tasks))
-    while killed := [future for future in held if _has_killed(future)]:
+    while killed := [future for future in _finished(client, held) if _has_killed(future)]:
         left = [again for future in killed for again in held.pop(future)]
         for done, (call, task) in enumerate(left, len(tasks) - len(left) + 1):
-            future = submit(call, task)
+            [future] = _finished(client, [submit(call, task)])
             if _has_killed(future):
                 future, call = submit(job.lost, task), job.lost
             held[future] = [(call, task)]
@@ -188,7 +220,7 @@ def _merged(client: Client, job: Job[T, R], parts: Sequence[Any]) -> R:
     while len(whole) > 2:
         pairs = [whole[place : place + 2] for place in range(0, len(whole), 2)]
         whole = [client.submit(fold, pair, job.merge, pure=False) for pair in pairs]
-    found: list[R] = client.gather(whole)
+    found: list[R] = client.gather([*_finished(client, whole)])
     return fold(found, job.merge)
 
 

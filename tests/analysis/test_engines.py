@@ -240,6 +240,24 @@ _WAIT = Job(waiting, add, waiting)
 
 
 @pytest.mark.dist
+def test_workers_that_are_all_gone_end_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsprof.analysis.dask_engine._LOOK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listener, started_cluster(1) as found:
+
+        def scale_down() -> None:
+            with listener.accept()[0]:
+                monkeypatch.setattr("dsprof.analysis.dask_engine._PATIENCE_S", 0.1)
+                found.scale(0)
+                found.sync(found._correct_state)
+
+        scaling = Thread(target=scale_down)
+        scaling.start()
+        with pytest.raises(DsprofError, match=r"has no workers; start some with dask worker"):
+            DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
+        scaling.join()
+
+
+@pytest.mark.dist
 def test_a_scheduler_that_goes_ends_the_report() -> None:
     settings = {"distributed.comm.timeouts.connect": "1s"}
     with (
