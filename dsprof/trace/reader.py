@@ -27,6 +27,7 @@ from dsprof.trace.rolling.parts import (
     places_of,
 )
 from dsprof.trace.rolling.rollups import FULL_FROM_S, complete, end_of
+from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.schema import (
     HOOKS,
     KINDS,
@@ -202,6 +203,9 @@ def _complete_rollups(trace: RankTrace, path: Path) -> None:
     since = range(end_of(trace.rollups.values(), FULL_FROM_S), _TO_THE_END)
     packed = _sums_in(part_of(path, STEPS), since)
     totals = {one.step: one for one in packed} | trace.totals
+    last = sums_of(trace, max(totals, default=-1) + 1)
+    trace.totals |= last
+    totals |= last
     trace.rollups = complete(trace.rollups, totals, trace.header.started_epoch_ns)
 
 

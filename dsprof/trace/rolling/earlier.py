@@ -45,6 +45,7 @@ from dsprof.trace.rolling.parts import (
     part_of,
     written_at_s,
 )
+from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.schema import Header
 
 MOST_RECORDINGS = 32
@@ -64,6 +65,8 @@ _BLOCK_BYTES = 1 << 20
 _ENTRY_BYTES = 512  # what an archive adds to a file
 _SUMS = (b'{"cat":"rollup"', b'{"cat":"totals"')
 """How the lines begin that hold sums."""
+
+_STEP = re.compile(rb'"args":{"step":(\d{1,18}),')
 
 _header = msgspec.json.Decoder(LINES["header"])
 
@@ -310,13 +313,27 @@ def _completed_series(book: Path, most_bytes: int) -> bytes | None:
 
 
 def _newest_sums(book: Path) -> Iterator[bytes]:
-    """Yield the whole lines of the tails that hold sums."""
+    """Yield the whole lines of the tails that hold sums, then sums of the steps after these."""
+    last = -1
     for tail in (part_of(book, ending) for ending in TAILS):
         if _is_mine(tail):
             with tail.open("rb") as file:
                 for line in iter(partial(file.readline, _BLOCK_BYTES), b""):
                     if line.startswith(_SUMS) and line.endswith(b"\n"):
                         yield line
+                        step = _STEP.search(line)
+                        last = max(last, int(step[1]) if step else -1)
+    yield from _unsummed(book, last + 1)
+
+
+def _unsummed(book: Path, first_step: int) -> Iterator[bytes]:
+    """Yield sums of steps since one, of which there are only details."""
+    from dsprof.trace.reader import read_trace  # imports more than a recording needs
+
+    with suppress(TraceError):
+        trace = read_trace(book, range(first_step, 1 << 62))
+        for one in sums_of(trace, first_step).values():
+            yield msgspec.json.encode(LINES["totals"](one)) + b",\n"
 
 
 def _gzipped(blocks: Iterable[bytes]) -> bytes:

@@ -37,6 +37,12 @@ class RollUps:
         add_step(span, step)
         return over
 
+    def add_late(self, sums: StepTotals) -> None:
+        """Move sums of steps that were taken before into the span that is not over yet."""
+        if (span := self._open[0]) is not None:
+            _add_sums(span, sums)
+            sums.phase_ns, sums.stalled_ns, sums.ops = {}, 0, {}
+
     def open(self) -> Iterator[RollUp]:
         """Return the spans that are not over, in full. The shortest one also ends in full."""
         self._is_in_full = True
@@ -87,14 +93,19 @@ def add_step(span: RollUp, step: StepTotals) -> None:
     span.lost += max(step.step - span.end, 0)
     span.steps += 1
     span.total_ns += duration_ns
+    _add_sums(span, step)
+    number = bin_of(duration_ns)
+    span.bins[number] = span.bins.get(number, 0) + 1
+
+
+def _add_sums(span: RollUp, step: StepTotals) -> None:
+    """Add what may become known after the step."""
     span.stalled_ns += step.stalled_ns
     for op in step.ops.values():
         span.blocked_ns += op.blocked_ns
         span.calls += op.calls
         span.nbytes += op.nbytes
     _add_parts(span, step)
-    number = bin_of(duration_ns)
-    span.bins[number] = span.bins.get(number, 0) + 1
 
 
 def merge(span: RollUp, other: RollUp) -> None:

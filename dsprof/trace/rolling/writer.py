@@ -1,14 +1,15 @@
 """Writes one rank's trace without end: all of it happens in the writer's thread.
 
-Every line goes to the tails, as in any other trace. A step is judged two steps later, when what is
-known late is known; if its details are worth it they are copied, as they are, from the tails.
+Every line goes to the tails, as in any other trace. A step is judged three steps later, when what
+is known late is known; if its details are worth it they are copied, as they are, from the tails.
+What comes still later counts in the span of time that is open then.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import cast
 
 import msgspec
 
-from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
@@ -32,16 +32,20 @@ from dsprof.trace.rolling.parts import (
     part_of,
 )
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
+from dsprof.trace.rolling.step_sums import (
+    count_op,
+    count_phase,
+    count_stall,
+    count_sums,
+    end_step,
+    nothing_yet,
+)
 from dsprof.trace.schema import (
-    COMM,
     LATE_STEPS,
-    PHASE,
-    SCOPES,
     Collective,
     Header,
     Kept,
     MemorySample,
-    OpTotals,
     Phase,
     RollUp,
     Segment,
@@ -49,7 +53,6 @@ from dsprof.trace.schema import (
     Step,
     StepTotals,
 )
-from dsprof.trace.writing.last_step import Sum
 from dsprof.trace.writing.writer import (
     EVERYTHING,
     Source,
@@ -75,10 +78,7 @@ class _Details:
     extents: list[Extent] = field(default_factory=list)
     is_cut: bool = False  # no longer whole
     step: Step | None = None
-    memory: MemorySample | None = None
-    phase_ns: dict[str, int] = field(default_factory=dict)
-    ops: dict[str, OpTotals] = field(default_factory=dict)
-    stalled_ns: int = 0
+    sums: StepTotals = field(default_factory=nothing_yet)
 
     def add(self, extent: Extent) -> None:
         """Know where lines are; neighbours become one."""
@@ -98,58 +98,8 @@ class _Details:
 
     def end(self, step: Step, memory: MemorySample) -> None:
         """Take the end of the step."""
-        self.step, self.memory = step, memory
-
-    def totals(self) -> StepTotals | None:
-        """Return the sums of a step that has ended."""
-        step, memory = self.step, self.memory
-        if step is None or memory is None:
-            return None
-        device_bytes = memory.device.get(ALLOCATED, -1) if memory.device else -1
-        return StepTotals(
-            step.step,
-            step.start_ns,
-            step.end_ns,
-            self.phase_ns,
-            self.stalled_ns,
-            self.ops,
-            memory.rss_bytes,
-            device_bytes,
-        )
-
-    def count(self, sums: Iterable[Sum]) -> None:
-        """Add sums of collectives and phases."""
-        for kind, name, calls, nbytes, spent_ns, _ in sums:
-            if kind == COMM:
-                self._count_op(name, calls, nbytes, spent_ns)
-            elif kind == PHASE:
-                self._count_phase(name, spent_ns)
-
-    def count_collective(self, record: Collective) -> None:
-        """Add to the sums of its operation."""
-        self._count_op(record.op, 1, record.nbytes, record.blocked_ns)
-
-    def count_phase(self, record: Phase) -> None:
-        """Add to the time of its phase."""
-        self._count_phase(record.name, record.end_ns - record.start_ns)
-
-    def _count_op(self, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
-        sums = self.ops.get(op)
-        if sums is None:
-            self.ops[op] = OpTotals(calls, nbytes, blocked_ns)
-            return
-        sums.calls += calls
-        sums.nbytes += nbytes
-        sums.blocked_ns += blocked_ns
-
-    def _count_phase(self, name: str, spent_ns: int) -> None:
-        if name in SCOPES:
-            self.phase_ns[name] = self.phase_ns.get(name, 0) + spent_ns
-
-    def count_stall(self, record: Stall) -> None:
-        """Add to the time that streams wait."""
-        if not record.is_side:
-            self.stalled_ns += record.duration_ns
+        self.step = step
+        end_step(self.sums, step, memory)
 
 
 class _Batch:
@@ -203,6 +153,7 @@ class RollingWriter(TraceWriter):
         self._sums: list[StepTotals] = []  # not written yet
         self._outside = _Details()
         self._rollups = RollUps()
+        self._late = nothing_yet()  # of steps that have been judged
         self._over: list[RollUp] = []  # not written yet
 
     @property
@@ -350,7 +301,7 @@ class RollingWriter(TraceWriter):
                 data, count, at, sums = record
                 lines, details = [], self._of(at)
                 self._write_lines(details, data, count)
-                details.count(sums)
+                count_sums(details.sums, sums)
                 continue
             if record.step != at or len(lines) >= _PIECE_LINES:
                 self._write_piece(details, lines)
@@ -358,19 +309,20 @@ class RollingWriter(TraceWriter):
             lines += encode(record)
             kind = type(record)
             if kind is Collective:
-                details.count_collective(cast(Collective, record))
+                collective = cast(Collective, record)
+                count_op(details.sums, collective.op, 1, collective.nbytes, collective.blocked_ns)
             elif kind is Phase:
-                details.count_phase(cast(Phase, record))
+                count_phase(details.sums, cast(Phase, record))
             elif kind is Stall:
-                details.count_stall(cast(Stall, record))
+                count_stall(details.sums, cast(Stall, record))
             elif kind is Step:
                 lines += self._memory_line(cast(Step, record), details)
                 if len(self._unjudged) > _JUDGED_TOGETHER:
                     self._write_piece(details, lines)
                     lines = []
-                    self._judge_before(self._step - LATE_STEPS + 1)
+                    self._judge_before(self._step - LATE_STEPS)
         self._write_piece(details, lines)
-        self._judge_before(self._step - LATE_STEPS + 1)
+        self._judge_before(self._step - LATE_STEPS)
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:
@@ -388,7 +340,8 @@ class RollingWriter(TraceWriter):
         """Sum up steps, and keep the details of those that are worth it."""
         for step in sorted([step for step in self._unjudged if step < before]):
             details = self._judged[step] = self._unjudged.pop(step)
-            if (totals := details.totals()) is not None:
+            totals, details.sums = details.sums, self._late
+            if details.step is not None:
                 self._sum_up(totals)
                 self.alarms.judge(totals, self.interest.usual_ns)
                 for kept in self.interest.judge(step, totals.end_ns - totals.start_ns):
@@ -402,6 +355,7 @@ class RollingWriter(TraceWriter):
         since_ns = totals.end_ns - self._header.started_monotonic_ns
         ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
         self._over += self._rollups.add(totals, ended_s)
+        self._rollups.add_late(self._late)
 
     def _write_sums(self) -> None:
         """Write the sums of spans and of steps, together."""
@@ -448,6 +402,7 @@ class RollingWriter(TraceWriter):
                 self._keep(wanted.kept(number, self.interest.times(step.end_ns - step.start_ns)))
 
     def _end_spans(self) -> None:
+        self._rollups.add_late(self._late)
         self._over += self._rollups.end()
         self._write_spans()
         self._pack_series()

@@ -18,7 +18,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import LATE_STEPS
+from dsprof.trace.schema import LATE_STEPS, Collective, Stall
 from dsprof.trace.selection import Selection, Since
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
@@ -182,9 +182,9 @@ def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int, step_ns: int
     process.wait()
     trace = read_trace(tmp_path / "trace.rank00000.json")
     assert trace.trailer is None
-    assert max(step.step for step in trace.steps) >= done
-    last = max(trace.totals) + 1
-    assert last >= done - LATE_STEPS
+    last = max(step.step for step in trace.steps) + 1
+    assert last > done
+    assert max(trace.totals) + 1 == last
     for length_s in (10, 300, 3600):
         spans = [one for one in trace.rollups.values() if one.length_s == length_s]
         assert sum(one.steps for one in spans) == last
@@ -192,6 +192,31 @@ def test_a_killed_process_loses_no_sums(tmp_path: Path, lines: int, step_ns: int
     assert sum(sum(one.bins.values()) for one in hours) == last
     assert sum(one.ops["all_reduce"].calls for one in hours) == 4 * last
     assert all(one.phase_ns.keys() == {"forward", "backward", "step"} for one in hours)
+
+
+@pytest.mark.parametrize("late", [1, LATE_STEPS, 8])
+def test_what_is_known_late_is_in_the_sums(tmp_path: Path, late: int) -> None:
+    """An asynchronous collective is waited for, and a stall of the device seen, steps later."""
+    run, steps = FastMotion(tmp_path, 8_000_000), 400
+    add = run.recorder.outbox.add
+
+    def tell(step: int) -> None:
+        of, now_ns = step - late, run.clock()
+        if of >= 0:
+            add(Collective(-1 - of, 1, of, 64, 16, now_ns, "all_gather", step=of, blocked_ns=5))
+            add(Stall("wait", 0, -1 - of, 7, step=of))
+
+    run.recorder.progress.step_listeners.append(tell)
+    with run.running():
+        run.train(steps)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    for length_s in (300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        assert sum(one.ops["all_gather"].calls for one in spans) == steps - late
+        assert sum(one.stalled_ns for one in spans) == 7 * (steps - late)
+        assert sum(one.steps for one in spans) == steps
+    if late <= LATE_STEPS:
+        assert all(trace.totals[step].stalled_ns == 7 for step in range(steps - late))
 
 
 def test_chosen_steps_are_read_alone(folder: Path) -> None:
