@@ -48,6 +48,9 @@ _TICK_S = 1.0
 _TOLD_S = 2 * LOOK_TICKS * _TICK_S
 """After so long all nodes have seen an announcement in the folder."""
 
+_UNLED_TICKS = 30
+"""A rank leads itself after so long without a leader, as in a container with its own memory."""
+
 _AHEAD_S = 10
 _LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
@@ -92,6 +95,7 @@ class Capture:
         self._is_alone = header.world_size in (near_ranks, 1)
         self._has_looked = False  # for what other nodes announced
         self._proposal: Captured | None = None  # of this rank, not yet handed over
+        self._ticks_unled = 0
         self._told: deque[Captured] = deque(maxlen=HELD)
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -_PAUSE_NS
@@ -131,9 +135,10 @@ class Capture:
 
     def _begin(self) -> None:
         """Pass over what an earlier run announced or proposed."""
-        self._known.extend(one.id for one in self._node.announced())
+        self._known.extend(one.id for one in self._node.announced() or ())
         if self._leads:
             self._node.take()
+            self._node.announce(())
             self._look_far()
 
     def _look_far(self) -> None:
@@ -148,13 +153,20 @@ class Capture:
 
     def _tick(self) -> None:
         self._look_at_pace()
-        self._follow(self._node.announced())
+        self._hear()
         proposal = self._proposal or self._noticed()
         if self._leads:
             self._lead(proposal)
         elif proposal is not None:
             is_over = self._is_answered(proposal) or self._node.propose(proposal)
             self._proposal = None if is_over else proposal
+
+    def _hear(self) -> None:
+        """Follow what the leader of the node announced; lead if there is none."""
+        found = self._node.announced()
+        self._ticks_unled = 0 if found is not None else self._ticks_unled + 1
+        self._leads = self._leads or self._ticks_unled > _UNLED_TICKS
+        self._follow(found or ())
 
     def _lead(self, proposal: Captured | None) -> None:
         """Agree with other nodes, on behalf of this one."""
@@ -175,8 +187,8 @@ class Capture:
 
     def _noticed(self) -> Captured | None:
         """Return what this rank proposes because of an alarm or a signal."""
-        alarm, self._writer.alarms.last = self._writer.alarms.last, None
-        if alarm is not None:
+        if alarm := self._writer.alarms.last:
+            self._writer.alarms.last = None
             is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
             return None if is_ours else self._around(alarm)
         if self._signal is not None and not self._is_soon() and self._signal.take():

@@ -50,14 +50,15 @@ class NodeMemory:
         self._proposed = (memory or Path()) / f"{run}-proposal.state"
 
     def announce(self, found: Iterable[Captured]) -> None:
-        """Tell the ranks of this node, in place of what they were told before."""
+        """Tell the ranks of this node, in place of what was announced before."""
         if self.is_there:
             with suppress(OSError):
                 notes.put(self._announced, msgspec.json.encode([*found]))
 
-    def announced(self) -> list[Captured]:
-        """Return what the leader announced."""
-        return _all_of(notes.read(self._announced, LARGEST_BYTES)) if self.is_there else []
+    def announced(self) -> list[Captured] | None:
+        """Return what the leader announced; None if there is no leader."""
+        data = notes.read(self._announced, LARGEST_BYTES) if self.is_there else b""
+        return _all_of(data) if data else None
 
     def propose(self, proposal: Captured) -> bool:
         """Hand a proposal over to the leader; false while it has not taken another."""

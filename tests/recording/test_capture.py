@@ -96,6 +96,24 @@ def test_a_request_is_found_on_a_file_system_that_remembers_what_was_not_there(
     assert kept(writer) == [range(105, 125)]
 
 
+def test_a_rank_without_a_leader_leads(tmp_path: Path) -> None:
+    capture, writer = _rank(tmp_path, 1)
+    ask(tmp_path, 20)
+    in_turn(*[capture] * 30)
+    assert kept(writer) == []
+    capture._tick()
+    assert kept(writer) == [range(108, 128)]
+
+
+def test_a_rank_with_a_leader_does_not_lead(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    capture, writer = ranks[1]
+    ask(tmp_path, 20)
+    in_turn(*[capture] * 40)
+    assert kept(writer) == []
+
+
 def test_steps_are_ahead_by_the_pace_of_the_last_second(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
