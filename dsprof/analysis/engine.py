@@ -120,13 +120,15 @@ def shown(results: Iterable[tuple[int, R]], total: int, progress: Progress) -> I
 
 def _in_processes(job: Job[T, R], tasks: Sequence[T], count: int) -> Iterator[tuple[int, R]]:
     left = dict(enumerate(parted(tasks, count)))
-    yield from _survived(job, left, count)
-    # A process was killed, probably because memory ran out: the rest gets all of it, task by task.
-    left = dict(enumerate([task] for part in left.values() for task in part))
+    sharing = count
     while left:
-        yield from _survived(job, left, 1)
-        if left:
-            yield 1, job.lost(left.pop(min(left))[0])
+        yield from _survived(job, left, sharing)
+        # A process was killed, probably because memory ran out: fewer share it, task by task.
+        left = dict(enumerate([task] for part in left.values() for task in part))
+        if left and sharing == 1:
+            yield 1, job.lost(left.pop(0)[0])
+        # What dies without others dies of its task: the rest may share memory again.
+        sharing = sharing // 2 or count
 
 
 def _survived(job: Job[T, R], left: dict[int, Sequence[T]], count: int) -> Iterator[tuple[int, R]]:

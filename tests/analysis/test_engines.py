@@ -155,6 +155,33 @@ def lost_beside(task: tuple[bytes, int]) -> list[bytes]:
     return [b"lost " + task[0]]
 
 
+def test_after_a_death_several_processes_go_on() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
+    port = listener.getsockname()[1]
+
+    def begun(count: int) -> list[socket.socket]:
+        return [listener.accept()[0] for _ in range(count)]
+
+    def direct() -> None:
+        with listener:
+            together = begun(4)
+            together[0].sendall(b"!")
+            for one in together:
+                while one.recv(16):
+                    pass
+            for _ in range(2):
+                for one in begun(2):
+                    one.recv(16)
+                    one.close()
+
+    directing = Thread(target=direct)
+    directing.start()
+    job = Job(beside, add, lost_beside)
+    assert Processes(4).merged(job, 4 * [(_HONEST, port)], unshown) == 4 * [_HONEST]
+    directing.join()
+
+
 @pytest.mark.dist
 def test_what_is_read_again_beside_the_task_that_kills_is_not_lost() -> None:
     """Dask blames a task after two deaths of its worker, whose results are lost with it."""
