@@ -712,7 +712,7 @@ KINDS: Final = (
     Kind("counters", StepCounters, "outside the window, after the budget", "counters"),
     Kind("segment", Segment, "rolling: first in a file of details"),
     Kind("kept", Kept, "rolling: before the lines of the step", "kept", "step"),
-    Kind("totals", StepTotals, "rolling: three steps later", "totals", "step"),
+    Kind("totals", StepTotals, "rolling: 3 to 17 steps later", "totals", "step"),
     Kind(
         "rollup",
         RollUp,

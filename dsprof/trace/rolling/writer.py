@@ -1,7 +1,8 @@
 """Writes one rank's trace without end: all of it happens in the writer's thread.
 
 Every line goes to the tails, as in any other trace. A step is judged three steps later, when what
-is known late is known; if its details are worth it they are copied, as they are, from the tails.
+is known late is known, or as soon as a device that is further behind has gone through these steps.
+If its details are worth it they are copied, as they are, from the tails.
 What comes still later counts in the span of time that is open then.
 """
 
@@ -43,6 +44,7 @@ from dsprof.trace.rolling.step_sums import (
 from dsprof.trace.schema import (
     LATE_STEPS,
     Collective,
+    DeviceStep,
     Header,
     Kept,
     MemorySample,
@@ -61,6 +63,9 @@ from dsprof.trace.writing.writer import (
 
 _JUDGED_TOGETHER = 32
 """Steps: together they take half the CPU time; more could have left the tails of a small budget."""
+
+_MOST_BEHIND_STEPS = 16
+"""Longer no device is awaited: a stall of which the end is not seen by then is given up."""
 
 _LOOK_BACK_STEPS = 256
 """A change of pace, or another rank, may ask for a step that is this old."""
@@ -154,6 +159,7 @@ class RollingWriter(TraceWriter):
         self._outside = _Details()
         self._rollups = RollUps()
         self._late = nothing_yet()  # of steps that have been judged
+        self._device_step = -1  # the last that a device has ended
         self._over: list[RollUp] = []  # not written yet
 
     @property
@@ -320,9 +326,11 @@ class RollingWriter(TraceWriter):
                 if len(self._unjudged) > _JUDGED_TOGETHER:
                     self._write_piece(details, lines)
                     lines = []
-                    self._judge_before(self._step - LATE_STEPS)
+                    self._judge_complete()
+            elif kind is DeviceStep:
+                self._device_step = record.step
         self._write_piece(details, lines)
-        self._judge_before(self._step - LATE_STEPS)
+        self._judge_complete()
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:
@@ -335,6 +343,11 @@ class RollingWriter(TraceWriter):
         return self._lines.record(msgspec.structs.replace(sample, step=record.step))
 
     # -- steps that are over ------------------------------------------------------------------
+
+    def _judge_complete(self) -> None:
+        """Judge the steps of which all is known: a device may be behind with its part."""
+        last = self._step if self._device_step < 0 else self._device_step
+        self._judge_before(max(last - LATE_STEPS, self._step - _MOST_BEHIND_STEPS))
 
     def _judge_before(self, before: int) -> None:
         """Sum up steps, and keep the details of those that are worth it."""

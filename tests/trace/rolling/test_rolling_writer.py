@@ -13,12 +13,13 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.per_step import rank_steps
+from dsprof.hooks.device.stalls import MOST_STEP_ENDS
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.parts import KEPT, places_of
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import LATE_STEPS, Collective, Stall
+from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, Stall
 from dsprof.trace.selection import Selection, Since
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
@@ -217,6 +218,36 @@ def test_what_is_known_late_is_in_the_sums(tmp_path: Path, late: int) -> None:
         assert sum(one.steps for one in spans) == steps
     if late <= LATE_STEPS:
         assert all(trace.totals[step].stalled_ns == 7 for step in range(steps - late))
+
+
+@pytest.mark.parametrize("behind", [1, 6, MOST_STEP_ENDS])
+def test_a_step_is_judged_when_the_device_has_ended_it(tmp_path: Path, behind: int) -> None:
+    run, steps = FastMotion(tmp_path, BUDGET_BYTES), 2000
+
+    def tell(step: int) -> None:
+        of, now_ns = step - behind, run.clock()
+        if of >= 0:
+            run.recorder.outbox.add(DeviceStep(of, now_ns, now_ns))
+            run.recorder.outbox.add(Stall("wait", 0, 0, 7, step=of))
+
+    run.recorder.progress.step_listeners.append(tell)
+    with run.running():
+        run.train(steps)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    ended = range(trace.newest_from, steps - behind)
+    assert ended
+    assert all(trace.totals[step].stalled_ns == 7 for step in ended)
+    kept = trace.kept.keys() - range(trace.newest_from, steps)
+    assert len(kept) > 20
+    assert kept <= {stall.step for stall in trace.stalls}
+
+
+def test_a_device_that_tells_nothing_more_is_not_awaited(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    with run.running():
+        run.recorder.outbox.add(DeviceStep(0, 0, 0))
+        run.train(2000)
+    assert read_trace(tmp_path / "trace.rank00000.json").kept.keys() >= {*range(12)}
 
 
 def test_chosen_steps_are_read_alone(folder: Path) -> None:
