@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from argparse import ArgumentParser, Namespace
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 _WIDTH = 30
 _SMALL_BYTES = 1 << 23
 """A second process takes as long to start as it takes to read a packed trace of this size."""
+
+_PROCESS_BYTES = 400_000_000
+"""What a process takes that reads a large trace."""
 
 
 def trace_path(text: str) -> Path:
@@ -275,5 +277,8 @@ def _show_progress(nbytes: int, since_s: float, done: int, total: int) -> None:
 
 def processes_for(sizes: Sequence[int]) -> int:
     """Return how many processes are worth their start for files of these sizes in bytes."""
+    from dsprof.environment.cgroups import usable_bytes, usable_cpus
+
     worthwhile = sum(sizes) // _SMALL_BYTES
-    return max(1, min(len(sizes), worthwhile, len(os.sched_getaffinity(0))))
+    fitting = usable_bytes() / _PROCESS_BYTES  # may be infinite
+    return int(max(1, min(len(sizes), worthwhile, usable_cpus(), fitting)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -83,3 +84,13 @@ def test_a_file_that_vanishes_is_passed_over_from_a_process_too(tmp_path: Path) 
 def test_small_files_are_not_worth_a_process() -> None:
     assert processes_for([1000, 1000]) == 1
     assert processes_for([1 << 30]) == 1
+
+
+def test_processes_fit_into_cpus_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsprof.environment.cgroups.usable_cpus", lambda: 8)
+    monkeypatch.setattr("dsprof.environment.cgroups.usable_bytes", lambda: math.inf)
+    assert processes_for([1 << 30] * 64) == 8
+    monkeypatch.setattr("dsprof.environment.cgroups.usable_bytes", lambda: 1e9)
+    assert processes_for([1 << 30] * 64) == 2
+    monkeypatch.setattr("dsprof.environment.cgroups.usable_bytes", lambda: 1e6)
+    assert processes_for([1 << 30] * 64) == 1

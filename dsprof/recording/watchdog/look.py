@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dsprof.environment.cgroups import Cgroup
 from dsprof.environment.machine import listed
 from dsprof.environment.processes import GONE
 from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
@@ -35,9 +36,6 @@ _TCP = {
     "06": "TIME_WAIT",
     "08": "CLOSE_WAIT",
 }
-_USAGE = ("memory.current", "memory.usage_in_bytes")  # of version 2, of version 1
-_LIMIT = ("memory.max", "memory.limit_in_bytes")
-_UNLIMITED = 1 << 60
 _DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
 
 _SAVERS = re.compile(
@@ -83,7 +81,7 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
     stat = _read(own / "stat").rpartition(")")[2].split()
     if not stat:
         return ProcessState(state=GONE if root.is_dir() else "")
-    group = _Cgroup(own, root)
+    group = Cgroup(pid, root)
     return ProcessState(
         state=GONE if stat[0] in "ZX" else stat[0],
         waits_in=_read(own / "wchan").strip("0 \n"),
@@ -100,7 +98,7 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
 
 def oom_kills(pid: int) -> int:
     """Return how many processes the kernel has killed for memory in the cgroup of one, ever."""
-    return _Cgroup(_PROC / str(pid), _PROC).oom_kills() or 0
+    return Cgroup(pid).oom_kills() or 0
 
 
 def is_active(before: ProcessState, after: ProcessState, apart_ns: int) -> bool:
@@ -166,38 +164,6 @@ def sockets(pid: int) -> tuple[str, ...]:
                     f"{_TCP[words[3]]} port {here} to {there}, {unsent} unsent, {unread} unread"
                 )
     return tuple(found[:_SOCKETS])
-
-
-class _Cgroup:
-    """The memory of a process's cgroup, by version 2 of the interface or by version 1."""
-
-    def __init__(self, own: Path, root: Path) -> None:
-        self._folder, self._is_second = Path(os.devnull), True
-        for line in _read(own / "cgroup").splitlines():
-            _, controllers, path = (*line.split(":", 2), "", "")[:3]
-            if controllers in ("", "memory"):
-                base = root.parent / "sys/fs/cgroup" / controllers
-                for folder in (base / path.lstrip("/"), base):  # a container may show only its own
-                    if (folder / "memory.events").exists():
-                        self._folder = folder
-                        return
-                    if (folder / "memory.oom_control").exists():
-                        self._folder, self._is_second = folder, False
-                        break
-
-    def oom_kills(self) -> int | None:
-        """Processes that the kernel has killed in it, ever."""
-        file = "memory.events" if self._is_second else "memory.oom_control"
-        return _fields(_read(self._folder / file)).get("oom_kill")
-
-    def memory_bytes(self) -> int | None:
-        """Its use of a resource."""
-        return _number(self._folder / _USAGE[not self._is_second])
-
-    def limit_bytes(self) -> int | None:
-        """Its limit; None: as much as there is."""
-        limit = _number(self._folder / _LIMIT[not self._is_second])
-        return limit if limit is not None and limit < _UNLIMITED else None
 
 
 def _read(path: Path) -> str:
