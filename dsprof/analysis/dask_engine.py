@@ -154,7 +154,7 @@ def check(needs: Needs) -> None:
 
 
 def _needs(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Needs:
-    """Return what the cluster needs; a file that is gone here, too, is passed over.
+    """Return what the cluster needs; a file that is gone here, too, is skipped.
 
     Raises:
         DsprofError: a worker or the scheduler lacks something.
