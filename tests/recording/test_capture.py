@@ -152,7 +152,7 @@ def test_what_lasts_is_kept_on_all_ranks_from_a_future_step(
     ranks: list[tuple[Capture, RollingWriter]],
 ) -> None:
     (_, first), (capture, growing) = ranks
-    growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times its maximum")
+    growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times what it was")
     in_turn(capture, ranks[0][0], capture)
     assert kept(growing) == kept(first) == [range(108, 128)]
 

@@ -78,7 +78,7 @@ class Alarms:
         self._most_bytes[name] = nbytes
         if most_bytes > 0:
             self._raise(
-                step, "memory", f"{name} grew to {nbytes / most_bytes:.3g} times its maximum"
+                step, "memory", f"{name} grew to {nbytes / most_bytes:.3g} times what it was"
             )
 
     def _raise(self, step: StepTotals, kind: str, cause: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def nothing_yet() -> StepTotals:
-    """Return the sums of a step of which nothing is known."""
+    """Return empty sums."""
     return StepTotals(-1, 0, 0)
 
 
