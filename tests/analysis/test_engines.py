@@ -170,15 +170,17 @@ def test_after_a_death_several_processes_go_on() -> None:
             for one in together:
                 while one.recv(16):
                     pass
-            for _ in range(2):
-                for one in begun(2):
+            for count in (2, 2, 1):
+                for one in begun(count):
                     one.recv(16)
                     one.close()
 
     directing = Thread(target=direct)
     directing.start()
     job = Job(beside, add, lost_beside)
-    assert Processes(4).merged(job, 4 * [(_HONEST, port)], unshown) == 4 * [_HONEST]
+    # More tasks than processes: Python's pool may not watch the last process that it starts until
+    # the next task comes, or a result.
+    assert Processes(4).merged(job, 5 * [(_HONEST, port)], unshown) == 5 * [_HONEST]
     directing.join()
 
 
