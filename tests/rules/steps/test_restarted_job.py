@@ -143,7 +143,7 @@ def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
 
 def test_of_some_ranks_none_is_blamed(tmp_path: Path) -> None:
     write(tmp_path, Start(0, ends=CRASH), Start(21), Start(42, world_size=1))
-    run = find_run([tmp_path], Selection(ranks=(range(1, 2),)))
+    run = find_run([tmp_path], Selection(ranks=(range(1, 2),), epoch=2))
     (found,) = [one for one in diagnose(run).findings if one.rule == "restarted-job"]
     assert "Epoch 1 crashed." in found.summary
     assert found.cause == ""
