@@ -47,7 +47,7 @@ EXAMPLES = {
     "fsdp": ("fsdp",),
     **{f"zero{stage}": ("deepspeed_zero", "--stage", stage, *SMALL) for stage in range(4)},
 }
-# Its four processes compute without a pause: a run beside it makes minutes of seconds.
+# It compiles, and computes in four processes: that fills two cores.
 ZENFLOW = pytest.param("zenflow", marks=pytest.mark.alone)
 SHARED = (
     "activation_checkpointing",
