@@ -20,13 +20,12 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import (
     RankFiles,
     RunFiles,
-    bounded_memory,
     objects_of,
     rank_files,
     ranks_ahead,
     read_rank,
-    stranger,
 )
+from dsprof.trace.trace_files import bounded_memory, stranger
 
 _KILLED = TraceError(
     "reading it killed the process, probably because memory ran out; use a machine with more memory"

@@ -172,8 +172,8 @@ def load_diagnosis(
         DsprofError: a path cannot be read, or the configuration is wrong.
     """
     from dsprof.diagnosis.model import from_json
-    from dsprof.trace.run import is_diagnosis
     from dsprof.trace.source import LARGEST_WHOLE_BYTES
+    from dsprof.trace.trace_files import is_diagnosis
 
     saved = [path for path in paths if is_diagnosis(path)]
     if saved and (config or baseline or len(paths) > 1):

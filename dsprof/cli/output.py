@@ -41,7 +41,7 @@ def _is_read(path: Path, given: Path) -> bool:
         return False
     if os.path.samefile(path, given):
         return True
-    from dsprof.trace.run import is_trace
+    from dsprof.trace.trace_files import is_trace
 
     return os.path.samefile(os.path.dirname(os.path.realpath(path)), given) and is_trace(path)
 

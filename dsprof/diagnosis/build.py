@@ -109,7 +109,7 @@ def diagnosis_of(
     """Judge a summary that holds every aggregate; `draw` reads ranks again for the timelines."""
     rules = all_rules()
     summary = summary.in_order()
-    summary = summary.with_part(summary[Steps].alike())
+    summary = summary.with_part(summary[Steps].alike())  # once all ranks are there
     findings, steps = judge(summary, rules, thresholds), split_steps(summary)
     typical, lead = steps.typical, leading(findings)
     findings = sorted(findings, key=lambda one: one is not lead)  # the first is the headline's

@@ -7,71 +7,50 @@ import os.path  # its questions answer False where Path's raise: in folders we m
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from dsprof.config import FIELDS
 from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
-from dsprof.files import inputs
-from dsprof.files.inputs import input_path, is_folder, is_local, open_input, read_input, real_name
-from dsprof.files.ownership import foreign_link
+from dsprof.files.inputs import is_local, open_input
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
-from dsprof.trace.host_folders import host_folders, shared_folder
+from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.joining import Choice, Stranger, TraceFile, choose_run, join
 from dsprof.trace.life import life_of
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
-from dsprof.trace.readers import READERS, reader_of
-from dsprof.trace.readers.base import START_BYTES, Reader
+from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.rolling.parts import (
     STATE,
-    is_part,
     is_rolling,
     part_of,
     possible_parts,
     written_at_s,
 )
-from dsprof.trace.schema import FILE_PATTERN, Header, Note, StepIndex
+from dsprof.trace.schema import Header, Note, StepIndex
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
 from dsprof.trace.selection.step_cutting import cut_to_steps, read_index
-from dsprof.trace.source import (
-    LARGEST_WHOLE_BYTES,
-    Source,
-    file_of,
-    is_readable,
-    is_there,
-    is_zip,
-    members,
+from dsprof.trace.source import Source, file_of, is_readable
+from dsprof.trace.trace_files import (
+    bounded_memory,
+    given_path,
+    read_headers,
+    reader_for,
+    trace_files,
 )
 
 _NATIVE_NAME = re.compile(r"^(?P<start>trace.*)\.rank(?P<rank>\d{1,9})\.json(?:\.gz)?$")
-_PATTERNS = (FILE_PATTERN, FILE_PATTERN + ".gz", "*.pt.trace.json", "*.pt.trace.json.gz")
-
-_PAGES = (".md", ".rst")
-"""Pages about a run may quote its logs: such a file is read where it is given by name."""
-
-_SAVED = (
-    "a saved diagnosis, which holds no trace: give it to dsprof report, compare or check, or "
-    "give the traces"
-)
-_RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
-_FOLDER = "give the folder that the run named in its last line"
-_MOST_FOLDERS = 5
-_MOST_LOOKS = 256
-"""Most objects of a store that are opened to recognise them; each costs a request."""
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -120,10 +99,10 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
         TraceError: a path does not exist, no selected file among them is a readable trace, or the
             run has no such epoch.
     """
-    found, unopened = _trace_files([_input_path(path) for path in paths])
+    found, unopened = trace_files([given_path(path) for path in paths])
     selected = _selected(found, selection)
     of_starts = _of_each_start(found) - {*selected} if selection.ranks else set()
-    files, strangers = _read_headers([*selected, *of_starts], unopened)
+    files, strangers = read_headers([*selected, *sorted(of_starts)], unopened)
     chosen = choose_run(files, selection.epoch)
     ranks = [files for files in chosen.ranks if _is_selected(files[0], selection)]
     if not ranks:
@@ -403,7 +382,7 @@ def _of_rank(
 
 
 def _read(path: Path, steps: range | None = None) -> Iterable[RankTrace]:
-    reader = _reader(path)
+    reader = reader_for(path)
     with bounded_memory(path):
         is_native = reader is NATIVE
         for trace in [_native(path, steps)] if is_native else reader.read_traces(path):
@@ -423,184 +402,3 @@ def _native(path: Path, steps: range | None) -> RankTrace:
             _redact(trace)
             column_cache.store(trace, path, place)
     return trace
-
-
-@contextmanager
-def bounded_memory(path: Path) -> Iterator[None]:
-    """Say which file memory does not suffice for: the others may well be read.
-
-    Raises:
-        TraceError: memory ran out.
-    """
-    try:
-        yield
-    except MemoryError:
-        raise TraceError(
-            f"{path}: not enough memory to read it; use a machine with more memory"
-        ) from None
-
-
-def _reader(path: Path) -> Reader:
-    """Return the reader of a file; that of native traces says best what an unknown file is."""
-    return reader_of(path) or NATIVE
-
-
-class _DiagnosisMarks(msgspec.Struct):
-    schema_version: int
-    findings: msgspec.Raw
-
-
-def is_diagnosis(path: Path) -> bool:
-    """Say whether a file is a diagnosis that `--format json` wrote; false if it cannot be read."""
-    try:
-        with open_input(path) as file:
-            start = file.read(START_BYTES)
-        # Native traces are arrays: their first byte spares reading the rest.
-        if start[:1] != b"{" or any(reader.recognises(start) for reader in READERS):
-            return False
-        msgspec.json.decode(read_input(path, LARGEST_WHOLE_BYTES), type=_DiagnosisMarks)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
-def _trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
-    """Return the files to read, and archives that cannot be opened."""
-    files: dict[str, Path] = {}
-    strangers: list[Stranger] = []
-    for path in paths:
-        for file in _in_folder(path, strangers) if _is_folder(path) else [path]:
-            if file is not path and is_local(file) and not os.path.exists(file):
-                strangers.append(Stranger(file, "a broken link"))
-                continue
-            try:
-                inside = [*filterfalse(is_part, members(file))] if is_zip(file) else [file]
-            except TraceError as error:
-                strangers.append(stranger(file, error))
-                continue
-            for one in inside:
-                files.setdefault(real_name(one), one)
-    if not files and not strangers:
-        raise TraceError(
-            f"{', '.join(map(str, paths))}: no trace files ({FILE_PATTERN}) here, nor files "
-            "of other tools that are read (docs/reference/files.md in the dsprof repository); "
-            f"{_folders_inside(paths)}"
-        )
-    return list(files.values()), strangers
-
-
-def _folders_inside(paths: Sequence[Path]) -> str:
-    """Name folders of which one may be what was meant."""
-    try:
-        found = sorted(one.name for path in paths for one in inputs.entries(path) if is_folder(one))
-    except OSError:
-        found = []
-    if not found:
-        return _FOLDER
-    more = f" and {len(found) - _MOST_FOLDERS} more" if len(found) > _MOST_FOLDERS else ""
-    return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
-
-
-def _input_path(given: str | Path) -> Path:
-    try:
-        return input_path(given)
-    except ValueError as error:
-        raise TraceError(str(error)) from None
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return is_folder(path)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
-    """Return the traces in a folder, without links that another user may have planted there."""
-    try:
-        names = inputs.entries(folder)
-    except OSError as error:
-        raise TraceError(f"{folder}: the folder cannot be read: {error.strerror}") from None
-    for inside in answers(_in_host_folder, host_folders([*names])):
-        if isinstance(inside, Stranger):
-            strangers.append(inside)
-        else:
-            names += inside
-    files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
-    if not is_local(folder):
-        files = _named_or_few(files, folder, strangers)
-    unopened = read_ahead(files, lambda path: [] if _is_named(path) else [path])
-    return [path for path in unopened if not foreign_link(path) and is_trace(path)]
-
-
-def _in_host_folder(folder: Path) -> list[Path] | Stranger:
-    try:
-        return inputs.entries(folder)
-    except OSError as error:
-        return Stranger(folder, f"the folder cannot be read: {error.strerror}")
-
-
-def _named_or_few(files: list[Path], folder: Path, strangers: list[Stranger]) -> list[Path]:
-    """Leave out objects without the name of a trace if they are too many to open."""
-    named = [path for path in files if _is_named(path)]
-    others = len(files) - len(named)
-    if others <= _MOST_LOOKS:
-        return files
-    why = (
-        f"{others:,} objects without the name of a trace: too many to open; give the addresses "
-        "of those to read"
-    )
-    strangers.append(Stranger(folder, why))
-    return named
-
-
-def is_trace(path: Path) -> bool:
-    """Say whether a file is a trace by its content, or its name calls it one."""
-    if _is_named(path):
-        return True
-    try:
-        return inputs.is_file(path) and (is_zip(path) or reader_of(path) is not None)
-    except TraceError:
-        return False
-
-
-def _is_named(path: Path) -> bool:
-    return any(path.match(pattern) for pattern in _PATTERNS)
-
-
-def _read_headers(
-    paths: Sequence[Path], unopened: Sequence[Stranger]
-) -> tuple[list[TraceFile], list[Stranger]]:
-    missing = [path for path in paths if is_local(path) and not is_there(path)]
-    if missing:
-        raise TraceError(*(f"{path}: cannot be read: {_why_missing(path)}" for path in missing))
-    files: list[TraceFile] = []
-    strangers = list(unopened)
-    for path in read_ahead(paths, lambda path: [] if is_local(path) else [file_of(path)]):
-        try:
-            reader = _reader(path)
-            with bounded_memory(path):
-                files += [TraceFile(path, header, reader) for header in reader.read_headers(path)]
-        except TraceError as error:
-            why = TraceError(f"{path}: {_SAVED}") if is_diagnosis(path) else error
-            if len(paths) == 1 and not unopened:
-                raise why from None
-            strangers.append(stranger(path, why))
-    if not files:
-        first, more = strangers[0], len(strangers) - 1
-        others = "the other file" if more == 1 else f"any of the other {more} files"
-        rest = f" (nor can {others} be read)" if more else ""
-        raise TraceError(f"{first.path}: {first.reason}{rest}")
-    return files, strangers
-
-
-def _why_missing(path: Path) -> str:
-    if os.path.islink(path):
-        return "the link is broken"
-    why = "No such file or directory"
-    return f"{why}; {_RECORD_FIRST if path.name == FIELDS['out'].default else _FOLDER}"
-
-
-def stranger(path: Path, error: TraceError) -> Stranger:
-    """Return a file that is skipped for an error, which need not name it again."""
-    return Stranger(path, error.args[0].removeprefix(f"{path}: "))

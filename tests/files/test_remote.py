@@ -20,7 +20,7 @@ from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError
 from dsprof.files import remote
 from dsprof.files.inputs import entries, input_path, open_input
-from dsprof.trace import run as runs
+from dsprof.trace import trace_files
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.source import Source
 from tests.dask_cluster import address_of, cluster
@@ -189,7 +189,7 @@ def test_names_that_lead_out_of_the_folder_are_left_out(store, tmp_path):
 
 
 def test_many_other_objects_are_not_opened(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(trace_files, "_MOST_LOOKS", 10)
     write_run(tmp_path, 1)
     for number in range(11):
         (tmp_path / f"shard-{number}.bin").write_bytes(b"weights")

@@ -26,7 +26,8 @@ from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import MOST_VALUES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.logs import LogReader
-from dsprof.trace.run import find_run, is_diagnosis, read_run
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.trace_files import is_diagnosis
 from tests.factories import chakra, exports, flight, kineto, logs, snapshot
 from tests.factories.both_parsers import read_by_both
 from tests.factories.trace import header

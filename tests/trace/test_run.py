@@ -10,7 +10,8 @@ import pytest
 
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError
-from dsprof.trace.run import find_run, is_diagnosis, read_run
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.trace_files import is_diagnosis
 from tests.factories import kineto
 from tests.factories import trace as make
 from tests.factories.diagnosis import diagnosis

@@ -128,7 +128,7 @@ def test_what_was_selected_and_is_not_there_is_named(tmp_path):
     chosen = Selection(ranks=ranks_in("0-3,99"))
     diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
     assert diagnosis.quality.missing_ranks == [2]
-    assert any("those from 6 on do not exist" in note for note in diagnosis.quality.notes)
+    assert any("The run has 6 ranks" in note for note in diagnosis.quality.notes)
     chosen = Selection(hosts=hosts_in("node-a,elsewhere"))
     diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
     assert any("on host elsewhere" in note for note in diagnosis.quality.notes)

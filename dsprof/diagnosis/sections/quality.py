@@ -90,12 +90,11 @@ def _partial(run: Run, steps: Steps) -> Iterator[str]:
     """Say what of the run is left out."""
     if str(run.selection):
         yield f"Only a part of the run was read, as requested: {run.selection}"
-    world = run.first.world_size
+    world, hosts = run.first.world_size, run.selection.hosts
     if run.is_world_known and any(some.stop > world for some in run.selection.ranks):
-        yield f"Of the ranks requested, those from {world:,} on do not exist: there are {world:,}"
-    hosts = {facts.header.host for facts in run.ranks.values()}
-    if unknown := sorted(run.selection.hosts - hosts):
-        yield f"No rank of this run was on host {', '.join(unknown)}"
+        yield f"The run has {plural(world, 'rank')}: of those requested, the others do not exist"
+    if hosts and (unknown := hosts.difference(one.header.host for one in run.ranks.values())):
+        yield f"No rank of this run was on host {', '.join(sorted(unknown))}"
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"
         yield f"Step times cover {kept}, the same on all ranks"
