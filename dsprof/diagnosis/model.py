@@ -746,7 +746,10 @@ class KeptStep(_Part):
 
 
 class History(_Part):
-    """The whole of a rolling recording in sums; empty for other recordings."""
+    """The whole of a rolling recording in sums; empty for other recordings.
+
+    Of selected steps: only how many there were and how many are kept, if some are not.
+    """
 
     length_s: int = 0  # of a span
     spans: list[HistorySpan] = []

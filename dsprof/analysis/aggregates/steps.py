@@ -25,7 +25,6 @@ from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.profiled_steps import covered_steps, parts_around, tied_profile
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import (
-    evenly_spaced,
     is_sampled,
     kept_steps,
     longest_steps,
@@ -35,6 +34,7 @@ from dsprof.analysis.rank.sampling import (
 from dsprof.analysis.rank.steps import (
     choose_measured,
     counted_steps,
+    evenly_spaced,
     in_steps,
     is_timed,
     kernels,

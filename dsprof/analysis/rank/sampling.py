@@ -90,21 +90,6 @@ def share_of(trace: RankTrace, budget: int, least: int, most: int) -> int:
     return min(max(budget // max(trace.header.world_size, 1), least), most)
 
 
-def evenly_spaced(numbers: Array) -> Array:
-    """Return the multiples of the least power of two of which none is missing (ascending).
-
-    A rolling recording keeps steps by their number, ever more seldom, and slow ones beside: of the
-    result none was chosen for its length.
-    """
-    stride = 1
-    while True:
-        found: Array = numbers[numbers % stride == 0]
-        first = -(-int(numbers[0]) // stride) * stride
-        if len(found) == len(range(first, int(numbers[-1]) + 1, stride)):
-            return found
-        stride *= 2
-
-
 def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
     """Return at most about `most` of the chosen rows, and one in how many that is.
 

@@ -28,17 +28,33 @@ def warmup_steps(recorded: int) -> int:
     return 2 if recorded >= 4 else min(1, max(recorded - 1, 0))
 
 
+def evenly_spaced(numbers: Array) -> Array:
+    """Return the multiples of the least power of two of which none is missing (ascending).
+
+    A rolling recording keeps steps by their number, ever more seldom, and slow ones beside: of the
+    result none was chosen for its length.
+    """
+    stride = 1
+    while True:
+        found: Array = numbers[numbers % stride == 0]
+        first = -(-int(numbers[0]) // stride) * stride
+        if len(found) == len(range(first, int(numbers[-1]) + 1, stride)):
+            return found
+        stride *= 2
+
+
 def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Array:
     """Choose the steps that totals and rules take, of those recorded (both ascending).
 
     Steps in full detail and steps that were only counted are never mixed: the counted ones are
     taken where there are no others. A capture window that ends within the warm-up has a warm-up of
     its own, so that something of it is left. Of a rolling recording those since `newest_from` are
-    taken: what is kept of earlier ones is no fair choice.
+    taken, or of earlier ones, which are kept for being slow, too, those at one distance.
     """
     detailed = _without(numbers, counted)
     newest = detailed[detailed >= newest_from]
-    detailed = newest if len(newest) else detailed
+    fair = newest if len(newest) or not len(detailed) else evenly_spaced(detailed)
+    detailed = fair if len(fair) else detailed
     pool = detailed if len(detailed) else numbers
     warmup = warmup_steps(len(numbers))
     late = pool[pool >= numbers[warmup]] if warmup < len(numbers) else pool[:0]

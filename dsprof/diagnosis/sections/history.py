@@ -22,7 +22,7 @@ def history(summary: RunSummary) -> model.History:
     found = summary[History]
     length_s, spans = found.finest
     if not spans:
-        return model.History()
+        return _of_chosen(summary)
     telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
     ranks = summary[Run].ranks.keys()
     kept = _windows(_kept(step, telling[step], ranks) for step in sorted(telling))
@@ -37,16 +37,40 @@ def history(summary: RunSummary) -> model.History:
     )
 
 
-def history_note(found: model.History) -> str:
+def history_note(found: model.History, steps: Steps) -> str:
     """Say what of a rolling recording was left out; "" where nothing was."""
     if found.detailed_steps >= found.steps or not found.newest_from:
         return ""
-    newest = plural(found.steps - found.newest_from, "step")
+    kept, measured = f"Details of {found.detailed_steps:,} of", steps.measured
+    if found.spans:
+        newest = plural(found.steps - found.newest_from, "step")
+        return (
+            f"{kept} {found.steps:,} steps are kept, and sums of all recorded steps. Findings and "
+            f"figures per step describe the newest {newest}, from step {found.newest_from:,} on; "
+            "use --steps to analyse other kept steps"
+        )
+    if measured[0] >= found.newest_from:
+        described = f"the newest {plural(len(measured), 'step')}"
+    else:
+        described = f"{len(measured):,} evenly spaced ones" if steps.even else "these"
     return (
-        f"Details of {found.detailed_steps:,} of {found.steps:,} steps are kept, and sums of all "
-        f"recorded steps. Findings and figures per step describe the newest {newest}, from step "
-        f"{found.newest_from:,} on; use --steps to analyse other kept steps"
+        f"{kept} the {found.steps:,} selected steps are kept; slow steps are kept on purpose. "
+        f"Findings and figures per step describe {described}; to analyse a slow step, select it "
+        "by itself"
     )
+
+
+def _of_chosen(summary: RunSummary) -> model.History:
+    """Count selected steps of which a rolling recording has left some out; else empty."""
+    steps, chosen = summary[Steps], summary[Run].selection.steps
+    if chosen is None or not steps.numbers or chosen.start >= steps.newest_from:
+        return model.History()
+    end = max(steps.numbers[-1] + 1, min(chosen.stop, steps.newest_from))
+    count = end - chosen.start
+    kept = min((steps.ranks[rank].recorded for rank in steps.throughout.ranks), default=0)
+    if kept >= count:
+        return model.History()
+    return model.History(steps=count, detailed_steps=kept, newest_from=steps.newest_from)
 
 
 def _kept(step: int, one: Kept, ranks: Set[int]) -> model.KeptStep:

@@ -10,7 +10,8 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.clocks import shared_clock
 from dsprof.analysis.rank import sampling
-from dsprof.analysis.rank.sampling import evenly_spaced, kept_steps
+from dsprof.analysis.rank.sampling import kept_steps
+from dsprof.analysis.rank.steps import evenly_spaced
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.trace.rank_trace import RankTrace

@@ -66,6 +66,24 @@ def test_steps_in_full_detail_are_measured_alone(counted, measured):
     assert detailed_steps(trace).tolist() == measured
 
 
+@pytest.mark.parametrize(
+    ("kept", "newest_from", "measured"),
+    [
+        ([1, 4, 7, 8, 12, 14, 16, 18, 19], 18, [18, 19]),
+        ([1, 4, 7, 8, 12, 14, 16], 18, [8, 12, 16]),  # slow ones beside each fourth
+        ([9, 10, 11, 12, 13], 18, [11, 12, 13]),
+        ([9, 11], 18, [11]),
+    ],
+    ids=["newest", "past", "without a gap", "only slow ones"],
+)
+def test_of_past_steps_those_kept_for_being_slow_are_not_measured(
+    kept: list[int], newest_from: int, measured: list[int]
+) -> None:
+    trace = rank_trace(steps=[step(n, n * 10, n * 10 + 10) for n in kept])
+    trace.newest_from = newest_from
+    assert measured_steps(trace).tolist() == measured
+
+
 def test_counted_steps_are_measured_where_there_are_no_others():
     trace = ten_steps(*range(10))
     assert measured_steps(trace).tolist() == [2, 3, 4, 5, 6, 7, 8, 9]

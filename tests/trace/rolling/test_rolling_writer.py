@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,27 @@ def test_chosen_steps_are_read_alone(folder: Path) -> None:
     assert [row.step for row in diagnosis.steps.rows] == [SLOW]
     assert (diagnosis.run.steps, diagnosis.history.steps) == (1, 0)
     assert diagnosis.quality.writer_cost_share is None
+
+
+def test_figures_of_past_steps_are_of_those_that_were_not_kept_for_being_slow(folder: Path) -> None:
+    chosen = range(100, CHANGE - 100)
+    diagnosis = diagnose(find_run([folder], Selection(steps=chosen)))
+    kept = [row.step for row in diagnosis.steps.rows]
+    measured = [row.step for row in diagnosis.steps.rows if row.is_measured]
+    assert SLOW in kept
+    assert len(measured) > 20
+    assert len({later - step for step, later in pairwise(measured)}) == 1
+    assert set(measured) < set(kept)
+    assert (diagnosis.history.steps, diagnosis.history.detailed_steps) == (len(chosen), len(kept))
+    assert f"details of {len(kept)} of 3,800 steps" in diagnosis.quality.line
+    (note,) = (note for note in diagnosis.quality.notes if "are kept" in note)
+    assert f"describe {len(measured)} evenly spaced ones" in note
+
+
+def test_a_slow_step_that_is_the_only_one_kept_is_measured(folder: Path) -> None:
+    diagnosis = diagnose(find_run([folder], Selection(steps=range(SLOW, SLOW + 5))))
+    assert [row.step for row in diagnosis.steps.rows if row.is_measured] == [SLOW]
+    assert diagnosis.history.steps == 5
 
 
 @pytest.mark.parametrize(
