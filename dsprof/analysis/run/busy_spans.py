@@ -5,7 +5,7 @@ Where no waits were measured, nothing tells the rank: spans with longer steps ar
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from statistics import median
@@ -20,6 +20,10 @@ _NEXT_SHARE = 0.5
 """The next rank works longer by at most this share of that."""
 _LONGER_SHARE = 0.05
 """By this share of the usual step those of the span are longer: else no rank waits for it."""
+_CAUSED_SHARE = 0.5
+"""Of that the rank works longer beside the others than it usually does: else all are slower."""
+_WAITED_SHARE = 1 / 3
+"""Of that the others wait more; the rank itself may wait for less time than usual."""
 _WARM_UP = 10
 """Earlier steps may be long on all ranks: they compile and allocate."""
 _OCCASIONAL = 0.2
@@ -45,12 +49,33 @@ class BusySpan(NamedTuple):
         return (self.step_ns - self.usual_ns) * self.steps
 
 
+class _Usual(NamedTuple):
+    """Medians over the spans; times are means per step."""
+
+    step_ns: int
+    waited_ns: int
+    more_ns: Mapping[int, float]  # that the rank works longer which works longest in most spans
+
+    @classmethod
+    def of(cls, spans: Mapping[int, Span]) -> _Usual:
+        more_ns = defaultdict(list)
+        for span in spans.values():
+            rank, rank_more_ns, _ = _busiest(span)
+            more_ns[rank].append(rank_more_ns)
+        return cls(
+            int(median(map(_step_ns, spans.values()))),
+            int(median(map(_waited_ns, spans.values()))),
+            {rank: median(one) for rank, one in more_ns.items() if len(one) * 2 > len(spans)},
+        )
+
+
 def busy_spans(history: History) -> list[BusySpan]:
     """Return the spans of the rank that stands out most often, in order of time."""
     length_s, spans = history.finest
-    usual_ns = int(median(_step_ns(span) for span in spans.values())) if spans else 0
+    if not spans:
+        return []
     is_measured = any(span.waited_ns for span in spans.values())
-    find = partial(_found, usual_ns=usual_ns, is_measured=is_measured)
+    find = partial(_found, usual=_Usual.of(spans), is_measured=is_measured)
     found = find(spans, length_s)
     if len(found) > _OCCASIONAL * len(spans):
         return []
@@ -63,34 +88,48 @@ def busy_spans(history: History) -> list[BusySpan]:
 
 
 def _found(
-    spans: Mapping[int, Span], length_s: int, *, usual_ns: int, is_measured: bool
+    spans: Mapping[int, Span], length_s: int, *, usual: _Usual, is_measured: bool
 ) -> list[BusySpan]:
     found = []
     for begin_s, span in spans.items():
-        rank, more_ns = _busiest(span) if is_measured else (None, 0)
         slowest_ns, _, step = span.slowest
         step_ns = _step_ns(span)
-        longer_ns = step_ns - usual_ns
-        is_long = span.ranks > 1 and longer_ns > _LONGER_SHARE * usual_ns
-        if is_long and (rank is not None or (not is_measured and step >= _WARM_UP)):
-            late_steps = max(round(longer_ns * span.steps / (slowest_ns - usual_ns)), 1)
-            times = more_ns, step_ns, usual_ns
+        longer_ns = step_ns - usual.step_ns
+        if span.ranks < 2 or longer_ns <= _LONGER_SHARE * usual.step_ns:
+            continue
+        rank, more_ns = _cause(span, usual) if is_measured else (None, 0)
+        if rank is not None or (not is_measured and step >= _WARM_UP):
+            late_steps = max(round(longer_ns * span.steps / (slowest_ns - usual.step_ns)), 1)
+            times = more_ns, step_ns, usual.step_ns
             found.append(BusySpan(begin_s, length_s, rank, *times, span.steps, step, late_steps))
     return found
 
 
+def _cause(span: Span, usual: _Usual) -> tuple[int | None, int]:
+    """Return the only rank that makes steps longer, and how much longer it works; None without."""
+    rank, more_ns, second_ns = _busiest(span)
+    longer_ns = _step_ns(span) - usual.step_ns
+    waited_ns = (_waited_ns(span) - usual.waited_ns) * span.ranks / (span.ranks - 1)
+    is_cause = (
+        more_ns >= _LEAST_SHARE * _step_ns(span)
+        and second_ns <= _NEXT_SHARE * more_ns
+        and more_ns - usual.more_ns.get(rank, 0) >= _CAUSED_SHARE * longer_ns
+        and waited_ns >= _WAITED_SHARE * longer_ns
+    )
+    return (rank, more_ns) if is_cause else (None, 0)
+
+
+def _busiest(span: Span) -> tuple[int, int, int]:
+    """Return the rank that works longest, and by how much than the others; so much the next."""
+    (first_ns, negative_rank), (second_ns, _), *_ = (*span.busiest, *span.busiest)
+    own_ns = (span.total_ns - span.waited_ns) // max(span.rank_steps, 1)
+    others_ns = (own_ns * span.ranks - first_ns) // max(span.ranks - 1, 1)
+    return -negative_rank, first_ns - others_ns, second_ns - others_ns
+
+
+def _waited_ns(span: Span) -> int:
+    return span.waited_ns // max(span.rank_steps, 1)
+
+
 def _step_ns(span: Span) -> int:
     return span.total_ns // max(span.rank_steps, 1)
-
-
-def _busiest(span: Span) -> tuple[int | None, int]:
-    """Return the only rank that works longer, and by how much than the others; None without one."""
-    if span.ranks < 2:
-        return None, 0
-    (first_ns, negative_rank), (second_ns, _) = span.busiest
-    own_ns = (span.total_ns - span.waited_ns) // max(span.rank_steps, 1)
-    others_ns = (own_ns * span.ranks - first_ns) // (span.ranks - 1)
-    more_ns = first_ns - others_ns
-    stands_out = more_ns >= _LEAST_SHARE * _step_ns(span)
-    is_one = stands_out and second_ns - others_ns <= _NEXT_SHARE * more_ns
-    return (-negative_rank, more_ns) if is_one else (None, 0)

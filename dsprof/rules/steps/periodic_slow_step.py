@@ -76,10 +76,9 @@ class PeriodicSlowStep:
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield (self._delayed if found.ranks else self._long)(found, of)
-        elif busy and busy[0].rank is not None:
-            yield self._busy(busy, run[History].steps)
         elif busy and sum(span.late_steps for span in busy) >= thresholds.slow_steps:
-            yield self._long_spans(busy, run[History].steps)
+            is_unknown = busy[0].rank is None
+            yield (self._long_spans if is_unknown else self._busy)(busy, run[History].steps)
         elif costs:
             yield self._scattered(columns, slow, share)
 

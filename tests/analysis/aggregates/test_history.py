@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -97,15 +98,28 @@ def at_pace(
 ) -> RankTrace:
     """A rank with a step each second, of which it waits a half; in late steps nobody waits for 1.5.
 
-    All steps are as long on each rank, as in synchronous training. Waits are the host's or those of
-    a device's streams, or not measured.
+    All steps are as long on each rank, as in synchronous training.
+    """
+
+    def times(n: int) -> tuple[float, float]:
+        seconds = 1.5 if n in late else 1.0
+        own = seconds if culprit in (rank, None) and n in late else 0.5
+        return own, seconds - own
+
+    return with_times(rank, map(times, range(hours * 3600)), waits_on)
+
+
+def with_times(
+    rank: int, times: Iterable[tuple[float, float]], waits_on: str = "host"
+) -> RankTrace:
+    """A rank that works and then waits for so many seconds, in a step each second.
+
+    Waits are the host's or those of a device's streams, or not measured.
     """
     spans: list[RollUp] = []
     rollups = RollUps()
-    for n in range(hours * 3600):
-        seconds = 1.5 if n in late else 1.0
-        own = seconds if culprit in (rank, None) and n in late else 0.5
-        waited_ns = round((seconds - own) * SECOND_NS)
+    for n, (own, waited) in enumerate(times):
+        seconds, waited_ns = own + waited, round(waited * SECOND_NS)
         ops = {"all_reduce": OpTotals(1, 100, waited_ns if waits_on == "host" else 0)}
         stalled_ns = waited_ns if waits_on == "device" else 0
         end_ns = n * SECOND_NS
@@ -176,6 +190,62 @@ def test_a_rank_that_works_longer_while_steps_are_as_long_delays_nobody() -> Non
 )
 def test_no_rank_stands_out(late: range, culprit: int | None) -> None:
     assert busy(late, culprit=culprit) == []
+
+
+def busy_with(
+    work: Callable[[int, int], float], transfer: Callable[[int], float]
+) -> list[BusySpan]:
+    """Find a rank of four that work for so long in a step of 600, and wait for the last of them."""
+    own = np.array([[work(rank, n) for n in range(600)] for rank in range(4)])
+    waited = own.max(axis=0) - own + [transfer(n) for n in range(600)]
+    traces = (with_times(rank, zip(own[rank], waited[rank], strict=True)) for rank in range(4))
+    return busy_spans(reduce(History.merge, map(collected, traces)))
+
+
+LONG = range(200, 260)
+
+
+def imbalanced(rank: int) -> float:
+    """Rank 3 always works longest."""
+    return 0.6 if rank == 3 else 0.5
+
+
+def test_a_rank_that_always_works_longest_does_not_lengthen_steps_that_all_ranks_lengthen() -> None:
+    def network(n: int) -> float:
+        return 0.3 if n in LONG else 0.1
+
+    assert (
+        busy_with(lambda rank, n: imbalanced(rank) * (1.4 if n in LONG else 1), lambda n: 0.1) == []
+    )
+    assert (
+        busy_with(lambda rank, n: imbalanced(rank) + (2 if n in LONG else 0), lambda n: 0.1) == []
+    )
+    assert busy_with(lambda rank, n: imbalanced(rank), network) == []
+    assert busy_with(lambda rank, n: imbalanced(rank), lambda n: network(n) / 2) == []
+    at_fault = range(400, 420)
+    found = busy_with(
+        lambda rank, n: imbalanced(rank) + (0.5 if rank == 1 and n in at_fault else 0), network
+    )
+    assert [(one.begin_s, one.rank, one.late_steps) for one in found] == [
+        (400, 1, 10),
+        (410, 1, 10),
+    ]
+
+
+def test_a_span_that_holds_a_long_step_of_all_ranks_on_one_of_them_accuses_none() -> None:
+    """Where that step ends a moment later than on the others, or the clock is ahead."""
+
+    def times(rank: int) -> Iterable[tuple[float, float]]:
+        return ((9 if n == (200 if rank == 2 else 199) else 0.5, 0.1) for n in range(600))
+
+    traces = (with_times(rank, times(rank)) for rank in range(4))
+    assert busy_spans(reduce(History.merge, map(collected, traces))) == []
+
+
+def test_the_report_names_no_rank_for_one_or_two_late_steps() -> None:
+    run = summary(*(at_pace(rank, range(1005, 1007)) for rank in range(3)))
+    [finding] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    assert (finding.status, finding.ranks) == (Status.PASS, ())
 
 
 def test_the_report_names_the_rank_that_stands_out() -> None:
