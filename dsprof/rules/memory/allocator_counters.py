@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
 from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, RankMemory
 from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_counters import RETRIES
 
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
-def host_series(memory: RankMemory) -> list[int]:
-    """Return resident bytes of a process at the ends of steps after warm-up."""
-    return _after_warmup([rss for rss in memory.at_steps.rss_bytes.tolist() if rss > 0])
+class Series(NamedTuple):
+    """A value at the ends of steps after warm-up, of which some may not be recorded."""
+
+    step: IntArray
+    value: IntArray
 
 
-def device_series(memory: RankMemory, counter: str) -> list[int]:
-    """Return a counter of the device at the ends of steps after warm-up."""
-    column = memory.at_steps.counters.get(counter)
-    values = [] if column is None else column.tolist()
-    return _after_warmup([value for value in values if value != UNKNOWN])
+def host_series(memory: RankMemory) -> Series:
+    """Return resident bytes of a process."""
+    resident = memory.at_steps.rss_bytes
+    return _after_warmup(memory, resident, resident > 0)
+
+
+def device_series(memory: RankMemory, counter: str) -> Series:
+    """Return a counter of the device."""
+    values = memory.at_steps.counters.get(counter)
+    if values is None:
+        values = np.full(len(memory.at_steps.step), UNKNOWN)
+    return _after_warmup(memory, values, values != UNKNOWN)
 
 
 def retries(memory: RankMemory) -> int:
@@ -44,5 +56,7 @@ def expandable_ranks(environment: EnvironmentFacts) -> RankSet:
     return ranks
 
 
-def _after_warmup(values: Sequence[int]) -> list[int]:
-    return list(values[warmup_steps(len(values)) :])
+def _after_warmup(memory: RankMemory, values: IntArray, is_known: BoolArray) -> Series:
+    rows = np.flatnonzero(is_known)
+    rows = rows[warmup_steps(len(rows)) :]
+    return Series(memory.at_steps.step[rows], values[rows])

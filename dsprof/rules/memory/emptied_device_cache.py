@@ -143,7 +143,7 @@ class EmptiedDeviceCache:
 
 def _count(rank: int, memory: RankMemory) -> _Emptied:
     """Count the steps after warm-up in which segments were given back without a retry."""
-    freed, retries = device_series(memory, FREED), device_series(memory, RETRIES)
+    freed, retries = (device_series(memory, name).value.tolist() for name in (FREED, RETRIES))
     if len(freed) != len(retries):
         return _Emptied(rank, 0, 0, 0)
     rises = [

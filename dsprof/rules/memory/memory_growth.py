@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
-from dsprof.rules.memory.allocator_counters import device_series, host_series
+from dsprof.rules.memory.allocator_counters import Series, device_series, host_series
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 
@@ -27,6 +29,11 @@ class Thresholds:
     steps: int = 20  # after warm-up; fewer do not tell
     grown_bytes: int = 64 << 20  # between the first and the last quarter of the run
     grown_share: float = 0.01  # of what was in use in the first quarter
+
+    @property
+    def of_quarter(self) -> int:
+        """How many of the steps a quarter of the run needs."""
+        return max(self.steps // _PARTS, 1)
 
 
 class _Growth(NamedTuple):
@@ -49,10 +56,11 @@ class _Growth(NamedTuple):
 
 
 class MemoryGrowth:
-    """Compares the least memory in use in each quarter of the measured steps.
+    """Compares the least memory in use in each quarter of the run.
 
     The least tells what is never given back, whatever comes and goes between. Growth that slows
-    down is a cache that fills up, not a leak.
+    down is a cache that fills up, not a leak. Quarters are of the numbers of steps: a rolling
+    recording holds all of the newest steps and few of earlier ones.
     """
 
     meta = RuleMeta(
@@ -72,21 +80,23 @@ class MemoryGrowth:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the device and the host, each by itself."""
         ranks = run[Memory].ranks
-        longest, device, host = 0, list[_Growth](), list[_Growth]()
+        longest, is_known, device, host = 0, False, list[_Growth](), list[_Growth]()
         for rank, memory in ranks.items():
-            on_device, on_host = device_series(memory, ALLOCATED), host_series(memory)
-            longest = max(longest, len(on_device), len(on_host))
-            if grown := _growth(rank, on_device, _device_room(memory), thresholds):
-                device.append(grown)
-            if grown := _growth(rank, on_host, memory.least_host_available_bytes, thresholds):
-                host.append(grown)
-        if longest < thresholds.steps:
-            yield self.meta.unknown(
-                f"Unknown: memory was recorded after {plural(longest, 'step')}; "
-                f"{thresholds.steps} steps are needed."
-                if longest
-                else "Unknown: memory was not recorded at the ends of steps."
-            )
+            for series, room_bytes, found in (
+                (device_series(memory, ALLOCATED), _device_room(memory), device),
+                (host_series(memory), memory.least_host_available_bytes, host),
+            ):
+                longest = max(longest, len(series.step))
+                if len(series.step) < thresholds.steps:
+                    continue
+                quarters = _quarters(series)
+                if min(len(one.step) for one in quarters) < thresholds.of_quarter:
+                    continue
+                is_known = True
+                if grown := _growth(rank, quarters, room_bytes, thresholds):
+                    found.append(grown)
+        if not is_known:
+            yield self.meta.unknown(_too_few(longest, thresholds))
             return
         if device:
             yield self._finding(
@@ -143,20 +153,40 @@ def _sharing_hosts(grown: list[_Growth], run: Run) -> list[_Growth]:
     return [one._replace(others_per_step=totals[hosts[one.rank]] - one.per_step) for one in grown]
 
 
+def _too_few(longest: int, thresholds: Thresholds) -> str:
+    if not longest:
+        return "Unknown: memory was not recorded at the ends of steps."
+    if longest < thresholds.steps:
+        return (
+            f"Unknown: memory was recorded after {plural(longest, 'step')}; "
+            f"{thresholds.steps} steps are needed."
+        )
+    return (
+        "Unknown: in a quarter of the run, memory was recorded after fewer than "
+        f"{plural(thresholds.of_quarter, 'step')}."
+    )
+
+
+def _quarters(series: Series) -> list[Series]:
+    """Split a series by the numbers of steps."""
+    first, last = int(series.step[0]), int(series.step[-1])
+    part = (series.step - first) // max((last - first + 1) // _PARTS, 1)
+    return [Series(*(column[part == n] for column in series)) for n in range(_PARTS)]
+
+
 def _growth(
-    rank: int, series: Sequence[int], room_bytes: int | None, thresholds: Thresholds
+    rank: int, quarters: list[Series], room_bytes: int | None, thresholds: Thresholds
 ) -> _Growth | None:
-    """Return how a series grows; None if it is short, falls once, or slows down."""
-    if len(series) < thresholds.steps:
-        return None
-    length = len(series) // _PARTS
-    least = [min(series[n * length : (n + 1) * length]) for n in range(_PARTS)]
+    """Return how a series grows; None if it falls once, or slows down."""
+    rows = [int(np.argmin(one.value)) for one in quarters]
+    least = [int(one.value[row]) for one, row in zip(quarters, rows, strict=True)]
+    begin, end = (int(quarters[at].step[rows[at]]) for at in (0, -1))
     rises = [after - before for before, after in pairwise(least)]
     total = sum(rises)
     needed = max(thresholds.grown_bytes, thresholds.grown_share * least[0])
     if min(rises) <= 0 or total < needed or rises[-1] < total / len(rises) / 2:
         return None
-    return _Growth(rank, least[0], least[-1], (_PARTS - 1) * length, room_bytes)
+    return _Growth(rank, least[0], least[-1], end - begin, room_bytes)
 
 
 def _table(grown: list[_Growth]) -> Table:

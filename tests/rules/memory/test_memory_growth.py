@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.memory.memory_growth import RULE
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, MIB, on_device, on_host
 from tests.factories.trace import assert_reached_at, header, judged, rank_trace, said
 
@@ -98,6 +101,39 @@ def test_what_is_no_leak_passes(series):
 @pytest.mark.parametrize("trace", [rank_trace(), device(*map(leaking, range(12))), on_device(None)])
 def test_few_steps_do_not_tell(trace):
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def kept(steps: Iterable[int], of_step: Callable[[int], float], rank: int = 0) -> RankTrace:
+    """A rank of which a rolling recording holds only some steps."""
+    trace = host(*map(of_step, steps), rank=rank)
+    for number, one in zip(steps, trace.memory, strict=True):
+        one.step = number
+    return trace
+
+
+SPARSE_THEN_DENSE = [*range(0, 1800, 50), *range(1800, 2000)]
+
+
+@pytest.mark.parametrize(
+    "steps", [range(2000), SPARSE_THEN_DENSE, [*range(20), *SPARSE_THEN_DENSE[1:]]]
+)
+def test_the_rate_is_that_of_steps_where_some_are_left_out(steps: Sequence[int]) -> None:
+    finding = said(RULE, *(kept(steps, lambda step: 0.5 * step, rank) for rank in range(2)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0, 1))
+    assert "uses 512 KiB more with each step" in finding.summary
+
+
+def test_a_cache_that_is_full_before_the_newest_steps_is_no_leak() -> None:
+    trace = kept(SPARSE_THEN_DENSE, lambda step: min(step, 900))
+    assert said(RULE, trace).status is Status.PASS
+
+
+def test_a_quarter_with_few_steps_does_not_tell() -> None:
+    finding = said(RULE, kept([*range(20), *range(980, 1000)], lambda step: 8 * step))
+    assert finding.status is Status.UNKNOWN
+    assert (
+        "in a quarter of the run, memory was recorded after fewer than 5 steps" in finding.summary
+    )
 
 
 def test_of_many_ranks_those_that_grow_most_are_listed():
