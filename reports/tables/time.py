@@ -83,7 +83,7 @@ _KEPT: tuple[Shown[KeptStep], ...] = (
 
 def kept_steps(found: History) -> Table:
     """Steps whose details were kept because they tell something."""
-    return listing("Steps kept in detail, the most unusual first", _KEPT, found.kept)
+    return listing("Steps kept in detail: captured ones first, then the slowest", _KEPT, found.kept)
 
 
 _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (

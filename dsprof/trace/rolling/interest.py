@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -37,14 +37,12 @@ class Interest:
 
     def __init__(self, thresholds: Thresholds = Thresholds()) -> None:
         self._limits = thresholds
-        count = thresholds.usual_steps + thresholds.change_steps
-        self._durations: deque[int] = deque(maxlen=count)
+        self._newest: deque[tuple[int, int]] = deque(maxlen=thresholds.usual_steps)  # step, its ns
         self._usual_ns = 0.0
         self._least_ns = self._most_ns = 0.0  # between them a step is usual
         self._watched_until = 0  # a change of pace may show until this step
         self._stride = 1
         self._samples = 0
-        self._settled_at = 0  # no change of pace is looked for before this step
         self._windows: deque[Captured] = deque(maxlen=64)
 
     @property
@@ -62,7 +60,7 @@ class Interest:
 
     def judge(self, step: int, duration_ns: int) -> Sequence[Kept]:
         """Take a step that is over; return what is kept on account of it."""
-        self._durations.append(duration_ns)
+        self._newest.append((step, duration_ns))
         is_usual = self._least_ns < duration_ns < self._most_ns
         if not is_usual:
             self._watched_until = step + self._limits.change_steps
@@ -110,22 +108,19 @@ class Interest:
 
     def _follow_pace(self, step: int) -> Iterator[Kept]:
         """Renew the usual time; keep the steps around a change of it."""
-        limits, times = self._limits, list(self._durations)
-        if len(times) < limits.least_steps:
+        limits, newest = self._limits, self._newest
+        if len(newest) < limits.least_steps:
             return
-        before_ns, now_ns = self._usual_ns, median(times[-limits.change_steps :])
-        is_change = before_ns and abs(now_ns / before_ns - 1) >= limits.change_share
-        if step < self._settled_at:
-            return
-        if not is_change:
-            self._usual_ns = median(times[-limits.usual_steps :])
+        times = [duration_ns for _, duration_ns in newest]
+        now_ns = median(times[-limits.change_steps :])
+        # Without older steps there is no pace from which it changed.
+        is_known = self._usual_ns and len(times) > limits.change_steps
+        if not is_known or abs(now_ns / self._usual_ns - 1) < limits.change_share:
+            self._usual_ns = median(times)
             return
         at = step - limits.change_steps // 2  # the new pace has the median since then
-        self._usual_ns, self._settled_at = now_ns, step + limits.change_steps
-        yield from around(at, limits.around_steps, now_ns / before_ns)
-
-
-def around(step: int, steps: int, times: float) -> Iterable[Kept]:
-    """Return the steps around a change."""
-    ratio = round(max(times, 1 / times), 2)
-    return (Kept(one, "change", ratio) for one in range(max(step - steps, 0), step + steps))
+        around = range(at - limits.around_steps, at + limits.around_steps)
+        yield from (Kept(one, "change", self.times(ns)) for one, ns in newest if one in around)
+        while newest[0][0] <= at:
+            newest.popleft()
+        self._usual_ns = median(duration_ns for _, duration_ns in newest)

@@ -1,0 +1,46 @@
+"""Which steps of a run a rank keeps, and how long they took beside the usual step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dsprof.trace.rolling.interest import Interest
+from dsprof.trace.schema import Kept
+
+CHANGE = 1000
+MS = 1_000_000
+
+
+def unusual(before_ms: int, after_ms: int) -> tuple[Interest, Sequence[Kept]]:
+    """Return what is kept of a run whose pace changes once, beside its first steps and samples."""
+    interest = Interest()
+    kept = [
+        one
+        for step in range(2 * CHANGE)
+        for one in interest.judge(step, (before_ms if step < CHANGE else after_ms) * MS)
+    ]
+    return interest, [one for one in kept if one.why in ("slow", "change")]
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(107, 142), (107, 214), (207, 107)])
+def test_a_change_of_pace_is_found_once(before_ms: int, after_ms: int) -> None:
+    interest, kept = unusual(before_ms, after_ms)
+    assert [one.step for one in kept if one.why == "change"] == [*range(CHANGE - 4, CHANGE + 4)]
+    assert interest.usual_ns == after_ms * MS
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(107, 142), (207, 107)])
+def test_a_kept_step_has_its_own_time(before_ms: int, after_ms: int) -> None:
+    _, kept = unusual(before_ms, after_ms)
+    ratio = round(after_ms / before_ms, 2)
+    assert {one.step: one.times for one in kept if one.step < CHANGE} == dict.fromkeys(
+        range(CHANGE - 4, CHANGE), 1.0
+    )
+    assert {one.times for one in kept if one.step >= CHANGE} == {ratio}
+
+
+def test_steps_of_the_new_pace_are_usual_as_soon_as_it_is_found() -> None:
+    _, kept = unusual(107, 142)
+    assert max(one.step for one in kept) < CHANGE + 16
