@@ -147,6 +147,8 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     whole = 0
     parts = parts_of(path) if is_rolling(trace.header) else []
     begun = _segments(parts)
+    # The older tail first: what is in flight at its end is over in the newer one.
+    parts.sort(key=lambda part: begun[part].number if part in begun else -1)
     trace.newest_from = _newest_from(begun)
     chunks = chain(
         _chunks(path, steps),
@@ -172,6 +174,8 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
+    if parts:
+        trace.steps.sort(key=attrgetter("step"))  # those around a change are kept late
     if parts and trace.trailer is None and steps is None:
         _complete_rollups(trace, path)
     trace.nbytes = sum(map(size_of, (path, *parts)))

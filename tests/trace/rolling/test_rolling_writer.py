@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.analysis.aggregates.epochs import Epochs
+from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.per_step import rank_steps
 from dsprof.hooks.device.stalls import MOST_STEP_ENDS
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.rolling.parts import KEPT, places_of
+from dsprof.trace.rolling.parts import KEPT, TAILS, part_of, places_of
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, Stall
 from dsprof.trace.selection import Selection, Since
@@ -249,6 +251,24 @@ def test_a_device_that_tells_nothing_more_is_not_awaited(tmp_path: Path) -> None
         run.recorder.outbox.add(DeviceStep(0, 0, 0))
         run.train(2000)
     assert read_trace(tmp_path / "trace.rank00000.json").kept.keys() >= {*range(12)}
+
+
+def test_steps_are_in_order_whichever_tail_is_the_newer(
+    folder: Path, trace: RankTrace, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "trace.rank00000.json"
+    one, other = (part_of(path, ending) for ending in TAILS)
+    one.rename(tmp_path / "kept aside")
+    other.rename(one)
+    (tmp_path / "kept aside").rename(other)
+    swapped = read_trace(path)
+    numbers = [step.step for step in trace.steps]
+    assert numbers == sorted(numbers)
+    assert swapped.steps == trace.steps
+    assert swapped.collectives.step.tolist() == trace.collectives.step.tolist()
+    assert not swapped.collectives.is_open.any()
+    assert Epochs.collect(swapped, RankClock()).span.steps == (0, STEPS - 1)
 
 
 def test_chosen_steps_are_read_alone(folder: Path) -> None:
