@@ -41,7 +41,7 @@ class BusySpan(NamedTuple):
     usual_ns: int  # a step of the run
     steps: int
     step: int  # the slowest of the span
-    late_steps: int  # about: so many like the slowest would lengthen the span as much
+    late_steps: int  # at least: so many like the slowest would lengthen the span as much
 
     @property
     def lost_ns(self) -> int:

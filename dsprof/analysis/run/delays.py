@@ -45,6 +45,7 @@ class _Times(NamedTuple):
 
     number: Array
     total_ns: Array  # mean over the ranks
+    known: Array  # ranks that kept the step
     own_ns: Array  # without waits: ranks x steps
 
 
@@ -66,17 +67,28 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     both = _Times(*(np.concatenate(parts, axis=-1) for parts in every))
     excess_ns = both.total_ns - usual_ns
     is_long = excess_ns > least_ns
-    is_cause = _causes(both, _usual_own(kept), excess_ns) & is_long
+    before = _before(both.number)
+    is_own, is_earlier = (
+        one & is_long for one in _causes(both, _usual_own(kept), excess_ns, before)
+    )
+    # What a rank does at the end of its step, the others wait for in the next one: one delay.
+    is_next = is_earlier.any(axis=0)
+    sums_ns = excess_ns * both.known
+    excess_ns[is_next] = (sums_ns[is_next] + sums_ns[before[is_next]]) // len(steps.ranks)
+    is_delay = is_long.copy()
+    is_delay[before[is_next]] = False
+    is_cause = (is_own | is_earlier) & is_delay
     votes = is_cause.sum(axis=1)
-    found = (votes >= _LEAST_STEPS) & (votes >= _AGREEING * np.count_nonzero(is_long))
+    found = (votes >= _LEAST_STEPS) & (votes >= _AGREEING * np.count_nonzero(is_delay))
     is_unknown = steps.is_sampled and bool((both.own_ns == _UNKNOWN).all())
-    mine = is_long if is_unknown else is_cause[found].any(axis=0)
+    mine = is_delay if is_unknown else is_cause[found].any(axis=0)
     if np.count_nonzero(mine) < _LEAST_STEPS:
         return None
-    ascending = np.flatnonzero(mine)[np.argsort(both.number[mine], kind="stable")]
+    number = both.number - is_next
+    ascending = np.flatnonzero(mine)[np.argsort(number[mine], kind="stable")]
     return Delays(
         tuple(np.array(sorted(steps.ranks))[found].tolist()),
-        tuple(both.number[ascending].tolist()),
+        tuple(number[ascending].tolist()),
         tuple(both.total_ns[ascending].tolist()),
         int(np.median(excess_ns[mine])),
         usual_ns,
@@ -84,12 +96,34 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     )
 
 
-def _causes(times: _Times, usual_own_ns: Array, excess_ns: Array) -> BoolArray:
-    """Say which ranks work so much longer in which steps; none where half of them do."""
-    is_cause, least_ns = np.zeros(times.own_ns.shape, np.bool_), _OWN_SHARE * excess_ns
-    for found, own_ns, usual_ns in zip(is_cause, times.own_ns, usual_own_ns, strict=True):
-        found[:] = (own_ns != _UNKNOWN) & (own_ns - usual_ns >= least_ns)
+def _causes(
+    times: _Times, usual_own_ns: Array, excess_ns: Array, before: Array
+) -> tuple[BoolArray, BoolArray]:
+    """Say which ranks work so much longer in which steps; none where half of them do.
+
+    The second result is of steps in which none does: of those, which did in the step before.
+    """
+    shape, least_ns = times.own_ns.shape, _OWN_SHARE * excess_ns
+    is_own, is_earlier = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+    for at, (own_ns, usual_ns) in enumerate(zip(times.own_ns, usual_own_ns, strict=True)):
+        more_ns = np.where(own_ns != _UNKNOWN, own_ns - usual_ns, 0)
+        is_own[at] = (own_ns != _UNKNOWN) & (more_ns >= least_ns)
+        is_earlier[at] = (
+            (before >= 0) & (own_ns[before] != _UNKNOWN) & (more_ns[before] >= least_ns)
+        )
+    is_earlier &= (times.own_ns != _UNKNOWN).any(axis=0) & ~is_own.any(axis=0)
+    return _few(is_own), _few(is_earlier)
+
+
+def _few(is_cause: BoolArray) -> BoolArray:
     return np.asarray(is_cause & (is_cause.sum(axis=0) * 2 < len(is_cause)), np.bool_)
+
+
+def _before(numbers: Array) -> Array:
+    """Return where the step before each is; -1 where it is not."""
+    order = np.argsort(numbers, kind="stable")
+    place = order[np.searchsorted(numbers, numbers - 1, sorter=order)]
+    return np.where(numbers[place] == numbers - 1, place, -1)
 
 
 def _usual_own(kept: _Times) -> Array:
@@ -98,9 +132,13 @@ def _usual_own(kept: _Times) -> Array:
 
 
 def _beside(steps: Steps) -> _Times:
-    """Return the steps beside the sample that most ranks kept."""
+    """Return the steps beside the sample that most ranks kept, and any step before these."""
     ranks = Counter(number for row in steps.longest.values() for number in row.number.tolist())
-    most = [number for number in sorted(ranks) if ranks[number] * 2 > len(steps.longest)]
+    most = [
+        number
+        for number in sorted(ranks)
+        if max(ranks[number], ranks[number + 1]) * 2 > len(steps.longest)
+    ]
     return _times(steps.longest, np.array(most, np.int64))
 
 
@@ -115,4 +153,4 @@ def _times(rows: Mapping[int, RankSteps], numbers: Array) -> _Times:
         if row.exposed_ns is not None:
             shown = ~(row.counted & row.on_device)
             own_ns[at, place[shown]] = (row.total_ns - row.exposed_ns)[shown]
-    return _Times(numbers, sums // np.maximum(known, 1), own_ns)
+    return _Times(numbers, sums // np.maximum(known, 1), known, own_ns)

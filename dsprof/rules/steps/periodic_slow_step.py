@@ -105,7 +105,7 @@ class PeriodicSlowStep:
     def _busy(self, spans: Sequence[BusySpan], of: int) -> Finding:
         worst = max(spans, key=lambda span: span.more_ns)
         count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        delays = f"Rank {worst.rank} delays about {count:,} of {of:,} steps"
+        delays = f"Rank {worst.rank} delays at least {count:,} of {of:,} steps"
         delay = duration(lost_ns / count)
         return self.meta.finding(
             Status.INFO,
@@ -142,7 +142,7 @@ class PeriodicSlowStep:
 
     def _long_spans(self, spans: Sequence[BusySpan], of: int) -> Finding:
         late, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        count, usual_ns = f"About {late:,} of {of:,}", spans[0].usual_ns
+        count, usual_ns = f"At least {late:,} of {of:,}", spans[0].usual_ns
         steps = tuple(sorted({span.step for span in spans}))
         return self._unmeasured(count, lost_ns / late, usual_ns, steps, steps[:_ROWS])
 

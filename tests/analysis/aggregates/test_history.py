@@ -160,7 +160,7 @@ def test_the_report_says_that_a_late_rank_would_not_be_seen() -> None:
     diagnosis = diagnosis_of(run, {})
     [finding] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert (finding.status, finding.ranks) == (Status.INFO, ())
-    assert finding.problem == "About 5 of 3,600 steps take 500 ms longer"
+    assert finding.problem == "At least 5 of 3,600 steps take 500 ms longer"
     assert finding.summary.endswith("Unknown: whether one rank delays them.")
     assert diagnosis.history.map.marks == []
 
@@ -253,7 +253,7 @@ def test_the_report_names_the_rank_that_stands_out() -> None:
     diagnosis = diagnosis_of(run, {})
     [finding] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert (finding.status, finding.ranks) == (Status.INFO, (1,))
-    assert finding.problem == "Rank 1 delays about 5 of 3,600 steps by 500 ms: 0.1 % of the run"
+    assert finding.problem == "Rank 1 delays at least 5 of 3,600 steps by 500 ms: 0.1 % of the run"
     assert diagnosis.headline.line.startswith(finding.problem)
 
 

@@ -37,6 +37,19 @@ def rank(
     return trace
 
 
+def late_at_the_end(number: int, late: Collection[int]) -> RankTrace:
+    """Rank 1 works for 40 ms after the last collective of a step: the others wait in the next."""
+    comm, steps, at = [], [], 0.0
+    for n in range(STEPS):
+        own, waits = 40 * (number == 1 and n in late), 40 * (number != 1 and n - 1 in late)
+        comm.append(sync("all_reduce", at + 70, 20 + waits, step=n, seq=n))
+        steps.append(step(n, at, at + 100 + own + waits))
+        at += 100 + own + waits
+    trace = rank_trace(number, RANKS, comm=comm, steps=steps)
+    trace.header.device = "cpu"
+    return trace
+
+
 def found(**fields: object) -> Delays | None:
     return delays(summary(*(rank(number, **fields) for number in range(RANKS)))[Steps])
 
@@ -60,6 +73,22 @@ def test_long_steps_that_a_sample_misses_are_found() -> None:
     assert late.is_sampled
     assert len(set(late.numbers) & set(LATE)) < 4
     assert delays(late) == EXPECTED
+
+
+def test_what_a_rank_does_at_the_end_of_its_step_delays_the_others_once() -> None:
+    late = delays(summary(*(late_at_the_end(number, LATE[::2]) for number in range(RANKS)))[Steps])
+    assert late is not None
+    assert (late.ranks, late.steps) == ((1,), tuple(LATE[::2]))
+    assert late.excess_ns == pytest.approx(40_000_000, abs=2)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_sample_has_the_end_of_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LONGEST", 0)
+    late = delays(summary(*(late_at_the_end(number, LATE[::2]) for number in range(RANKS)))[Steps])
+    assert late is not None
+    assert late.ranks == (1,)
+    assert set(late.steps) <= set(LATE[::2])
 
 
 @pytest.mark.usefixtures("few")
