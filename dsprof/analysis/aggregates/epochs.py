@@ -150,7 +150,9 @@ def _summed_up(trace: RankTrace) -> EpochSpan:
         return EpochSpan(start_ns, start_ns)
     known = {one.step for one in trace.steps}
     ends: list[tuple[int, int]] = []  # number and time
-    first, last = min(spans, key=_BEGIN), max(spans, key=_BEGIN)
+    # The oldest short spans may have been dropped; the first step is in longer ones, too.
+    first = min(trace.rollups.values(), key=lambda one: (one.first_step, -one.begin_s))
+    last = max(spans, key=_BEGIN)
     if first.first_step not in known:
         ends.append((first.first_step, max(first.begin_s * _SECOND_NS, start_ns)))
     if (newest := last.end - 1) not in known:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.rank.sampling import share_of
+from dsprof.analysis.rank.whole_spans import whole_spans
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace import schema
 from dsprof.trace.rank_trace import RankTrace
@@ -80,7 +81,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class History(Aggregate):
-    """By length and begin; a length that has too many spans on a rank is not there."""
+    """By length and begin, if no rank has too many spans of a length or has dropped some."""
 
     spans: dict[int, dict[int, Span]]
     longest: dict[int, Span]  # of the shortest length, by begin
@@ -91,13 +92,19 @@ class History(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> History:
         """Take the sums of one rank; of other recordings there are none."""
-        spans: dict[int, dict[int, Span]] = {length_s: {} for length_s in SPANS_S}
-        for (length_s, begin_s), one in trace.rollups.items():
-            if length_s in spans:
-                spans[length_s][begin_s] = Span.of(one, trace.rank)
+        spans = {
+            length_s: {one.begin_s: Span.of(one, trace.rank) for one in found}
+            for length_s, found in whole_spans(trace).items()
+            if len(found) <= MOST_SPANS or length_s == SPANS_S[-1]
+        }
+        short = {
+            one.begin_s: Span.of(one, trace.rank)
+            for one in trace.rollups.values()
+            if one.length_s == SPANS_S[0]
+        }
         return cls(
-            {length_s: found for length_s, found in spans.items() if _fits(length_s, found)},
-            _longest(spans[SPANS_S[0]], share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
+            spans,
+            _longest(short, share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
             max((one.end for one in trace.rollups.values()), default=0),
             len(trace.steps) if trace.rollups else 0,
             {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
@@ -136,10 +143,6 @@ def _longest(spans: Mapping[int, Span], most: int) -> dict[int, Span]:
     """Return the spans with the longest steps: what slows one rank lengthens those of all."""
     order = sorted(spans, key=lambda at: (-spans[at].total_ns // max(spans[at].steps, 1), at))
     return {begin_s: spans[begin_s] for begin_s in order[:most]}
-
-
-def _fits(length_s: int, found: Mapping[int, Span]) -> bool:
-    return bool(found) and (len(found) <= MOST_SPANS or length_s == SPANS_S[-1])
 
 
 def _joined(one: Mapping[int, Span], other: Mapping[int, Span]) -> dict[int, Span]:

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.per_rank import PerRank
+from dsprof.analysis.rank.whole_spans import whole_spans
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
 from dsprof.trace.sharing import shared
 
 MOST_SPANS = 120
 """Most spans of a rank."""
-LENGTHS_S = (10, 300, 3600, 14_400, 86_400, 604_800)
+LENGTHS_S = (*SPANS_S, 14_400, 86_400, 604_800)
 """Each is a multiple of the one before; beyond a week the spans are not bounded."""
 
 
@@ -53,11 +55,9 @@ class RankTimes(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> RankTimes:
         """Add up the spans of one rank until they are few enough."""
-        for known_s in (length_s for length_s in LENGTHS_S[:3] if trace.rollups):
-            found = [one for (length_s, _), one in trace.rollups.items() if length_s == known_s]
-            if 0 < len(found) <= MOST_SPANS or known_s == LENGTHS_S[2]:
-                bounded = {trace.rank: _bounded(_columns(known_s, found))} if found else {}
-                return cls(PerRank(bounded))
+        for length_s, found in whole_spans(trace).items():
+            if len(found) <= MOST_SPANS or length_s == SPANS_S[-1]:
+                return cls(PerRank({trace.rank: _bounded(_columns(length_s, found))}))
         return cls(PerRank())
 
     def aligned(self) -> Mapping[int, RankSpans]:
