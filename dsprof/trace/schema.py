@@ -442,7 +442,9 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
     fastest_ns: Annotated[Duration, "time of the fastest"] = 0
     slowest_ns: Annotated[Duration, "time of the slowest"] = 0
     slowest_step: Annotated[int, "its number"] = -1
-    blocked_ns: Annotated[Duration, "host time blocked in collectives, summed"] = 0
+    blocked_ns: Annotated[
+        Duration, "host time blocked in collectives, summed; threads that wait together count each"
+    ] = 0
     stalled_ns: Annotated[Duration, "time that streams waited for communication, summed"] = 0
     calls: Annotated[int, "collectives"] = 0
     nbytes: Annotated[int, "their bytes"] = 0
@@ -469,8 +471,11 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def waited_ns(self) -> int:
-        """Time without progress: of the host or, where streams wait in its place, of these."""
-        return max(self.blocked_ns, self.stalled_ns)
+        """Time without progress: of the host or, where streams wait in its place, of these.
+
+        Sums over threads that wait at the same time may exceed it, but not the time of the steps.
+        """
+        return min(max(self.blocked_ns, self.stalled_ns), self.total_ns)
 
 
 class Kept(msgspec.Struct, gc=False, omit_defaults=True):

@@ -30,7 +30,8 @@ def history(summary: RunSummary) -> model.History:
         length_s=length_s,
         spans=[_span(begin_s, span) for begin_s, span in spans.items()],
         steps=found.steps,
-        detailed_steps=found.detailed_steps,
+        lost_steps=found.lost,
+        detailed_steps=found.steps - found.left_out,
         newest_from=summary[Steps].newest_from,
         kept=sorted(kept, key=_order)[:_MOST_KEPT],
         map=history_map(summary),
@@ -39,11 +40,11 @@ def history(summary: RunSummary) -> model.History:
 
 def history_note(found: model.History, steps: Steps) -> str:
     """Say what of a rolling recording was left out; "" where nothing was."""
-    if found.detailed_steps >= found.steps or not found.newest_from:
+    if not found.newest_from:
         return ""
     kept, measured = f"Details of {found.detailed_steps:,} of", steps.measured
     if found.spans:
-        newest = plural(found.steps - found.newest_from, "step")
+        newest = plural(max(row.measured for row in steps.ranks.values()), "step")
         return (
             f"{kept} {found.steps:,} steps are kept, and sums of all recorded steps. Findings and "
             f"figures per step describe the newest {newest}, from step {found.newest_from:,} on; "
@@ -68,7 +69,7 @@ def _of_chosen(summary: RunSummary) -> model.History:
     end = max(steps.numbers[-1] + 1, min(chosen.stop, steps.newest_from))
     count = end - chosen.start
     kept = min((steps.ranks[rank].recorded for rank in steps.throughout.ranks), default=0)
-    if kept >= count:
+    if kept >= count and steps.measured[-1] < steps.newest_from:
         return model.History()
     return model.History(steps=count, detailed_steps=kept, newest_from=steps.newest_from)
 
@@ -112,16 +113,17 @@ def _order(one: model.KeptStep) -> tuple[bool, float, int]:
 def _span(begin_s: int, span: Span) -> model.HistorySpan:
     slowest_ns, negative_rank, step = span.slowest
     count = max(span.rank_steps, 1)
+    mean_ns = span.total_ns // count
     return model.HistorySpan(
         begin_s=begin_s,
         ranks=span.ranks,
         steps=span.steps,
-        mean_ns=span.total_ns // count,
+        mean_ns=mean_ns,
         fastest_ns=span.fastest_ns,
         slowest_ns=slowest_ns,
         slowest_step=step,
         slowest_rank=-negative_rank,
-        blocked_ns=span.blocked_ns // count,
+        blocked_ns=min(span.blocked_ns // count, mean_ns),
         stalled_ns=span.stalled_ns // count,
         bytes=span.nbytes // count,
         rss_bytes=span.rss_bytes if span.rss_bytes >= 0 else None,

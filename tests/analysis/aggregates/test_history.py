@@ -257,6 +257,17 @@ def test_the_report_names_the_rank_that_stands_out() -> None:
     assert diagnosis.headline.line.startswith(finding.problem)
 
 
+def test_threads_that_wait_at_the_same_time_wait_for_no_more_than_the_step() -> None:
+    traces = [with_times(rank, [(0.2, 0.8)] * 600) for rank in range(2)]
+    for span in traces[1].rollups.values():
+        span.blocked_ns *= 2
+    _, busiest = reduce(History.merge, map(collected, traces)).spans[10][0].busiest
+    assert busiest == (0, -1)
+    found = diagnosis_of(summary(traces[1]), {}).history
+    assert {span.blocked_ns for span in found.spans} == {SECOND_NS}
+    assert found.map.exposed_ns == found.map.total_ns
+
+
 def spans_of(trace: RankTrace) -> RankSpans:
     (spans,) = RankTimes.collect(trace, RankClock()).ranks.values()
     return spans
