@@ -30,6 +30,8 @@ _PACKAGES = {
 }
 """Of other stores fsspec says which package they need."""
 
+_NO_RANGES = "the server supports no range requests; download the file"
+
 MOST_AT_ONCE = 16
 """Requests of a process to a store: hundreds of ranks then take seconds, and none is refused."""
 
@@ -187,9 +189,7 @@ def _asked(path: RemotePath) -> RemoteStatus:
         if info.get("mimetype") == "text/html":
             return RemoteStatus(True, 0, "")
         if info["size"] is None or info.get("partial") is False:
-            raise RemoteError(
-                errno.EINVAL, "the server supports no range requests; download the file", str(path)
-            )
+            raise RemoteError(errno.EINVAL, _NO_RANGES, str(path))
     return RemoteStatus(info["type"] == "directory", int(info["size"] or 0), _version(info))
 
 
@@ -402,4 +402,6 @@ def _reason(error: Exception) -> str:
             return f"the server answers with status {status}"
     if isinstance(error, ValueError) and "Protocol" in str(error):
         return "unknown scheme"
+    if isinstance(error, ValueError) and "range requests" in str(error):
+        return _NO_RANGES
     return f"reading failed ({type(error).__name__})"

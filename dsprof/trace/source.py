@@ -136,9 +136,12 @@ class Source:
         try:
             return self._file.read1(size)
         except RemoteError as error:  # no damage: what follows may be whole
-            raise TraceError(f"{self._path}: cannot be read: {error.strerror}") from None
+            raise self._unreadable(error) from None
         except _DAMAGE:
             return self._read_with_zlib(size)
+
+    def _unreadable(self, error: OSError) -> TraceError:
+        return TraceError(f"{self._path}: cannot be read: {error.strerror}")
 
     def _read_with_zlib(self, size: int) -> bytes:
         """Read what isal loses at damage: all that it unpacked in the same call."""
@@ -190,7 +193,10 @@ class Source:
         """
         if self.is_plain:
             self._file.seek(max(0, self.nbytes - size))
-            return self._file.read(size)
+            try:
+                return self._file.read(size)
+            except OSError as error:
+                raise self._unreadable(error) from None
         end = b""
         while block := self.read(size):
             end = (end + block)[-size:]

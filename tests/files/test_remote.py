@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -302,19 +303,41 @@ def test_a_server_that_never_answers_is_given_up(scheme, monkeypatch, capsys):
     assert "no answer in time; try again" in line
 
 
-def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path, monkeypatch):
+@contextmanager
+def _without_ranges(folder: Path) -> Iterator[str]:
+    """Serve a folder as `python -m http.server` does."""
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
     from threading import Thread
 
-    write_run(tmp_path / "run", 2)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """The client leaves when it is sent more than it asked for."""
+
+    with Server(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        run = find_run([f"http://127.0.0.1:{server.server_port}/run"])
-        assert [trace.rank for trace in read_run(run)] == [0, 1]
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_a_folder_of_a_web_server_is_read_by_its_links(tmp_path):
+    write_run(tmp_path / "run", 2)
+    with _without_ranges(tmp_path) as address:
+        run = find_run([f"{address}/run"])
+        assert [trace.rank for trace in read_run(run)] == [0, 1]
+
+
+@pytest.mark.parametrize("part", [[], ["--steps", "1:2"], ["--since", "1s"]])
+def test_a_web_server_without_ranges_is_named(part, tmp_path, capsys):
+    _large(tmp_path, 1 << 20)
+    with _without_ranges(tmp_path) as address:
+        assert main(["report", address, "-o", str(tmp_path / "report.html"), *part]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("cannot be read: the server supports no range requests; download the file")
 
 
 def test_a_run_on_webhdfs_is_read_in_ranges(tmp_path, capsys):
