@@ -753,8 +753,9 @@ class History(_Part):
 
     length_s: int = 0  # of a span
     spans: list[HistorySpan] = []
-    steps: int = 0
-    detailed_steps: int = 0  # of the rank with most
+    steps: int = 0  # recorded, of the rank with most
+    lost_steps: int = 0  # in between, not recorded, of the rank with most
+    detailed_steps: int = 0  # of the rank that lacks most
     newest_from: int = 0  # the first step since which none is left out, on any rank
     kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
     map: StepMap = msgspec.field(default_factory=StepMap)  # columns are spans of time

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.rank.sampling import share_of
+from dsprof.analysis.rank.steps import recorded_steps
 from dsprof.analysis.rank.whole_spans import whole_spans
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace import schema
@@ -85,8 +86,9 @@ class History(Aggregate):
 
     spans: dict[int, dict[int, Span]]
     longest: dict[int, Span]  # of the shortest length, by begin
-    steps: int  # of the rank with most
-    detailed_steps: int  # of the rank with most
+    steps: int  # recorded, of the rank with most
+    lost: int  # steps in between that were not recorded, of the rank with most
+    left_out: int  # recorded steps without details, of the rank with most
     kept: dict[int, Kept]
 
     @classmethod
@@ -97,6 +99,7 @@ class History(Aggregate):
             for length_s, found in whole_spans(trace).items()
             if len(found) <= MOST_SPANS or length_s == SPANS_S[-1]
         }
+        steps, lost = _counts(trace)
         short = {
             one.begin_s: Span.of(one, trace.rank)
             for one in trace.rollups.values()
@@ -105,8 +108,9 @@ class History(Aggregate):
         return cls(
             spans,
             _longest(short, share_of(trace, LONGEST, _LEAST_LONGEST, _MOST_LONGEST)),
-            max((one.end for one in trace.rollups.values()), default=0),
-            len(trace.steps) if trace.rollups else 0,
+            steps,
+            lost,
+            max(steps - len(recorded_steps(trace)), 0),
             {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
         )
 
@@ -122,7 +126,8 @@ class History(Aggregate):
             },
             _joined(self.longest, other.longest),
             max(self.steps, other.steps),
-            max(self.detailed_steps, other.detailed_steps),
+            max(self.lost, other.lost),
+            max(self.left_out, other.left_out),
             _kept(self.kept, other.kept),
         )
 
@@ -132,6 +137,14 @@ class History(Aggregate):
         length_s = min(self.spans, default=0)
         found = self.spans.get(length_s, {})
         return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
+
+
+def _counts(trace: RankTrace) -> tuple[int, int]:
+    """Return how many steps the sums of a rank hold, and how many in between they lack."""
+    *_, spans = [[], *whole_spans(trace).values()]
+    steps = sum(one.steps for one in spans)
+    begin = min((one.first_step for one in spans), default=0)
+    return steps, max((one.end for one in spans), default=begin) - begin - steps
 
 
 def _of_rank(kept: schema.Kept, rank: int) -> Kept:

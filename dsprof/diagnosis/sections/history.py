@@ -12,7 +12,6 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.history_map import history_map
-from dsprof.findings.wording import plural
 
 _MOST_KEPT = 100
 
@@ -42,22 +41,21 @@ def history_note(found: model.History, steps: Steps) -> str:
     """Say what of a rolling recording was left out; "" where nothing was."""
     if not found.newest_from:
         return ""
-    kept, measured = f"Details of {found.detailed_steps:,} of", steps.measured
+    kept = f"Details of {found.detailed_steps:,} of"
+    described = "Findings and figures per step describe"
+    newest = f"the newest steps, from step {found.newest_from:,} on"
     if found.spans:
-        newest = plural(max(row.measured for row in steps.ranks.values()), "step")
         return (
-            f"{kept} {found.steps:,} steps are kept, and sums of all recorded steps. Findings and "
-            f"figures per step describe the newest {newest}, from step {found.newest_from:,} on; "
-            "use --steps to analyse other kept steps"
+            f"{kept} {found.steps:,} steps are kept, and sums of all recorded steps. {described} "
+            f"{newest}; use --steps to analyse other kept steps"
         )
-    if measured[0] >= found.newest_from:
-        described = f"the newest {plural(len(measured), 'step')}"
-    else:
-        described = f"{len(measured):,} evenly spaced ones" if steps.even else "these"
+    kept += f" the {found.steps:,} selected steps are kept"
+    if steps.measured[-1] >= found.newest_from:
+        return f"{kept}. {described} {newest}; to analyse earlier steps, select only those"
+    chosen = f"{len(steps.measured):,} evenly spaced ones" if steps.even else "these"
     return (
-        f"{kept} the {found.steps:,} selected steps are kept; slow steps are kept on purpose. "
-        f"Findings and figures per step describe {described}; to analyse a slow step, select it "
-        "by itself"
+        f"{kept}; slow steps are kept on purpose. {described} {chosen}; to analyse a slow step, "
+        "select only that one"
     )
 
 

@@ -69,6 +69,7 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
         "dropped events": quality.dropped_events,
         "unreadable lines": quality.broken_lines,
         "steps only counted": quality.counted_only_steps,
+        "steps not recorded": history.lost_steps,
     }
     told = ", ".join(f"{count:,} {what}" for what, count in gaps.items() if count)
     if history.detailed_steps < history.steps:

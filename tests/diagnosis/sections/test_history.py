@@ -1,0 +1,68 @@
+"""What a report says of the steps that a rolling recording lacks."""
+
+from __future__ import annotations
+
+from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.reports import render
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import RollUp
+from tests.analysis.aggregates.test_history import recorded
+from tests.factories.trace import rank_trace, step, summary
+
+SECOND_NS = 10**9
+
+
+def diagnosed(*traces: RankTrace) -> tuple[Diagnosis, str]:
+    diagnosis = diagnosis_of(summary(*traces), {})
+    return diagnosis, render(diagnosis, "html").decode()
+
+
+def detailed(rank: int) -> RankTrace:
+    """A rank that still has details of all its steps."""
+    trace = recorded(rank)
+    trace.steps = [step(n, n, n + 1) for n in range(400)]
+    return trace
+
+
+def with_gap(rank: int) -> RankTrace:
+    """A rank that recorded 120 of 220 steps."""
+    spans = [RollUp(at, 10, at, 10, 10 * SECOND_NS) for at in (*range(0, 100, 10), 200, 210)]
+    trace = rank_trace(rank, steps=[step(n, n, n + 1) for n in (*range(100), *range(200, 220))])
+    trace.rollups = {one.span: one for one in spans}
+    return trace
+
+
+def test_details_are_of_the_rank_that_lacks_most() -> None:
+    diagnosis, page = diagnosed(detailed(0), recorded(1))
+    assert (diagnosis.history.steps, diagnosis.history.detailed_steps) == (400, 6)
+    assert "details of 6 of 400 steps" in diagnosis.quality.line
+    assert any("Details of 6 of 400 steps are kept" in note for note in diagnosis.quality.notes)
+    assert "6 steps are kept in detail: all from step 395 on, and a selection" in page
+
+
+def test_a_rank_that_ended_early_with_all_details_lacks_none() -> None:
+    early = recorded(1, steps=20)
+    early.steps = [step(n, n, n + 1) for n in range(20)]
+    assert diagnosed(detailed(0), early)[0].history.detailed_steps == 400
+
+
+def test_the_note_says_what_is_described_where_all_details_are_kept() -> None:
+    diagnosis, page = diagnosed(detailed(0), detailed(1))
+    (note,) = (note for note in diagnosis.quality.notes if "are kept" in note)
+    assert "describe the newest steps, from step 395 on" in note
+    assert "400 steps are kept in detail. Findings" in page
+
+
+def test_steps_that_were_not_recorded_are_in_no_sum() -> None:
+    diagnosis, page = diagnosed(with_gap(0), with_gap(1))
+    assert (diagnosis.history.steps, diagnosis.history.lost_steps) == (120, 100)
+    assert diagnosis.run.steps == 120
+    assert "100 steps not recorded" in diagnosis.quality.line
+    assert "cover 120 steps; up to 100 steps of a rank were not recorded" in page
+
+
+def test_without_a_gap_the_sums_cover_all_steps() -> None:
+    diagnosis, page = diagnosed(recorded(0), recorded(1))
+    assert diagnosis.history.lost_steps == 0
+    assert "These sums cover all 400 steps" in page
