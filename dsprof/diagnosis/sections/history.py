@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from dsprof.analysis.aggregates.history import History, Kept, Span
+from dsprof.analysis.aggregates.rank_times import RankTimes
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -23,8 +24,8 @@ def history(summary: RunSummary) -> model.History:
     if not spans:
         return _of_chosen(summary)
     telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
-    ranks = summary[Run].ranks.keys()
-    kept = _windows(_kept(step, telling[step], ranks) for step in sorted(telling))
+    ended = {rank: int(one.last_step[-1]) for rank, one in summary[RankTimes].ranks.items()}
+    kept = _windows(_kept(step, telling[step], ended) for step in sorted(telling))
     return model.History(
         length_s=length_s,
         spans=[_span(begin_s, span) for begin_s, span in spans.items()],
@@ -72,9 +73,14 @@ def _of_chosen(summary: RunSummary) -> model.History:
     return model.History(steps=count, detailed_steps=kept, newest_from=steps.newest_from)
 
 
-def _kept(step: int, one: Kept, ranks: Set[int]) -> model.KeptStep:
-    """Show a kept step; of a captured one the ranks that learnt of it too late."""
-    late = sorted(ranks - one.captured) if one.captured and one.ranks < len(ranks) else []
+def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> model.KeptStep:
+    """Show a kept step; of a captured one the ranks that learnt of it too late.
+
+    `ended` is the last step of each rank: those that ended before are not late.
+    """
+    late: list[int] = []
+    if one.captured and one.ranks < len(ended):
+        late = sorted(rank for rank in ended.keys() - one.captured if ended[rank] >= step)
     return model.KeptStep(
         step=step,
         why=one.why,

@@ -6,7 +6,7 @@ from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import RollUp
+from dsprof.trace.schema import Kept, RollUp
 from tests.analysis.aggregates.test_history import recorded
 from tests.factories.trace import rank_trace, step, summary
 
@@ -60,6 +60,15 @@ def test_steps_that_were_not_recorded_are_in_no_sum() -> None:
     assert diagnosis.run.steps == 120
     assert "100 steps not recorded" in diagnosis.quality.line
     assert "cover 120 steps; up to 100 steps of a rank were not recorded" in page
+
+
+def test_a_rank_that_ended_before_a_captured_step_is_not_late() -> None:
+    early, late, ended = recorded(0), recorded(1), recorded(2, steps=100)
+    early.kept[200] = Kept(200, "capture")
+    late.kept.clear()
+    ended.kept.clear()
+    (kept,) = diagnosed(early, late, ended)[0].history.kept
+    assert (kept.ranks, kept.late_ranks) == (1, [1])
 
 
 def test_without_a_gap_the_sums_cover_all_steps() -> None:
