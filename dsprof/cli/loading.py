@@ -202,7 +202,7 @@ def load_run_and_diagnosis(
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.files.read_ahead import answers
-    from dsprof.trace.run import find_run, goes_on
+    from dsprof.trace.run import check_steps, find_run, goes_on
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
 
@@ -223,6 +223,8 @@ def load_run_and_diagnosis(
         progress=progress,
         is_running=goes_on(run),
     )
+    if run.selection.steps and not diagnosis.run.steps:
+        check_steps(run)
     return run, diagnosis
 
 

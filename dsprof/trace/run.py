@@ -216,6 +216,27 @@ def _nothing_selected(selection: Selection, chosen: Choice | None = None) -> Tra
     )
 
 
+def check_steps(run: RunFiles) -> None:
+    """Look for the steps that were to be read, of which no rank has one whole, in the first rank.
+
+    Raises:
+        TraceError: it has other steps, but nothing of these.
+    """
+    path, header, wanted = run.files[0], run.headers[0], run.selection.steps
+    trace = _of_rank(path, header.rank, {})
+    whole = [(one.step, one.step + 1) for one in trace.steps]
+    whole += [(one.first_step, one.end) for one in trace.rollups.values()]
+    if wanted is None or not whole or wanted.start in trace.collectives.step:
+        return
+    begun, ended = zip(*whole, strict=True)
+    epoch = f"epoch {run.epoch} of {len(run.epochs)}, " if run.epochs else ""
+    raise TraceError(
+        f"{path}: no details of {Selection(steps=wanted)} were recorded; {epoch}rank {header.rank} "
+        f"has {Selection(steps=range(min(begun), max(ended)))}"
+        f"{', and details of some' if trace.rollups else ''}"
+    )
+
+
 _LAST = b"\n]\n"
 """How a trace ends whose process has ended."""
 

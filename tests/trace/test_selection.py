@@ -17,6 +17,7 @@ from dsprof.trace.schema import Site
 from dsprof.trace.selection import OPEN_END, Selection, hosts_in, ranks_in, since_in, steps_in
 from dsprof.trace.selection.step_cutting import needed_lines
 from tests.factories.epochs import Start, write
+from tests.factories.month import FastMotion
 from tests.factories.trace import group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 
@@ -139,6 +140,46 @@ def test_nothing_selected_is_an_error_that_says_so(tmp_path):
     for chosen in (Selection(ranks=ranks_in("7")), Selection(hosts=frozenset(["elsewhere"]))):
         with pytest.raises(TraceError, match=r"no trace of (ranks 7|hosts elsewhere)"):
             find_run([tmp_path], chosen)
+
+
+def test_steps_outside_the_run_are_an_error_that_says_which_it_has(tmp_path):
+    write_long(tmp_path)
+    chosen = Selection(steps=range(999_000, 999_100))
+    with pytest.raises(TraceError, match=r"999000 to 999099 .*; rank 0 has steps 0 to 399$"):
+        load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+
+
+def test_steps_outside_an_epoch_are_an_error_that_names_it(tmp_path):
+    write(tmp_path, Start(0, steps=20), Start(20, steps=40))
+    chosen = Selection(steps=range(900, 901), epoch=1)
+    with pytest.raises(TraceError, match=r"; epoch 1 of 2, rank 0 has steps 0 to 19$"):
+        load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+
+
+def test_the_step_in_which_a_run_ended_is_reported(tmp_path):
+    path = write_long(tmp_path)
+    lines = path.read_bytes().removesuffix(b"\n]\n")
+    path.write_bytes(lines[: lines.rindex(b'{"cat":"step"')])
+    chosen = Selection(steps=range(STEPS - 1, STEPS))
+    assert load_diagnosis([tmp_path], reading=Reading(selection=chosen)).run.steps == 0
+
+
+def test_a_run_without_steps_is_reported_whichever_are_selected(tmp_path):
+    write_long(tmp_path, steps=0)
+    chosen = Selection(steps=range(5, 10))
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert "No optimizer step was recorded" in diagnosis.verdict
+
+
+def test_a_step_whose_details_were_left_out_is_an_error_that_says_so(tmp_path):
+    one = FastMotion(tmp_path, 1 << 18, world_size=1)
+    with one.running():
+        one.train(2000)
+    [trace] = read_run(find_run([tmp_path]))
+    left_out = min({*range(2000)} - {one.step for one in trace.steps})
+    chosen = Selection(steps=range(left_out, left_out + 1))
+    with pytest.raises(TraceError, match=r"has steps 0 to 1999, and details of some$"):
+        load_diagnosis([tmp_path], reading=Reading(selection=chosen))
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1-2-3"])
