@@ -65,6 +65,7 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
     Py_XDECREF(dtype);
     if (is_known <= 0)
         return is_known;
+    long long item_bytes = self->seen.collective.item_bytes; /* another thread may see another */
     if (get_number(tensor, NAME("nbytes"), &nbytes) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
             return -1;
@@ -73,7 +74,7 @@ static int measure(Wrapper *self, PyObject *tensor, Sizes *sizes)
     }
     sizes->dtype = dtype;
     sizes->nbytes += nbytes;
-    sizes->elements += nbytes / self->seen.collective.item_bytes;
+    sizes->elements += nbytes / item_bytes;
     sizes->tensors++;
     return 1;
 }
@@ -87,9 +88,13 @@ static int measure_all(Wrapper *self, const Given *given, Sizes *sizes)
     if (!PyList_CheckExact(sized))
         return 0;
     int is_usual = 0;
-    for (Py_ssize_t at = 0; at < PyList_Size(sized); at++)
-        if ((is_usual = measure(self, PyList_GetItem(sized, at), sizes)) <= 0)
+    for (Py_ssize_t at = 0; at < PyList_Size(sized); at++) {
+        PyObject *tensor = held(PyList_GetItem(sized, at)); /* a mode of torch may run Python */
+        is_usual = measure(self, tensor, sizes);
+        Py_XDECREF(tensor);
+        if (is_usual <= 0)
             break;
+    }
     return is_usual;
 }
 
