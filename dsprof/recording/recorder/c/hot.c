@@ -405,7 +405,8 @@ static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef hot_methods[12] = {
+enum { OWN_METHODS = 6, MOST_METHODS = 12 };
+static PyMethodDef hot_methods[MOST_METHODS] = {
     {"open_state", (PyCFunction)open_state, METH_VARARGS,
      "Write to a live state: what owns its memory, the address, and the layout in words."},
     {"close_state", (PyCFunction)close_state, METH_NOARGS, "Write to no live state."},
@@ -515,9 +516,7 @@ PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec)
 
 int add_hot(PyObject *module)
 {
-    int count = 0;
-    while (hot_methods[count].ml_name != NULL)
-        count++;
+    int count = OWN_METHODS; /* not to the end: a failed import is tried again */
     for (const PyMethodDef *method = progress_methods; method->ml_name != NULL; method++)
         hot_methods[count++] = *method;
     no_text = PyUnicode_InternFromString("");
