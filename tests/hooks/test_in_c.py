@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 import json
+import os
+import pickle
 import subprocess
 import sys
+import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dsprof.hooks.base import Hook
 from dsprof.recording.recorder.hot_state import compiled
@@ -292,3 +300,140 @@ def test_while_nothing_is_recorded_a_call_is_passed_on_as_it_is() -> None:
 def test_a_kind_of_wrapper_that_is_none() -> None:
     with pytest.raises(ValueError, match="no kind of wrapper named nothing"):
         Plain(Recorder(lambda: True)).in_c("nothing", print, print, ())
+
+
+def method(self: Any, value: int = 0, /, *, other: int = 0) -> tuple[Any, int, int]:
+    """Of a class whose methods are hooked."""
+    return self, value, other
+
+
+@pytest.fixture
+def owner() -> type:
+    hook = Plain(Recorder(lambda: True))
+    owner = type("Owner", (), {"method": hook.in_c("engine", method, method, (), (1, 0, 31, 7))})
+    assert compiled is None or not inspect.isfunction(owner.method)  # type: ignore[attr-defined]
+    return owner
+
+
+def test_a_method_that_is_taken_from_its_class_can_be_put_back(owner: Any) -> None:
+    saved = owner.method
+    owner.method = lambda self, value: saved(self, value)
+    one = owner()
+    assert one.method(1) == (one, 1, 0)
+    owner.method = saved
+    assert one.method(1, other=2) == (one, 1, 2)
+    assert owner.method(one, 3) == (one, 3, 0)
+
+
+def test_a_method_that_was_put_back_is_called_in_compiled_code_as_a_method(owner: Any) -> None:
+    owner.method = owner.method
+    one = owner()
+    compiled_call = torch.compile(lambda value: one.method(value)[1] + 1, backend="eager")
+    assert compiled_call(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_a_method_can_be_given_to_another_class(owner: Any) -> None:
+    class Other:
+        alias = owner.method
+        partial = functools.partialmethod(owner.method, 5)
+
+    other = Other()
+    assert other.alias(4) == (other, 4, 0)
+    assert other.partial() == (other, 5, 0)
+    assert inspect.ismethod(other.alias)
+    assert owner.method.__get__(other, Other)(6) == (other, 6, 0)
+
+
+def test_what_does_not_bind_by_itself_does_not_in_another_class() -> None:
+    hook = Plain(Recorder(lambda: True))
+    owner: Any = type("Owner", (), {"length": hook.in_c("wait", len, len, (), (1, 0, 31, 7))})
+    other: Any = type("Other", (), {"length": owner.length})
+    if compiled is not None:
+        assert other().length("four") == 4
+
+
+def test_a_method_does_what_any_function_does(owner: Any) -> None:
+    one, taken = owner(), owner.method
+    assert weakref.WeakMethod(one.method)() == one.method
+    assert weakref.ref(taken)() is taken
+    taken.mark = 1
+    assert owner.method.mark == 1
+    del taken.mark
+    assert not hasattr(method, "mark")
+    assert copy.copy(taken) is copy.deepcopy([taken])[0] is taken
+    assert inspect.isroutine(taken)
+    assert inspect.signature(one.method) == inspect.signature(method.__get__(one))
+    assert inspect.getdoc(taken) == method.__doc__
+
+
+def test_a_method_is_pickled_by_its_name(monkeypatch: pytest.MonkeyPatch, owner: Any) -> None:
+    taken = owner.method
+    monkeypatch.setattr(sys.modules[__name__], "method", taken)
+    assert pickle.loads(pickle.dumps(taken)) is taken
+
+
+AGAIN = """
+import importlib, sys
+import dsprof.trace
+
+module = "dsprof.recording.recorder._hot"
+sys.modules["dsprof.trace.schema"] = None  # as when an interrupt ends its import
+for _ in range(2):
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        pass
+del sys.modules["dsprof.trace.schema"]
+importlib.import_module(module)
+from dsprof.recording.recorder.hot_state import HotState
+
+assert HotState.__module__ == module and "next_step" in dir(HotState), HotState
+"""
+
+
+@pytest.mark.skipif(compiled is None, reason="nothing was compiled")
+def test_a_failed_import_can_be_repeated() -> None:
+    done = subprocess.run([sys.executable, "-c", AGAIN], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+TAKEN = """
+import torch, torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import dsprof, sys
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+dsprof.enable(out=sys.argv[1], interception="process_group")
+
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        del args
+        tensors.clear()
+        return result
+
+
+for _ in range(20):
+    tensors = [torch.ones(4), torch.ones(4)]
+    with Mode():
+        try:
+            dist.group.WORLD.allreduce_coalesced(tensors, dist.AllreduceCoalescedOptions())
+        except NotImplementedError:
+            pass  # there is no tensor left
+"""
+
+
+def test_a_mode_of_torch_may_take_the_tensors_of_a_call(tmp_path: Path) -> None:
+    tunables = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165"}
+    filled = {"PYTHONMALLOC": "malloc", **tunables}  # what is freed is overwritten
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TAKEN, str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | filled,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

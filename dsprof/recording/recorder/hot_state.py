@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dsprof.trace.scope import Scope
@@ -24,7 +24,7 @@ _REVISION = 9
 compiled: ModuleType | None = None
 """The module in C; None: it was not compiled, or in a checkout from other sources."""
 
-with suppress(ImportError):
+with suppress(Exception):  # one of other sources may fail in any way
     compiled = importlib.import_module("dsprof.recording.recorder._hot")
     if getattr(compiled, "REVISION", 1) != _REVISION:
         compiled = None
@@ -148,7 +148,18 @@ class EngineProgress:
 NOBODY = Context()
 """The context of a thread that communicates for the user himself."""
 
+
+def _bind(wrapper: Any, instance: object, owner: type | None = None) -> Any:
+    """Bind a wrapper in C as its function would be, for whoever puts it on a class by himself.
+
+    In Python, as torch.compile traces into it; the hooks bind theirs by an `instancemethod`.
+    """
+    binds = hasattr(type(wrapper.__wrapped__), "__get__")
+    return MethodType(wrapper, instance) if binds and instance is not None else wrapper
+
+
 if compiled is not None and not TYPE_CHECKING:
+    compiled.Wrapper.__get__ = _bind
     HotState, Context, Switch = compiled.HotState, compiled.Context, compiled.Switch
     NOBODY, Fetching = compiled.NOBODY, compiled.Fetching
     EngineProgress = compiled.EngineProgress

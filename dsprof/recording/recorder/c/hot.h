@@ -135,6 +135,7 @@ struct Wrapper { /* what stands for a function on its class, in an `instancemeth
     long long numbers[MOST_NUMBERS]; /* what else a kind of wrapper needs */
     PyObject *held[MOST_HELD];
     PyObject *fail;  /* Hook.fail */
+    PyObject *weakrefs;
     char is_cleared; /* by the garbage collector */
 };
 

@@ -107,6 +107,8 @@ static int wrapper_clear(Wrapper *self)
 static void wrapper_dealloc(Wrapper *self)
 {
     PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
     wrapper_clear(self);
     Py_CLEAR(self->hot);
     Py_CLEAR(self->on);
@@ -152,18 +154,48 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)self;
 }
 
-/* Of the original: name, module, signature and documentation. */
+/* -- as a function is -------------------------------------------------------------------------- */
+
+static PyObject *wrapper_copy(PyObject *self, PyObject *unused) { return held(self); }
+
+/* A function is pickled by its name. */
+static PyObject *wrapper_reduce(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttr(((Wrapper *)self)->original, NAME("__qualname__"));
+}
+
+static PyMethodDef wrapper_methods[] = {
+    {"__copy__", wrapper_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", wrapper_copy, METH_O, NULL},
+    {"__reduce_ex__", wrapper_reduce, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Of the original: name, module, signature, documentation, and what others have set. */
 static PyObject *wrapper_getattr(Wrapper *self, PyObject *name)
 {
-    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) {
-        Py_INCREF(self->original);
-        return self->original;
-    }
-    if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0 ||
-        PyUnicode_CompareWithASCIIString(name, "__call__") == 0)
-        return PyObject_GenericGetAttr((PyObject *)self, name);
+    static const char *const own[] = {
+        "__class__", "__call__", "__get__", "__copy__", "__deepcopy__", "__reduce_ex__",
+    };
+    if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0)
+        return held(self->original);
+    for (size_t at = 0; at < sizeof own / sizeof *own; at++)
+        if (PyUnicode_CompareWithASCIIString(name, own[at]) == 0)
+            return PyObject_GenericGetAttr((PyObject *)self, name);
     return PyObject_GetAttr(self->original, name);
 }
+
+static int wrapper_setattr(Wrapper *self, PyObject *name, PyObject *value)
+{
+    return PyObject_SetAttr(self->original, name, value);
+}
+
+static PyObject *wrapper_repr(Wrapper *self)
+{
+    return PyUnicode_FromFormat("<dsprof around %R>", self->original);
+}
+
+/* -- what kinds of wrapper share --------------------------------------------------------------- */
 
 /* Whether anything is to be done beside the call, and is what C can do. */
 int is_live(const Wrapper *self)
@@ -218,15 +250,11 @@ PyObject *finish(Wrapper *self, PyObject *result, Raised raised, int failed)
     return NULL;
 }
 
-static PyObject *wrapper_repr(Wrapper *self)
-{
-    return PyUnicode_FromFormat("<dsprof around %R>", self->original);
-}
-
 int add_wrapper(PyObject *module)
 {
     static PyMemberDef members[] = {
         {"__vectorcalloffset__", T_PYSSIZET, offsetof(Wrapper, vectorcall), READONLY, NULL},
+        {"__weaklistoffset__", T_PYSSIZET, offsetof(Wrapper, weakrefs), READONLY, NULL},
         {NULL, 0, 0, 0, NULL},
     };
     PyType_Slot slots[] = {
@@ -236,7 +264,9 @@ int add_wrapper(PyObject *module)
         {Py_tp_dealloc, wrapper_dealloc},
         {Py_tp_traverse, wrapper_traverse},
         {Py_tp_clear, wrapper_clear},
+        {Py_tp_methods, wrapper_methods},
         {Py_tp_getattro, wrapper_getattr},
+        {Py_tp_setattro, wrapper_setattr},
         {Py_tp_repr, wrapper_repr},
         {0, NULL},
     };
