@@ -56,7 +56,10 @@ class Config:
     )
     start_step: int = _option(0, "first optimizer step recorded in detail", minimum=0)
     steps: int | None = _option(
-        None, "number of steps recorded from start_step on (all if not set)", minimum=1
+        None,
+        "number of steps recorded from start_step on (all if not set); with mode: always, "
+        "start_step, steps and every are ignored",
+        minimum=1,
     )
     every: int = _option(1, "record every n-th of these steps in detail", minimum=1)
     budget_mb: int = _option(
@@ -134,6 +137,21 @@ def load_config(variables: Mapping[str, str], options: Mapping[str, Any]) -> Con
     """
     settings = find_settings(variables, options)
     return Config(**{name: setting.value for name, setting in settings.items()})
+
+
+def without_idle(config: Config) -> tuple[Config, str]:
+    """Leave out settings that do nothing in the mode of a recording; name them in a sentence."""
+    is_always = config.mode == "always"
+    unused = (
+        ("start_step", "steps", "every") if is_always else ("capture_signal", "capture_profiler")
+    )
+    idle = [name for name in unused if getattr(config, name) != FIELDS[name].default]
+    if not idle:
+        return config, ""
+    defaults: dict[str, Any] = {name: FIELDS[name].default for name in idle}
+    names = f"{' and '.join(idle)} {'is' if len(idle) == 1 else 'are'} ignored"
+    why = "mode: always records all steps" if is_always else "only mode: always has captures"
+    return dataclasses.replace(config, **defaults), f"{names}: {why}"
 
 
 def find_settings(

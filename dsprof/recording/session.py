@@ -19,7 +19,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from dsprof import environment
-from dsprof.config import COMMAND_PID, OBSERVER, Config
+from dsprof.config import COMMAND_PID, OBSERVER, Config, without_idle
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
@@ -68,6 +68,7 @@ class Session:
     """One recording, from `enable` to `disable` or the end of the process."""
 
     def __init__(self, config: Config) -> None:
+        config, self._ignored = without_idle(config)
         self.config = config
         self.last_step = LastStep()
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
@@ -125,6 +126,8 @@ class Session:
         if is_exit_skipped():
             when_child_ends(_stop_at_exit)
         self.writer = self._start_writer(dist, self.config.budget_mb * 1_000_000)
+        if self._ignored and self._rank == 0:
+            say(self._ignored)
         return True
 
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
+from dsprof.analysis.rank.steps import counted_steps
 from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
@@ -383,6 +384,48 @@ def test_rank_zero_says_how_many_steps_are_in_counters_alone(
     dsprof.disable()
     said = capfd.readouterr().err
     assert said.startswith("dsprof: steps recorded: 3 (2 of them only in counters), trace files")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"mode": "always", "start_step": 2, "steps": 1},
+            "start_step and steps are ignored: mode: always records all steps",
+        ),
+        (
+            {"capture_profiler": True},
+            "capture_profiler is ignored: only mode: always has captures",
+        ),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_zero_says_which_settings_do_nothing(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    options: dict[str, Any],
+    said: str,
+    rank: int,
+) -> None:
+    become(rank=rank, world_size=2)
+    dsprof.enable(out=str(tmp_path), **options)
+    for _ in range(3):
+        communicate()
+        dsprof.step()
+    become(rank=rank, world_size=2)
+    communicate()
+    dsprof.disable()
+    lines = capfd.readouterr().err.splitlines()
+    assert lines.count(f"dsprof: {said}") == (rank == 0)
+
+
+def test_always_counts_no_step_only_because_of_the_window(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path), mode="always", start_step=2, steps=1)
+    for _ in range(3):
+        communicate()
+        dsprof.step()
+    dsprof.disable()
+    assert [*counted_steps(read(tmp_path))] == []
 
 
 def test_an_unwritable_folder_is_said_and_the_run_goes_on(
