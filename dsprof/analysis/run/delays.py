@@ -24,7 +24,7 @@ _OCCASIONAL = 0.2
 _OWN_SHARE = 0.5
 """A rank causes a long step if it works longer by this share of the excess."""
 _AGREEING = 2 / 3
-"""This share of the long steps must have the same cause."""
+"""This share of the long steps must have the same cause, or of the time that they take longer."""
 _UNKNOWN = -1
 
 
@@ -78,8 +78,11 @@ def delays(steps: Steps, slow_share: float = SLOW_SHARE) -> Delays | None:
     is_delay = is_long.copy()
     is_delay[before[is_next]] = False
     is_cause = (is_own | is_earlier) & is_delay
-    votes = is_cause.sum(axis=1)
-    found = (votes >= _LEAST_STEPS) & (votes >= _AGREEING * np.count_nonzero(is_delay))
+    votes, delay_ns = is_cause.sum(axis=1), np.where(is_delay, excess_ns, 0)
+    agree = (votes >= _AGREEING * np.count_nonzero(is_delay)) | (
+        is_cause @ delay_ns >= _AGREEING * delay_ns.sum()
+    )
+    found = (votes >= _LEAST_STEPS) & agree
     is_unknown = steps.is_sampled and bool((both.own_ns == _UNKNOWN).all())
     mine = is_delay if is_unknown else is_cause[found].any(axis=0)
     if np.count_nonzero(mine) < _LEAST_STEPS:

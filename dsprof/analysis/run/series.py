@@ -62,6 +62,19 @@ def slow_places(times: Floats, share: float) -> BoolArray:
     return np.asarray(above > least, np.bool_)
 
 
+def costly_places(slow: BoolArray, times: Floats) -> BoolArray:
+    """Say which of the slow places make up most of the lost time: not those that are noise beside.
+
+    Half of the time is lost in places at least so slow; half of that counts.
+    """
+    if not slow.any():
+        return slow
+    above = np.where(slow, times - float(np.median(times[~slow])), 0.0)
+    falling = np.sort(above)[::-1]
+    level = falling[np.searchsorted(np.cumsum(falling), falling.sum() / 2)]
+    return np.asarray(slow & (above >= level / 2), np.bool_)
+
+
 def period_of(slow: BoolArray) -> Period | None:
     """Return the period of at least three slow places; None if they have none.
 

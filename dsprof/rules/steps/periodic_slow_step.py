@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
-from dsprof.analysis.run.series import Period, period_of, slow_places
+from dsprof.analysis.run.series import Period, costly_places, period_of, slow_places
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -70,7 +70,9 @@ class PeriodicSlowStep:
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
         share = excess_ns / max(float(times.sum()), 1.0)
         costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps
-        period = period_of(slow) if costs and not run[Steps].is_sampled else None
+        period = None
+        if costs and not run[Steps].is_sampled:
+            period = period_of(slow) or period_of(costly_places(slow, times))
         if period is not None:
             yield self._periodic(columns, slow, period, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):

@@ -22,13 +22,20 @@ LATE = range(301, 311)
 
 
 def rank(
-    number: int, late: Collection[int] = LATE, culprit: int | None = 1, device: str = "cpu"
+    number: int,
+    late: Collection[int] = LATE,
+    culprit: int | None = 1,
+    device: str = "cpu",
+    long: Collection[int] = (),
 ) -> RankTrace:
-    """Steps of 100 ms; the late ones have 40 ms more of the culprit's work, or of everybody's."""
+    """Steps of 100 ms; the late ones have 40 ms more of the culprit's work, or of everybody's.
+
+    Long ones have 26 ms more of everybody's.
+    """
     comm, steps, at = [], [], 0.0
     for n in range(STEPS):
-        more = 40 if n in late else 0
-        own = more if culprit in (number, None) else 0
+        more = 40 if n in late else 26 if n in long else 0
+        own = more if n in long or culprit in (number, None) else 0
         comm.append(sync("all_reduce", at + 70 + own, 20 + more - own, step=n, seq=n))
         steps.append(step(n, at, at + 100 + more))
         at += 100 + more
@@ -65,6 +72,11 @@ EXPECTED = Delays((1,), tuple(LATE), LENGTHS_NS, 40_000_000, 100_000_000, are_al
 
 def test_the_rank_that_works_longer_is_named() -> None:
     assert found() == EXPECTED
+
+
+def test_the_rank_that_causes_most_of_the_lost_time_is_named() -> None:
+    assert found(long=range(400, 407)) == EXPECTED
+    assert found(long=range(400, 420)) is None
 
 
 @pytest.mark.usefixtures("few")

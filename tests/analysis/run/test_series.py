@@ -7,6 +7,7 @@ from dsprof.analysis.run.series import (
     Change,
     Drift,
     change_of,
+    costly_places,
     drift_of,
     fits_better_as_line,
     is_steady_rise,
@@ -190,3 +191,18 @@ def test_three_slow_steps_have_a_period_unless_their_grid_goes_on(length, is_who
 def test_a_line_runs_from_the_first_time_to_the_last(times, step, is_line):
     drift = Drift(times[0], times[-1], 0, 9)
     assert fits_better_as_line(np.array(times, float), step, drift) is is_line
+
+
+def test_places_that_are_only_noise_beside_the_others_are_not_costly():
+    times = np.full(300, 10.0)
+    times[::50] = 100
+    times[[3, 77, 123, 124, 201]] = 20
+    slow = times > 10
+    assert np.flatnonzero(costly_places(slow, times)).tolist() == [0, 50, 100, 150, 200, 250]
+    assert not costly_places(times > 1000, times).any()
+
+
+def test_places_that_are_about_as_slow_are_all_costly():
+    times = np.full(300, 10.0)
+    times[[3, 77, 123, 201]] = 20, 25, 22, 18
+    assert (costly_places(times > 10, times) == (times > 10)).all()

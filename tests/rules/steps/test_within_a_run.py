@@ -384,6 +384,12 @@ def test_a_drift_is_found_over_the_whole_run() -> None:
     assert said(step_time_change.RULE, *growing).status is Status.PASS
 
 
+def test_a_period_shows_among_steps_that_are_less_slow() -> None:
+    wild, longer = {12, 25, 31, 46, 47}, every(10, 90)
+    finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: longer(n) + 30 * (n in wild)))
+    assert "Every 10 steps, first in step 9" in finding.summary
+
+
 def test_slow_steps_without_a_period_are_a_remark() -> None:
     wild = {7, 8, 29, 50}
     finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 90 * (n in wild)))
