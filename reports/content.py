@@ -102,7 +102,10 @@ def mean_note(steps: Steps) -> str:
     if steps.typical is None or steps.typical.mean_ns is None:
         return ""
     mean = fmt.duration(steps.typical.mean_ns)
-    return f"Savings and other figures per step are means; the mean step is {mean}."
+    return (
+        "Each part has its share of the time of all these steps. Savings and other figures per "
+        f"step are means; the mean step is {mean}."
+    )
 
 
 def typical_bar(typical: TypicalStep) -> StepBar:

@@ -71,7 +71,7 @@ _JUDGEMENTS = {"inconclusive": "no difference seen"}
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:
-    caption = f"Medians of the measured steps; ranges of differences at {CONFIDENCE} confidence"
+    caption = f"Median of each part; ranges of differences at {CONFIDENCE} confidence"
     reasons = dict.fromkeys(one.why for one in changes if one.why)
     return caption + "".join(f". Not compared: {reason}" for reason in reasons)
 

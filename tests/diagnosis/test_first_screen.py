@@ -93,12 +93,15 @@ def test_a_rank_that_stops_recording_early_neither_settles_a_run_nor_marks_its_s
 
 def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     lengths = [100, 100, *[100] * 10, *[300] * 2]
-    typical = diagnosed(*(paced(rank, lengths) for rank in (0, 1))).steps.typical
+    made = diagnosed(*(paced(rank, lengths) for rank in (0, 1)))
+    typical = made.steps.typical
     assert typical is not None
     assert (typical.parts.total_ns, typical.statistic) == (100 * MS, "median of 12 measured steps")
     assert typical.mean_ns == round(1600 * MS / 12)
     # 120 ms of the 1,600 of all: a twelfth of 100 would be the share of the shorter ones.
     assert typical.parts.exposed_comm_ns == 7_500_000
+    [exposed] = [one for one in made.tiles if one.label == "Exposed communication"]
+    assert exposed.detail.startswith("of measured time, mean over ranks; 7.50 ms if scaled to the")
     known = typical.parts.exposed_comm_ns + (typical.parts.compute_ns or 0)
     assert known + typical.parts.other_ns == typical.parts.total_ns
 
