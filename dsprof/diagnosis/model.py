@@ -758,6 +758,7 @@ class History(_Part):
     detailed_steps: int = 0  # of the rank that lacks most
     newest_from: int = 0  # the first step since which none is left out, on any rank
     kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
+    kept_left_out: int = 0  # more of them
     map: StepMap = msgspec.field(default_factory=StepMap)  # columns are spans of time
 
 

@@ -51,7 +51,7 @@ def history_drawing(found: History) -> Drawing | None:
     return Drawing(
         sentence=f"Time of a step over {fmt.count(found.steps)} steps, in spans of "
         f"{fmt.duration(found.length_s * 1e9)}; the slowest is step "
-        f"{fmt.count(slowest.slowest_step)} on rank {slowest.slowest_rank} with "
+        f"{fmt.count(slowest.slowest_step)} with "
         f"{fmt.duration(slowest.slowest_ns)}.",
         height_px=bottom + _AXIS_PX,
         shapes=(

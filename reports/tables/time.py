@@ -57,7 +57,6 @@ _HISTORY: tuple[Shown[HistorySpan], ...] = (
     Shown("Fastest", lambda span: span.fastest_ns, "ns"),
     Shown("Slowest", lambda span: span.slowest_ns, "ns"),
     Shown("Slowest step", lambda span: span.slowest_step, "count"),
-    Shown("On rank", lambda span: span.slowest_rank, "count"),
     Shown("Blocked", lambda span: span.blocked_ns, "ns"),
     Shown("Bytes", lambda span: span.bytes, "bytes"),
     Shown("Peak memory", lambda span: span.rss_bytes, "bytes"),
@@ -83,7 +82,9 @@ _KEPT: tuple[Shown[KeptStep], ...] = (
 
 def kept_steps(found: History) -> Table:
     """Steps whose details were kept because they tell something."""
-    return listing("Steps kept in detail: captured ones first, then the slowest", _KEPT, found.kept)
+    left = f" ({fmt.count(found.kept_left_out)} more rows left out)" if found.kept_left_out else ""
+    caption = f"Unusual steps, kept in detail: captured ones first, then the slowest{left}"
+    return listing(caption, _KEPT, found.kept)
 
 
 _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (

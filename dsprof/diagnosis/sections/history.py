@@ -34,6 +34,7 @@ def history(summary: RunSummary) -> model.History:
         detailed_steps=found.steps - found.left_out,
         newest_from=summary[Steps].newest_from,
         kept=sorted(kept, key=_order)[:_MOST_KEPT],
+        kept_left_out=max(len(kept) - _MOST_KEPT, 0),
         map=history_map(summary),
     )
 

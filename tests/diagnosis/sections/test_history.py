@@ -71,6 +71,21 @@ def test_a_rank_that_ended_before_a_captured_step_is_not_late() -> None:
     assert (kept.ranks, kept.late_ranks) == (1, [1])
 
 
+def test_unusual_steps_that_are_not_shown_are_counted() -> None:
+    trace = recorded(0)
+    trace.kept = {n: Kept(n, "slow", 1 + n) for n in range(0, 390, 3)} | {391: Kept(391, "sample")}
+    history, page = diagnosed(trace)[0].history, diagnosed(trace)[1]
+    assert (len(history.kept), history.kept_left_out) == (100, 30)
+    assert "(30 more rows left out)" in page
+    assert "dsprof report PATH --steps 387:388" in page
+
+
+def test_a_captured_window_is_selected_as_a_whole() -> None:
+    trace = recorded(0)
+    trace.kept = {n: Kept(n, "alarm", 2.0, "step 12 of rank 1") for n in range(8, 20)}
+    assert "dsprof report PATH --steps 8:20" in diagnosed(trace)[1]
+
+
 def test_without_a_gap_the_sums_cover_all_steps() -> None:
     diagnosis, page = diagnosed(recorded(0), recorded(1))
     assert diagnosis.history.lost_steps == 0

@@ -23,12 +23,11 @@ def span(number: int, mean_ms: int, **fields: Any) -> HistorySpan:
 
 
 def test_a_line_of_means_with_the_slowest_step_named() -> None:
-    spans = [span(0, 100), span(1, 100, slowest_ns=900 * MS, slowest_step=7, slowest_rank=1)]
+    spans = [span(0, 100), span(1, 100, slowest_ns=900 * MS, slowest_step=7)]
     drawing = history_drawing(History(length_s=10, spans=spans, steps=10))
     assert drawing is not None
     assert drawing.sentence == (
-        "Time of a step over 10 steps, in spans of 10.0 s; the slowest is step 7 on rank 1 with "
-        "900 ms."
+        "Time of a step over 10 steps, in spans of 10.0 s; the slowest is step 7 with 900 ms."
     )
     tallest = max(drawing.height_px, 0)
     assert all(0 <= word.y <= tallest for word in drawing.words)
@@ -55,10 +54,12 @@ def test_a_time_that_no_calendar_has_is_a_number() -> None:
 def test_kept_steps_say_why() -> None:
     slow = KeptStep(step=7, why="slow", times=3.0, ranks=2)
     captured = KeptStep(step=9, why="capture", times=None, ranks=2, cause="SIGUSR2", steps=20)
-    assert tables.kept_steps(History(kept=[slow, captured])).rows == (
+    table = tables.kept_steps(History(kept=[slow, captured], kept_left_out=1234))
+    assert table.rows == (
         (7, 1, "slow", "3", 2, None),
         (9, 20, "SIGUSR2", None, 2, None),
     )
+    assert table.caption.endswith("(1,234 more rows left out)")
 
 
 @pytest.mark.parametrize("newest_from", [0, 3_590])
