@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from tests.factories import baseline, epochs, exports, flight, kineto, logs, snapshot
-from tests.factories.trace_files import write_run
+from tests.factories.trace import header
+from tests.factories.trace_files import write_run, write_trace
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +20,8 @@ def set_up(folder: Path) -> Path:
     """Write all of it."""
     for name in ("dsprof-out", "dsprof-2", "before", "after", "early", "late", "found"):
         write_run(folder / name)
+    for rank, file in enumerate(sorted((folder / "dsprof-out").iterdir())):
+        write_trace(file, header(rank, 2), steps=1001)  # pages select step 1000
     epochs.write(folder / "restarted", epochs.Start(0, ends=(None, None)), epochs.Start(60))
     for host in ("host1", "host2"):
         (folder / host).mkdir()
