@@ -30,6 +30,9 @@ TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
 TOP_ANNOTATIONS = 8
 
+_MOST_NOTES = 3
+"""Below the line on the data; the page lists all."""
+
 _COLOURS = {
     Severity.CRITICAL: "1;31",
     Severity.HIGH: "31",
@@ -92,8 +95,13 @@ def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
 
 
 def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
-    if diagnosis.quality.line and not diagnosis.quality.limits:
-        return page.wrap(f"Data: {diagnosis.quality.line}")
+    found = diagnosis.quality
+    if found.line and not found.limits:
+        notes = [*(f"skipped: {one}" for one in found.strangers), *found.notes]
+        more = len(notes) - _MOST_NOTES
+        shown = [*notes[:_MOST_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
+        wrapped = (page.wrap(one, "  - ") for one in shown)
+        return [*page.wrap(f"Data: {found.line}"), *itertools.chain.from_iterable(wrapped)]
     remarks = [line for line in content.quality_lines(diagnosis) if line.level != "ok"]
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)

@@ -226,6 +226,18 @@ def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
     assert "Data: 2 of 2 ranks, complete" in text(factory.diagnosis())
 
 
+def test_skipped_files_and_notes_are_under_the_line_on_the_data_the_first_of_many() -> None:
+    skipped = [f"trace.rank{rank:05d}.json: cannot be read" for rank in (7, 8)]
+    made = factory.diagnosis()
+    made.quality.strangers, made.quality.notes = skipped, ["The run has 2 ranks", "Another"]
+    [_, below] = text(made).split("\nData: ")
+    assert below.splitlines()[1:5] == [
+        *(f"  - skipped: {one}" for one in skipped),
+        "  - The run has 2 ranks",
+        "  - and 1 more",
+    ]
+
+
 def test_the_step_says_its_statistic() -> None:
     shown = text(factory.diagnosis(2, 30))
     assert re.search(r"^STEP  4\d\d ms, median of 28 measured steps", shown, re.MULTILINE)
