@@ -262,6 +262,8 @@ def test_quality_is_a_line_and_says_what_it_limits() -> None:
     whole = diagnosed(*(zero_rank(rank) for rank in (0, 1))).quality
     assert whole.line.startswith("2 of 2 ranks, complete")
     assert whole.limits == []
+    cut = diagnosed(*(zero_rank(rank, broken_lines=1 - rank) for rank in (0, 1))).quality
+    assert cut.line.startswith("2 of 2 ranks, 1 unreadable line;")
     partial = diagnosed(zero_rank(0)).quality
     assert partial.line.startswith("1 of 2 ranks")
     assert partial.limits == ["The traces of 1 of 2 ranks are missing"]

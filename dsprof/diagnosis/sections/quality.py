@@ -63,15 +63,16 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
     present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
     if not quality.is_recorded:
         return f"{present}; from other tools, completeness unknown"
-    gaps = {
-        "ended without a trailer": len(quality.unclean_ranks),
-        "with only a part of the steps": len(quality.partial_ranks),
-        "dropped events": quality.dropped_events,
-        "unreadable lines": quality.broken_lines,
-        "steps only counted": quality.counted_only_steps,
-        "steps not recorded": history.lost_steps,
-    }
-    told = ", ".join(f"{count:,} {what}" for what, count in gaps.items() if count)
+    cut, part = "ended without a trailer", "with only a part of the steps"
+    gaps = (
+        (len(quality.unclean_ranks), cut, cut),
+        (len(quality.partial_ranks), part, part),
+        (quality.dropped_events, "dropped event", "dropped events"),
+        (quality.broken_lines, "unreadable line", "unreadable lines"),
+        (quality.counted_only_steps, "step only counted", "steps only counted"),
+        (history.lost_steps, "step not recorded", "steps not recorded"),
+    )
+    told = ", ".join(f"{n:,} {one if n == 1 else several}" for n, one, several in gaps if n)
     if history.detailed_steps < history.steps:
         details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
         told = f"{told}, {details}" if told else details
