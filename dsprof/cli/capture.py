@@ -31,7 +31,7 @@ class CaptureCommand:
 Ask a job that records with mode: always to keep the details of its next
 steps, the same on all ranks.
 
-  dsprof capture dsprof-out                   20 steps
+  dsprof capture dsprof-out                   32 steps
   dsprof capture dsprof-out --steps 100
 
 FOLDER is where the job writes its traces. Run it as the user of the job."""
@@ -42,7 +42,7 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
             "folder", type=local_path, metavar="FOLDER", help="folder of the job's traces"
         )
         parser.add_argument(
-            "--steps", type=int, default=20, metavar="N", help="number of steps (default: 20)"
+            "--steps", type=int, default=32, metavar="N", help="number of steps (default: 32)"
         )
 
     def run(self, arguments: Namespace) -> int:
@@ -123,7 +123,9 @@ def _check_alive(folder: Path, books: Sequence[Path], now_s: float) -> None:
 
     see = f"to see what it kept, run: dsprof report {escaped(str(folder))}"
     if all(map(is_closed, books)):
-        raise DsprofError(f"{folder}: the job has ended; {see}")
+        raise DsprofError(
+            f"{folder}: no rank is running; if the job restarts, repeat the command; {see}"
+        )
     if any(now_s - written_at_s(book) <= _SILENT_S for book in books):
         return
     silent_s = now_s - max(map(written_at_s, books))

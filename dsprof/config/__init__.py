@@ -67,7 +67,7 @@ class Config:
     )
     capture_signal: Literal["none", "SIGUSR1", "SIGUSR2"] = _option(
         "none",
-        "with mode: always, a signal that makes all ranks keep the next 20 steps in detail; your "
+        "with mode: always, a signal that makes all ranks keep the next 32 steps in detail; your "
         "own handler of it is called as before",
     )
     capture_profiler: bool = _option(
@@ -233,7 +233,8 @@ def _from_variables(variables: Mapping[str, str], mistakes: list[str]) -> dict[s
     for variable, text in variables.items():
         if variable in VARIABLES and text:
             name = VARIABLES[variable]
-            found[name] = Setting(parsed(name, text), variable, reprlib.repr(text))
+            value = parsed(name, text)
+            found[name] = Setting(value, variable, reprlib.repr(value))
         elif variable not in (SWITCH, *_BESIDE_SETTINGS, *VARIABLES):
             near = did_you_mean(variable, [*_BESIDE_SETTINGS, *VARIABLES])
             mistakes.append(f"environment: unknown variable '{variable}'{near}")

@@ -63,8 +63,8 @@ _PAUSE_NS = LEAST_PAUSE_S * 1_000_000_000
 _AROUND = 4
 """Steps kept before a slow one; twice as many follow."""
 
-_STEPS = 20
-"""Steps kept after another alarm, or a signal."""
+_STEPS = 32
+"""Steps kept after another alarm, or a signal: rules need 24, and two of warm-up."""
 
 _REMEMBERED = 64
 """Windows: what ranks tell is replaced by what they tell next."""

@@ -154,7 +154,7 @@ def test_what_lasts_is_kept_on_all_ranks_from_a_future_step(
     (_, first), (capture, growing) = ranks
     growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times what it was")
     in_turn(capture, ranks[0][0], capture)
-    assert kept(growing) == kept(first) == [range(108, 128)]
+    assert kept(growing) == kept(first) == [range(108, 140)]
 
 
 def test_alarms_are_rare(ranks: list[tuple[Capture, RollingWriter]]) -> None:
@@ -171,7 +171,7 @@ def test_a_slow_step_does_not_silence_an_alarm_of_another_kind(
     for alarm in (Alarm(90, "slow", ""), Alarm(91, "memory", ""), Alarm(92, "memory", "")):
         writer.alarms.last = alarm
         in_turn(capture, other)
-    assert [kept(writer) for _, writer in ranks] == [[range(86, 98), range(105, 125)]] * 2
+    assert [kept(writer) for _, writer in ranks] == [[range(86, 98), range(105, 137)]] * 2
 
 
 def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]]) -> None:
@@ -179,7 +179,7 @@ def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]
     for capture in captures[1:]:
         capture._signal = signalled("SIGUSR2")
     in_turn(*captures[::-1], *captures)
-    assert [kept(writer) for _, writer in ranks] == [[range(108, 128)]] * 2
+    assert [kept(writer) for _, writer in ranks] == [[range(108, 140)]] * 2
     assert ranks[0][1].wanted[0].cause == "SIGUSR2 on rank 1"
 
 
@@ -191,7 +191,7 @@ def test_a_signal_to_all_ranks_asks_once(
     for capture in captures[1:]:
         capture._signal = signalled("SIGUSR2")
     in_turn(*captures[::-1], *captures * 2)
-    assert [kept(writer) for _, writer in ranks] == [[range(108, 128)]] * 3
+    assert [kept(writer) for _, writer in ranks] == [[range(108, 140)]] * 3
 
 
 def signalled(name: str) -> Mock:
@@ -365,7 +365,7 @@ def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: 
     before._tick()
     for _ in range(10):
         capture._tick()
-    assert kept(writer) == [range(105, 125)]
+    assert kept(writer) == [range(105, 137)]
 
 
 def test_two_runs_of_a_node_do_not_hear_each_other(tmp_path: Path) -> None:
