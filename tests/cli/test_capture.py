@@ -39,7 +39,8 @@ def test_a_job_that_has_ended_is_named_at_once(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     see = f"to see what it kept, run: dsprof report {job}"
-    assert refusal(job, capsys) == f"dsprof: {job}: the job has ended; {see}\n"
+    why = "no rank is running; if the job restarts, repeat the command"
+    assert refusal(job, capsys) == f"dsprof: {job}: {why}; {see}\n"
 
 
 def test_a_job_that_shows_no_life_is_named_at_once(
