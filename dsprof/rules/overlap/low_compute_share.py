@@ -90,7 +90,8 @@ class LowComputeShare:
             f"{summary}{longest}",
             title=title,
             problem=f"{percent(outside)} of the step is outside its phases",
-            severity=Severity.MEDIUM,
+            # Without a name it says how little was marked: a finding with a cause goes first.
+            severity=Severity.MEDIUM if span else Severity.LOW,
             cause="Between the phases the program does something else: it waits for data, "
             "evaluates, logs, or saves.",
             action="Look at what the loop does between step and forward. Give the data loader more "

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.findings.finding import Status
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_compute_share import RULE
 from tests.factories.device import busy
 from tests.factories.trace import assert_reached_at, captured, copy, header, said, span, zero_rank
@@ -18,6 +18,7 @@ def test_a_loop_that_does_something_else_fails():
     finding = said(RULE, idling(0.6))
     assert finding.status is Status.FAIL
     assert finding.title == "Much of the step lies outside forward, backward and step"
+    assert finding.severity is Severity.LOW  # what lies there, the record does not say
     assert "outside forward, backward and step" in finding.summary
     assert finding.evidence[0].rows == (
         ("computation", 40.0, 0.4),
@@ -33,6 +34,7 @@ def test_a_span_that_the_program_named_is_named():
     ]
     finding = said(RULE, trace)
     assert finding.summary.endswith(' "load" takes 30.0 ms of it per step.')
+    assert finding.severity is Severity.MEDIUM
     assert finding.fix == 'Shorten "load", or run it beside the step'
 
 
