@@ -53,7 +53,8 @@ def checked(
         try:
             value = _fit(setting.value, kinds[name])
         except ValueError:
-            mistakes.append(f"{place} {_description(kinds[name])}, got {_shown(setting.written)}")
+            got = f"got {_shown(setting.written)}{_nearest(setting.value, kinds[name])}"
+            mistakes.append(f"{place} {_description(kinds[name])}, {got}")
             continue
         if beyond := _beyond(value, bounds[name]):
             mistakes.append(f"{place} {beyond}, got {_shown(setting.written)}")
@@ -83,6 +84,16 @@ _HARMLESS = re.compile(
 def _shown(written: str) -> str:
     """Return a wrong value for a message: a number or a word of YAML; other text may be secret."""
     return written if _HARMLESS.fullmatch(written) else "other text"
+
+
+def _nearest(value: Any, kind: Any) -> str:
+    """Return the word that was probably meant; the wrong one may be secret."""
+    from difflib import get_close_matches
+
+    if get_origin(kind) is not Literal or not isinstance(value, str):
+        return ""
+    near = get_close_matches(value, get_args(kind), n=1)
+    return f" - did you mean '{near[0]}'?" if near else ""
 
 
 def in_one_line(text: str) -> str:

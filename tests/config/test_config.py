@@ -209,6 +209,21 @@ def test_an_option_of_the_wrong_type_is_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "end"),
+    [
+        ("DSPROF_BUDGET_MB", "0", "must be at least 1, got 0"),
+        ("DSPROF_MODE", "allways", "window, always, got other text - did you mean 'always'?"),
+        ("DSPROF_MODE", "secret", "window, always, got other text"),
+    ],
+)
+def test_a_wrong_variable_shows_a_number_or_the_word_that_was_meant(
+    variable: str, value: str, end: str
+) -> None:
+    [line] = mistakes({variable: value})
+    assert line.endswith(end)
+
+
 def test_all_mistakes_of_all_sources_come_at_once(yaml_file: WriteYaml) -> None:
     path = yaml_file("ot: x\nevery: 0\nrules: []\n")
     found = mistakes({"DSPROF_CONFIG": path, "DSPROF_X": "1"}, steps=0)
