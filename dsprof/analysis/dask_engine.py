@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from pickle import dumps, loads
 from queue import Empty, SimpleQueue
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dsprof._version import __version__
@@ -25,6 +27,7 @@ R = TypeVar("R")
 
 SCHEME = "dask://"
 _PATIENCE_S = 60
+_SOON_S = 2
 _LOOK_S = 10
 """How often to see whether a scheduler has workers: without any, Dask waits forever."""
 
@@ -60,12 +63,26 @@ class DaskEngine:
         except ImportError:
             raise DsprofError(_MISSING) from None
         try:
-            client = Client(self._address, timeout=_PATIENCE_S, set_as_default=False)
+            with _said_when_long(f"the Dask scheduler at {self._address} to answer"):
+                client = Client(self._address, timeout=_PATIENCE_S, set_as_default=False)
         except (OSError, ValueError) as error:
             raise DsprofError(f"no Dask scheduler answers at {self._address}: {error}") from None
         with client:
             _wait_for_workers(client)
             yield client
+
+
+@contextmanager
+def _said_when_long(what: str) -> Iterator[None]:
+    """Say on stderr what is waited for, and how long at most."""
+    text = f"dsprof: waiting for {what}, {_PATIENCE_S:g} s at most"
+    saying = Timer(_SOON_S, print, [text], {"file": sys.stderr})
+    saying.daemon = True
+    saying.start()
+    try:
+        yield
+    finally:
+        saying.cancel()
 
 
 def _wait_for_workers(client: Client) -> None:
@@ -74,10 +91,11 @@ def _wait_for_workers(client: Client) -> None:
     Raises:
         DsprofError: none has come.
     """
+    address = client.scheduler.address
     try:
-        client.wait_for_workers(1, timeout=_PATIENCE_S)
+        with _said_when_long(f"workers of the Dask scheduler at {address}"):
+            client.wait_for_workers(1, timeout=_PATIENCE_S)
     except TimeoutError:
-        address = client.scheduler.address
         raise DsprofError(
             f"the Dask scheduler at {address} has no workers; start some with "
             f"dask worker {address}, and repeat the command"

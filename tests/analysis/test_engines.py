@@ -457,7 +457,12 @@ def test_an_address_that_is_none_is_refused(address: str, tmp_path: Path) -> Non
     assert "word" not in str(caught.value)
 
 
-def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("dsprof.analysis.dask_engine._PATIENCE_S", 0.2)
+    monkeypatch.setattr("dsprof.analysis.dask_engine._SOON_S", 0)
     with pytest.raises(DsprofError, match=r"no Dask scheduler answers at 127.0.0.1:1"):
         DaskEngine("127.0.0.1:1").merged(_JOB, [(1, None)], unshown)
+    said = "dsprof: waiting for the Dask scheduler at 127.0.0.1:1 to answer, 0.2 s at most\n"
+    assert capsys.readouterr().err == said
