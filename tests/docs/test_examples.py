@@ -17,7 +17,7 @@ from tests.factories.trace_files import write_run
 
 SLURM = {
     "scontrol": "echo 127.0.0.1",
-    "srun": 'exec "$@"',
+    "srun": 'test "$1" = --cpus-per-task=4 && shift && exec "$@"',
     "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
     "dsprof": f'exec {sys.executable} -m dsprof "$@"',
 }
@@ -37,6 +37,7 @@ def test_the_batch_script_trains_records_and_reports(tmp_path: Path) -> None:
         "SLURM_JOB_NODELIST": "node1",
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "4",
         "SLURM_SUBMIT_DIR": str(tmp_path),
     }
     done = subprocess.run(
