@@ -26,7 +26,7 @@ versions, operations and bytes (exactly), times (with their noise), findings.
 
 The verdict comes first. A step is called faster or slower if the 99 % interval
 of the difference excludes zero: of 100 pairs of equal runs, less than one does.
-Record at least 10 s of steps of each run. Of a folder with several runs the
+Record at least 5 s of steps of each run. Of a folder with several runs the
 newest is taken."""
 
     def prepare(self, parser: ArgumentParser) -> None:

@@ -25,6 +25,7 @@ from dsprof.config import (
     parsed,
     unmirrored,
 )
+from dsprof.config.settings import without_none
 from dsprof.errors import DsprofError
 from dsprof.recording.observer import dismiss, observe
 
@@ -55,7 +56,8 @@ nothing, set DSPROF=1 on each node."""
             if kinds[name] is bool:
                 parser.add_argument(option, action="store_const", const="true", help=text)
             else:
-                metavar = "N" if field.default is None or kinds[name] is int else "VALUE"
+                other = "FILE" if field.default is None else "VALUE"
+                metavar = "N" if without_none(kinds[name]) is int else other
                 default = "" if field.default in (None, ()) else f" (default {field.default})"
                 parser.add_argument(option, metavar=metavar, help=text + default)
         parser.add_argument("--config", metavar="FILE", help="YAML file with these settings")
