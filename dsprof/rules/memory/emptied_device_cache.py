@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
@@ -142,17 +144,16 @@ class EmptiedDeviceCache:
 
 
 def _count(rank: int, memory: RankMemory) -> _Emptied:
-    """Count the steps after warm-up in which segments were given back without a retry."""
-    freed, retries = (device_series(memory, name).value.tolist() for name in (FREED, RETRIES))
-    if len(freed) != len(retries):
+    """Count the steps after warm-up in which segments were given back without a retry.
+
+    Steps after one that was not kept are left out: it may have been in any between.
+    """
+    freed, retries = (device_series(memory, name) for name in (FREED, RETRIES))
+    if len(freed.step) != len(retries.step):
         return _Emptied(rank, 0, 0, 0)
-    rises = [
-        after - before if tried == tried_before else 0
-        for before, after, tried_before, tried in zip(
-            freed, freed[1:], retries, retries[1:], strict=False
-        )
-    ]
-    return _Emptied(rank, len(rises), sum(rise > 0 for rise in rises), sum(rises))
+    is_next = np.diff(freed.step) == 1
+    rises = np.where(np.diff(retries.value) == 0, np.diff(freed.value), 0)[is_next]
+    return _Emptied(rank, len(rises), int(np.count_nonzero(rises > 0)), int(rises.sum()))
 
 
 def _table(often: list[_Emptied]) -> Table:

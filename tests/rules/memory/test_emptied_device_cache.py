@@ -47,6 +47,13 @@ def test_what_is_no_habit_passes(trace):
     assert said(RULE, trace).status is Status.PASS
 
 
+def test_an_emptied_cache_between_kept_steps_is_no_habit():
+    """As a rolling recording keeps them: every eighth step, and the newest ones."""
+    trace = run([step // 8 * 50 for step in range(100)])
+    trace.memory = [one for one in trace.memory if one.step % 8 == 0 or one.step > 90]
+    assert said(RULE, trace).status is Status.PASS
+
+
 def test_it_does_not_apply_to_cpus():
     assert said(RULE, rank_trace()).status is Status.NOT_APPLICABLE
 
