@@ -91,11 +91,11 @@ def _wait_for_workers(client: Client) -> None:
     Raises:
         DsprofError: none has come.
     """
-    address = client.scheduler.address
     try:
-        with _said_when_long(f"workers of the Dask scheduler at {address}"):
+        with _said_when_long("workers of the Dask scheduler"):
             client.wait_for_workers(1, timeout=_PATIENCE_S)
     except TimeoutError:
+        address = client.scheduler.address
         raise DsprofError(
             f"the Dask scheduler at {address} has no workers; start some with "
             f"dask worker {address}, and repeat the command"
