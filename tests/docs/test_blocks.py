@@ -136,7 +136,7 @@ def calls(script: str, folder: Path) -> list[list[str]]:
     log.unlink(missing_ok=True)
     home = {"PATH": "/nowhere", "HOME": str(folder), "CALLS": str(log), "SLURM_JOB_NODELIST": "n1"}
     home["SLURM_SUBMIT_DIR"] = str(folder)
-    names = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE")
+    names = ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_CPUS_PER_TASK")
     done = subprocess.run(
         ["/bin/bash", "-euc", _RECORD + script],
         cwd=folder,
