@@ -73,8 +73,8 @@ def _exposed(d: Diagnosis) -> Tile:
     if parts.exposed_comm_ns is None:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
-    scaled = f"{duration(parts.exposed_comm_ns)} if scaled to the median step"
-    return Tile(label, share, f"of measured time, mean over ranks; {scaled}{_least(d.findings)}")
+    scaled = f"{duration(parts.exposed_comm_ns)} scaled to the median step, mean over ranks"
+    return Tile(label, share, f"of measured time: {scaled}{_least(d.findings)}")
 
 
 def _least(findings: Sequence[Finding]) -> str:
