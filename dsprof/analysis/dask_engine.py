@@ -89,7 +89,7 @@ def _wait_for_workers(client: Client) -> None:
     """Return at once if there are workers.
 
     Raises:
-        DsprofError: none has come.
+        DsprofError: none has come, or the scheduler does not answer.
     """
     try:
         with _said_when_long("workers of the Dask scheduler"):
@@ -100,6 +100,15 @@ def _wait_for_workers(client: Client) -> None:
             f"the Dask scheduler at {address} has no workers; start some with "
             f"dask worker {address}, and repeat the command"
         ) from None
+    except OSError:
+        raise DsprofError(_gone(client.scheduler.address)) from None
+
+
+def _gone(address: str) -> str:
+    return (
+        f"the Dask scheduler at {address} does not answer any more; start it again, and "
+        "repeat the command"
+    )
 
 
 def _finished(client: Client, futures: Collection[Any]) -> Iterator[Any]:
@@ -139,10 +148,7 @@ def _plain_errors(address: str) -> Iterator[None]:
             "memory ran out; start workers with more memory"
         ) from None
     except CancelledError:
-        raise DsprofError(
-            f"the Dask scheduler at {address} does not answer any more; start it again, and "
-            "repeat the command"
-        ) from None
+        raise DsprofError(_gone(address)) from None
 
 
 class Needs(NamedTuple):

@@ -14,11 +14,12 @@ from operator import add
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dsprof._version import __version__
-from dsprof.analysis.dask_engine import DaskEngine
+from dsprof.analysis.dask_engine import DaskEngine, _wait_for_workers
 from dsprof.analysis.engine import Engine, Job, Processes, parted, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.diagnosis.model import to_json
@@ -303,6 +304,14 @@ def test_a_scheduler_that_goes_ends_the_report() -> None:
         with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
             DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
         closing.join()
+
+
+def test_a_scheduler_that_goes_while_workers_are_looked_for_is_named() -> None:
+    client = Mock()
+    client.scheduler.address = "tcp://host:8786"
+    client.wait_for_workers.side_effect = ConnectionRefusedError
+    with pytest.raises(DsprofError, match=r"tcp://host:8786 does not answer any more"):
+        _wait_for_workers(client)
 
 
 _OTHER = """
