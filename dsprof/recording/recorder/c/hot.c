@@ -405,7 +405,7 @@ static PyObject *done(Hot *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-enum { OWN_METHODS = 6, MOST_METHODS = 12 };
+enum { MOST_METHODS = 12 };
 static PyMethodDef hot_methods[MOST_METHODS] = {
     {"open_state", (PyCFunction)open_state, METH_VARARGS,
      "Write to a live state: what owns its memory, the address, and the layout in words."},
@@ -516,9 +516,13 @@ PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *spec)
 
 int add_hot(PyObject *module)
 {
-    int count = OWN_METHODS; /* not to the end: a failed import is tried again */
-    for (const PyMethodDef *method = progress_methods; method->ml_name != NULL; method++)
+    static int is_full; /* after an import that failed, which is tried again */
+    int count = 0;
+    while (hot_methods[count].ml_name != NULL)
+        count++;
+    for (const PyMethodDef *method = progress_methods; method->ml_name != NULL && !is_full; method++)
         hot_methods[count++] = *method;
+    is_full = 1;
     no_text = PyUnicode_InternFromString("");
     hot_type = add_type(module, "HotState", &hot_spec);
     switch_type = add_type(module, "Switch", &switch_spec);
