@@ -103,7 +103,7 @@ def mean_note(steps: Steps) -> str:
         return ""
     mean = fmt.duration(steps.typical.mean_ns)
     return (
-        "Each part has its share of the time of all these steps. Savings and other figures per "
+        "Percentages are shares of the total time of these steps. Savings and other figures per "
         f"step are means; the mean step is {mean}."
     )
 

@@ -69,12 +69,15 @@ def _statistic(typical: TypicalStep) -> str:
 
 def _exposed(d: Diagnosis) -> Tile:
     assert d.steps.typical is not None
-    parts, label = d.steps.typical.parts, "Exposed communication"
+    typical, label = d.steps.typical, "Exposed communication"
+    parts = typical.parts
     if parts.exposed_comm_ns is None:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
-    scaled = f"{duration(parts.exposed_comm_ns)} scaled to the median step, mean over ranks"
-    return Tile(label, share, f"of measured time: {scaled}{_least(d.findings)}")
+    # Where a few long steps raise the mean, the median step has another share.
+    is_usual = typical.mean_ns is None
+    of = f"{duration(parts.exposed_comm_ns)} of a step" if is_usual else "of the measured time"
+    return Tile(label, share, f"{of}, mean over ranks{_least(d.findings)}")
 
 
 def _least(findings: Sequence[Finding]) -> str:

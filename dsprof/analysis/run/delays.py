@@ -24,7 +24,7 @@ _OCCASIONAL = 0.2
 _OWN_SHARE = 0.5
 """A rank causes a long step if it works longer by this share of the excess."""
 _AGREEING = 2 / 3
-"""This share of the long steps must have the same cause, or of the time that they take longer."""
+"""This share of the long steps, or of their excess, must have the same cause."""
 _UNKNOWN = -1
 
 

@@ -63,9 +63,9 @@ def slow_places(times: Floats, share: float) -> BoolArray:
 
 
 def costly_places(slow: BoolArray, times: Floats) -> BoolArray:
-    """Say which of the slow places make up most of the lost time: not those that are noise beside.
+    """Say which slow places cost most: the others are noise beside them.
 
-    Half of the time is lost in places at least so slow; half of that counts.
+    From the longest excess on, half of the lost time is reached at some excess; half of it counts.
     """
     if not slow.any():
         return slow
