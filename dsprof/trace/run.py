@@ -233,7 +233,7 @@ def check_steps(run: RunFiles) -> None:
     raise TraceError(
         f"{path}: no details of {Selection(steps=wanted)} were recorded; {epoch}rank {header.rank} "
         f"has {Selection(steps=range(min(begun), max(ended)))}"
-        f"{', and details of some' if trace.rollups else ''}"
+        f"{', and details of some' if trace.rollups else ''}: select some of these"
     )
 
 

@@ -145,14 +145,18 @@ def test_nothing_selected_is_an_error_that_says_so(tmp_path):
 def test_steps_outside_the_run_are_an_error_that_says_which_it_has(tmp_path):
     write_long(tmp_path)
     chosen = Selection(steps=range(999_000, 999_100))
-    with pytest.raises(TraceError, match=r"999000 to 999099 .*; rank 0 has steps 0 to 399$"):
+    with pytest.raises(
+        TraceError, match=r"999000 to 999099 .*; rank 0 has steps 0 to 399: select some of these$"
+    ):
         load_diagnosis([tmp_path], reading=Reading(selection=chosen))
 
 
 def test_steps_outside_an_epoch_are_an_error_that_names_it(tmp_path):
     write(tmp_path, Start(0, steps=20), Start(20, steps=40))
     chosen = Selection(steps=range(900, 901), epoch=1)
-    with pytest.raises(TraceError, match=r"; epoch 1 of 2, rank 0 has steps 0 to 19$"):
+    with pytest.raises(
+        TraceError, match=r"; epoch 1 of 2, rank 0 has steps 0 to 19: select some of these$"
+    ):
         load_diagnosis([tmp_path], reading=Reading(selection=chosen))
 
 
@@ -178,7 +182,9 @@ def test_a_step_whose_details_were_left_out_is_an_error_that_says_so(tmp_path):
     [trace] = read_run(find_run([tmp_path]))
     left_out = min({*range(2000)} - {one.step for one in trace.steps})
     chosen = Selection(steps=range(left_out, left_out + 1))
-    with pytest.raises(TraceError, match=r"has steps 0 to 1999, and details of some$"):
+    with pytest.raises(
+        TraceError, match=r"has steps 0 to 1999, and details of some: select some of these$"
+    ):
         load_diagnosis([tmp_path], reading=Reading(selection=chosen))
 
 
