@@ -47,15 +47,18 @@ def main() -> int:
 
 
 def _train_in_fast_motion(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+    slow = {steps // 2 + n: 3.0 for n in range(50)}
+    slow |= dict.fromkeys(range(steps * 3 // 4, steps), 1.25)
+    look()  # only now: what is slow takes tens of megabytes itself
     run = FastMotion(out, budget_mb * 1_000_000, world_size=1)
-    run.slow = {steps // 2 + n: 3.0 for n in range(50)}
-    run.slow |= dict.fromkeys(range(steps * 3 // 4, steps), 1.25)
+    run.slow = slow
     with run.running():
         run.train(steps, look)
     return run.writer
 
 
 def _train_really(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+    look()
     dsprof.enable(out=str(out), mode="always", budget_mb=budget_mb)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     tensors = [torch.zeros(64) for _ in range(8)]
@@ -74,7 +77,7 @@ def _train_really(out: Path, steps: int, budget_mb: int, look: Callable) -> Trac
 
 
 def _record(train: Callable, out: Path, steps: int, budget_mb: int) -> bool:
-    process, sizes, resident = psutil.Process(), [0], [psutil.Process().memory_info().rss]
+    process, sizes, resident = psutil.Process(), [0], list[int]()
 
     def look() -> None:
         sizes.append(size_of(out))
