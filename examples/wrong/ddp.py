@@ -63,7 +63,7 @@ def hidden_tiny_buckets(patch: Patch | None) -> Step:
 
 def _behind_device() -> nn.Module:
     """Layers whose gradients are all there before a device begins the rest of backward."""
-    return nn.Sequential(Device(5, 60), *network(20, 64))
+    return nn.Sequential(Device(5, 150), *network(20, 64))
 
 
 def _plain(model: DistributedDataParallel, width: int) -> Step:

@@ -44,9 +44,15 @@ def problems(diagnosis: Diagnosis) -> list[Finding]:
     return [one for one in diagnosis.findings if one.is_problem]
 
 
-def promises(finding: Finding) -> float:
-    """Return the share of a step that a finding says its fix saves; 1 where it does not say."""
-    return finding.saving_share[1] if finding.saving_share else 1.0
+def promises(finding: Finding, diagnosis: Diagnosis) -> float:
+    """Return the share of a step that a fix saves at most.
+
+    Where a finding of communication gives none, it is what communication holds of the step.
+    """
+    if finding.saving_share:
+        return finding.saving_share[1]
+    held = diagnosis.steps.exposed_share if finding.category == "communication" else None
+    return 1.0 if held is None else held
 
 
 def advice(diagnosis: Diagnosis) -> Patch:
@@ -65,7 +71,7 @@ def left(name: str, out: Path, patch: Patch | None, least_share: float = 0) -> s
     rules: set[str] = set()
     for attempt in range(ATTEMPTS):
         made = recorded(name, out / str(attempt), patch)
-        promised = [one for one in problems(made) if promises(one) >= least_share]
+        promised = [one for one in problems(made) if promises(one, made) >= least_share]
         found = {one.rule for one in promised} - OF_THE_MACHINE
         rules = found if attempt == 0 else rules & found
         if not rules:
