@@ -13,6 +13,9 @@ TORCHRUN := $(BIN)/python -m torch.distributed.run --standalone --nproc-per-node
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 DEEPSPEED_ON_CPU := DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore::FutureWarning
 
+# Commands and tests start Python thousands of times: compile what it imports once.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Tests of one process share all cores. So do those that start several, or a browser, but by whole
 # files, whose tests share runs. What another run would disturb follows, one after the other.
 SEVERAL := dist or browser

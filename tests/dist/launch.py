@@ -10,13 +10,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from multiprocessing.context import ForkContext, ForkServerContext
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from tests.dist.warm import EXTENSIONS
+from tests.forked import LAUNCHERS, TORCHRUN, enter
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -30,9 +35,8 @@ _ENVIRONMENT = {
     "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
 }
 
-_TORCHRUN = "torch.distributed.run"
-_LAUNCHERS = multiprocessing.get_context("forkserver")
-_LAUNCHERS.set_forkserver_preload([_TORCHRUN])  # to import torch takes seconds
+_FORKED = PROGRAMS / "forked.py"
+_FORK = multiprocessing.get_context("fork")
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
@@ -63,22 +67,29 @@ def launch(
     timeout: float = 240.0,
     python: str | Path = sys.executable,
     behind: Sequence[str] = (),
+    imported: Literal["nothing", "torch", "compiler"] = "nothing",
 ) -> Result:
     """Run `program` on `nproc` ranks of the interpreter `python` and wait for the end.
 
-    `behind` is a command that starts the launcher: `unshare ...`.
+    `behind` is a command that starts the launcher: `unshare ...`. Ranks begin as those of users do,
+    or sooner: forked where torch is `imported`, or the compiler too, as every optimizer has it.
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
     command = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    if imported != "nothing":
+        command += ["--start-method", "fork", "--run-path", str(_FORKED)]
     command += [str(program), *map(str, args)]
     variables = environment(env or {})
     start = time.monotonic()
     with tempfile.NamedTemporaryFile() as output:
         if behind or python != sys.executable:
-            module = [*behind, str(python), "-m", _TORCHRUN, *command]
+            module = [*behind, str(python), "-m", TORCHRUN, *command]
             returncode = _started(module, variables, output.name, timeout)
+        elif imported == "compiler":
+            job = (command, variables, output.name, timeout)
+            returncode = _with_compiler().submit(_forked, _FORK, *job).result()
         else:
-            returncode = _forked(command, variables, output.name, timeout)
+            returncode = _forked(LAUNCHERS, command, variables, output.name, timeout)
         said = output.read().decode(errors="replace")
     return Result(returncode, said, time.monotonic() - start)
 
@@ -97,8 +108,20 @@ def _started(command: list[str], variables: dict[str, str], output: str, timeout
                 _kill(agent.pid)
 
 
-def _forked(arguments: list[str], variables: dict[str, str], output: str, timeout: float) -> int:
-    agent = _LAUNCHERS.Process(target=_torchrun, args=(arguments, variables, output))
+@cache
+def _with_compiler() -> ProcessPoolExecutor:
+    """Return a process to fork launchers from in which torch's compiler is imported."""
+    return ProcessPoolExecutor(1, LAUNCHERS, import_module, ("torch._inductor.compile_fx",))
+
+
+def _forked(
+    context: ForkContext | ForkServerContext,
+    arguments: list[str],
+    variables: dict[str, str],
+    output: str,
+    timeout: float,
+) -> int:
+    agent = context.Process(target=_torchrun, args=(arguments, variables, output))
     agent.start()
     try:
         agent.join(timeout)
@@ -110,12 +133,8 @@ def _forked(arguments: list[str], variables: dict[str, str], output: str, timeou
 
 
 def _torchrun(arguments: list[str], variables: dict[str, str], output: str) -> None:
-    os.environ.clear()
-    os.environ.update(variables)
-    file = os.open(output, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(file, stream)
-    import_module(_TORCHRUN).main(arguments)
+    enter(variables, output, output)
+    import_module(TORCHRUN).main(arguments)
 
 
 def _kill(agent: int) -> None:

@@ -22,7 +22,7 @@ SCENARIOS = ("tensor_parallel", "sequence_parallel", "redistribute", "gradient_n
 @pytest.fixture(scope="module", params=[2, 4])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dtensor")
-    launch(PROGRAMS / "dtensor_changes.py", request.param, args=[folder]).check()
+    launch(PROGRAMS / "dtensor_changes.py", request.param, args=[folder], imported="torch").check()
     return folder
 
 

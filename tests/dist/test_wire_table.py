@@ -31,8 +31,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     @cache
     def table(name: str) -> Table:
         out, nproc = tmp_path_factory.mktemp(name), RANKS[name]
-        launch(PROGRAM, nproc, args=[out / "oracle", name, "--oracle"], env=BARE).check()
-        launch(PROGRAM, nproc, args=[out / "traces", name]).check()
+        launch(
+            PROGRAM, nproc, args=[out / "oracle", name, "--oracle"], env=BARE, imported="compiler"
+        ).check()
+        launch(PROGRAM, nproc, args=[out / "traces", name], imported="torch").check()
         return Table(out / "oracle", out / "traces", nproc)
 
     return table

@@ -6,11 +6,11 @@ Each case is a process of its own: what this one has imported would decide other
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from tests.forked import python
 
 PROGRAM = """
 import torch, torch.distributed as dist
@@ -57,7 +57,7 @@ def language(
 
 def run(body: str, out: object) -> str:
     program = PROGRAM + textwrap.dedent(body).replace("OUT", repr(str(out)))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = python(program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

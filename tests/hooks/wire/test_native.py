@@ -6,8 +6,6 @@ import functools
 import gc
 import os
 import re
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -33,6 +31,7 @@ from dsprof.hooks.wire.operations import WireOp
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.reader import read_trace
 from tests.factories.hostile import owned_by_another
+from tests.forked import python
 from tests.handed_over import handed_over
 from tests.hooks.conftest import IN_DISPATCHER, WITH_WAITS
 
@@ -51,8 +50,7 @@ functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WO
 
 
 def run(code: str, *arguments: Path, **variables: str) -> None:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    done = python(code, *arguments, **variables)
     assert done.returncode == 0, done.stderr
 
 

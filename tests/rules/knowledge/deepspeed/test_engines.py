@@ -76,7 +76,7 @@ def errors_of(configs: list[dict[str, Any]], folder: Path) -> list[str]:
         pytest.skip("no DeepSpeed as new as the tables")
     written, errors = folder / "configs.json", folder / "errors.json"
     written.write_text(json.dumps(configs))
-    launch(PROGRAM, 1, args=[written, errors], timeout=1200).check()
+    launch(PROGRAM, 1, args=[written, errors], timeout=1200, imported="compiler").check()
     said: list[str] = json.loads(errors.read_text())
     return said
 
