@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -244,8 +245,23 @@ def _merged(client: Client, job: Job[T, R], parts: Sequence[Any]) -> R:
     while len(whole) > 2:
         pairs = [whole[place : place + 2] for place in range(0, len(whole), 2)]
         whole = [client.submit(fold, pair, job.merge, pure=False) for pair in pairs]
-    found: list[R] = client.gather([*_finished(client, whole)])
+    found: list[R] = _gathered(client, [*_finished(client, whole)])
     return fold(found, job.merge)
+
+
+def _gathered(client: Client, futures: Sequence[Any]) -> list[Any]:
+    """Return what futures that are finished hold, in their order.
+
+    Raises:
+        DsprofError: all workers are gone, and what they held with them.
+    """
+    thread = ThreadPoolExecutor(1)
+    fetched = thread.submit(client.gather, futures)
+    thread.shutdown(wait=False)
+    while wait([fetched], timeout=_LOOK_S).not_done:
+        _wait_for_workers(client)
+    results: list[Any] = fetched.result()
+    return results
 
 
 def _worked(needs: Needs, packed: bytes) -> object:

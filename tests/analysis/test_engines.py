@@ -288,6 +288,27 @@ def test_workers_that_are_all_gone_end_the_report(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.dist
+def test_workers_that_go_with_what_they_merged_end_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dsprof.analysis.dask_engine._LOOK_S", 0.1)
+    from distributed import Client
+
+    gather = Client.gather
+    with started_cluster(1) as found:
+
+        def gather_too_late(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.setattr("dsprof.analysis.dask_engine._PATIENCE_S", 0.1)
+            found.scale(0)
+            found.sync(found._correct_state)
+            return gather(*args, **kwargs)
+
+        monkeypatch.setattr(Client, "gather", gather_too_late)
+        with pytest.raises(DsprofError, match=r"has no workers; start some with dask worker"):
+            DaskEngine(address_of(found)).merged(Job(abs, add, abs), [-1], unshown)
+
+
+@pytest.mark.dist
 def test_a_scheduler_that_goes_ends_the_report() -> None:
     settings = {"distributed.comm.timeouts.connect": "1s"}
     with (
