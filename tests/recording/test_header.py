@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from dsprof.recording import header
 from dsprof.recording.header import header_of
 
 
@@ -12,3 +15,18 @@ def test_slurm_says_the_rank_on_the_host(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SLURM_PROCID", "9")
     monkeypatch.setenv("SLURM_LOCALID", "1")
     assert header_of(9, 16, backend="gloo", device="cpu", anonymized=False).local_rank == 1
+
+
+def test_both_clocks_are_read_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+    pauses_ns = iter([30_000, 50_000, 10, 0, 0, 20_000, 10, 40_000] + 10 * [70])
+
+    def reading() -> int:
+        nonlocal now_ns
+        now_ns += next(pauses_ns)
+        return now_ns
+
+    monkeypatch.setattr(header, "clock", reading)
+    monkeypatch.setattr(header, "time", SimpleNamespace(time_ns=lambda: 1_000_000 + reading()))
+    made = header_of(0, 1, backend="gloo", device="cpu", anonymized=False)
+    assert made.started_epoch_ns - made.started_monotonic_ns == 1_000_000

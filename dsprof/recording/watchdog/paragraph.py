@@ -38,10 +38,12 @@ def _ending(dump: HangDump, all_dumps: list[HangDump]) -> Endings:
         state=state,
         hang_dump=dump,
     )
-    first_ns = min(one.header.started_epoch_ns for one in all_dumps)
-    boots = {one.header.boot_id for one in all_dumps}
-    bound_ns = 0 if len(boots) == 1 else None
-    return Endings.collect(trace, RankClock(header.started_epoch_ns - first_ns, bound_ns))
+    if len({one.header.boot_id for one in all_dumps}) == 1:
+        clock = RankClock(header.started_monotonic_ns, bound_ns=0)
+    else:
+        first_ns = min(one.header.started_epoch_ns for one in all_dumps)
+        clock = RankClock(header.started_epoch_ns - first_ns, bound_ns=None)
+    return Endings.collect(trace, clock)
 
 
 def paragraph(verdict: HangVerdict) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.recording.watchdog.boards import StoreBoard
@@ -134,6 +135,17 @@ def test_the_culprit_among_a_thousand_ranks_is_found(nodes):
     found = {one.header.rank: one for data in told for one in unpacked(data, "run-1")}
     assert len(found) == WORLD
     assert judge(standings_of(found), 30 * SECOND).obstacles == {CULPRIT: "idle"}
+    verdict = verdict_of(found, 30 * SECOND)
+    assert isinstance(verdict, HangVerdict)
+    assert (verdict.kind, verdict.ranks) == ("never_entered", (CULPRIT,))
+
+
+def test_a_wall_clock_that_is_off_hides_no_culprit(nodes):
+    """Ranks of one machine share a clock that is not."""
+    found = {one.header.rank: one for dumps in nodes for one in dumps}
+    dumped = found[CULPRIT]
+    off = replace(dumped.header, started_epoch_ns=dumped.header.started_epoch_ns - 20 * SECOND)
+    found[CULPRIT] = replace(dumped, header=off, state=replace(dumped.state, header=off))
     verdict = verdict_of(found, 30 * SECOND)
     assert isinstance(verdict, HangVerdict)
     assert (verdict.kind, verdict.ranks) == ("never_entered", (CULPRIT,))
