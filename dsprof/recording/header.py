@@ -39,7 +39,7 @@ def _now_ns() -> tuple[int, int]:
     """Read the wall clock and `clock` at the same moment.
 
     On a busy machine another process may run for 30 ms between two readings: of a few attempts
-    the quickest is taken.
+    the fastest is taken.
     """
     attempts = [(clock(), time.time_ns(), clock()) for _ in range(_ATTEMPTS)]
     before_ns, epoch_ns, after_ns = min(attempts, key=lambda one: one[2] - one[0])
