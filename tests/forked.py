@@ -50,7 +50,10 @@ def python(code: str, *arguments: object, **variables: str) -> subprocess.Comple
         job = (code, argv, {**os.environ, **variables}, output.name, errors.name)
         process = LAUNCHERS.Process(target=_run, args=job)
         process.start()
-        process.join()
+        try:
+            process.join()
+        finally:
+            process.kill()
         assert process.exitcode is not None
         said = [file.read().decode() for file in (output, errors)]
     return subprocess.CompletedProcess(argv, process.exitcode, *said)

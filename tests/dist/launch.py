@@ -71,8 +71,9 @@ def launch(
 ) -> Result:
     """Run `program` on `nproc` ranks of the interpreter `python` and wait for the end.
 
-    `behind` is a command that starts the launcher: `unshare ...`. Ranks begin as those of users do,
-    or sooner: forked where torch is `imported`, or the compiler too, as every optimizer has it.
+    `behind` is a command that starts the launcher: `unshare ...`. Ranks start as those of a user
+    do, or, seconds sooner, as forks of a process that has `imported` torch, or also its compiler,
+    which every optimizer imports.
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
     command = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
