@@ -109,21 +109,24 @@ class FSDPHook(Hook):
 
     # -- forward as a phase -------------------------------------------------------------------
 
-    def _begin_forward(self, library: str, module: Any, args: Any, kwargs: Any) -> Phase | None:
-        phase = self._loop.begin_forward()
-        if phase is not None:  # of the outermost module
-            self._models.see(library, module, args, kwargs)
-        return phase
-
     def _begin_root_1(self, module: Any, *args: Any, **kwargs: Any) -> Phase | None:
-        return self._begin_forward("FSDP1", module, args, kwargs)
+        phase = self._loop.begin_forward()
+        # Recording may begin within a forward, whose outermost module is the model.
+        if phase is not None and module._is_root is not False:
+            self._models.see("FSDP1", module, args, kwargs)
+        return phase
 
     def _end_forward(self, phase: Phase | None) -> None:
         self._loop.end_forward(phase)
 
     def _begin_root(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
-        if self._begin_forward("FSDP2", module, args, kwargs) is not None:
-            self._root = weakref.ref(state)
+        if self._loop.begin_forward() is None:
+            return
+        # The first all-gather begins the recording, and the root's forward is open by then.
+        root = state._state_ctx.iter_forward_root or state
+        self._root = weakref.ref(root)
+        if root is state:
+            self._models.see("FSDP2", module, args, kwargs)
 
     def _end_root(self, state: Any, *args: Any, **kwargs: Any) -> None:
         if self._root is not None and self._root() is state:
