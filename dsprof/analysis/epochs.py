@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from dsprof.analysis import epoch_cache
-from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.aggregates.epochs import End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
@@ -24,6 +24,10 @@ MOST_READ = 32
 """Only this many epochs are read, the last: a job that crashes at its start may have thousands."""
 
 _FINISHED = ("exited", "new process group")
+_CUT_OFF = ("crashed", "stuck", "killed")
+"""How an epoch ends for its ranks whose agent stops them."""
+_LONGEST_STOP_NS = 60 * 10**9
+"""torchrun kills workers that have not ended 30 s after it asked them to."""
 _KINDS = (Run, Endings, FlightRecorders, Epochs)
 
 
@@ -56,14 +60,22 @@ def _read(number: int, files: RunFiles, engine: Engine) -> Epoch | None:
 
 def _epoch(number: int, summary: RunSummary) -> Epoch:
     run, ending = summary[Run], _ending(summary)
-    hosts = {rank: facts.header.host for rank, facts in sorted(run.ranks.items())}
+    headers = {rank: facts.header for rank, facts in sorted(run.ranks.items())}
+    hosts = {rank: header.host for rank, header in headers.items()}
     return Epoch(
         number=number,
         world_size=run.first.world_size,
         hosts=tuple(dict.fromkeys(hosts.values())),
         restarts=run.first.restarts,
+        agents={
+            key: header.restarts
+            for header in headers.values()
+            for key in header.job_keys
+            if key.startswith("agent ")
+        },
         span=summary[Epochs].span,
         end=ending.end,
+        has_failed=ending.has_failed,
         ranks=ending.ranks,
         where=frozenset(hosts[rank] for rank in ending.ranks if rank in hosts),
         why=ending.why,
@@ -74,6 +86,7 @@ class _Ending(NamedTuple):
     end: End
     ranks: tuple[int, ...] = ()
     why: str = ""
+    has_failed: bool = False
 
 
 def _ending(summary: RunSummary) -> _Ending:
@@ -87,21 +100,34 @@ def _ending(summary: RunSummary) -> _Ending:
     first = verdicts(endings, summary[FlightRecorders])[0]
     if not first.is_healthy:
         end: End = "crashed" if first.kind == "died" else "stuck"
+        is_long = (first.waited_ns or 0) > _LONGEST_STOP_NS
+        has_failed = is_long or any(map(_has_raised, endings.ranks.values()))
         if not summary[Run].selection.has_all_ranks:  # another rank may be the cause
-            return _Ending(end)
+            return _Ending(end, has_failed=has_failed)
         repeats = first.kind == "died" and first.cause.text
         why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()
-        return _Ending(end, first.ranks, why)
+        return _Ending(end, first.ranks, why, has_failed)
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
 
 
+def _has_raised(ending: Ending) -> bool:
+    """Say whether an exception of its own ended a rank."""
+    return bool(ending.trailer and ending.trailer.exception) and not ending.has_lost_others
+
+
 def _with_growth(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
-    """Say which epochs an agent of torchrun ended because nodes joined: it counts no restart."""
+    """Say which epochs agents of torchrun ended because nodes joined: they count no restart."""
     for epoch, after in zip_longest(epochs, epochs[1:]):
-        has_grown = after is not None and after.world_size > epoch.world_size
-        if has_grown and 0 <= epoch.restarts == after.restarts and epoch.end not in _FINISHED:
+        if after and not epoch.has_failed and epoch.end in _CUT_OFF and _has_grown(epoch, after):
             epoch = replace(epoch, end="nodes joined", ranks=(), where=frozenset(), why="")
         yield epoch
+
+
+def _has_grown(epoch: Epoch, after: Epoch) -> bool:
+    """Say whether the same agents, and more, went on, and none of them counted a restart."""
+    if after.world_size <= epoch.world_size or min(epoch.agents.values(), default=-1) < 0:
+        return False
+    return epoch.agents.items() <= after.agents.items()
 
 
 def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.trace.lines import LINES, Line
-from dsprof.trace.schema import EXIT, Trailer
+from dsprof.trace.schema import EXIT, Heartbeat, Trailer
 from tests.factories import trace as make
 from tests.factories.trace_files import encode
 
@@ -16,15 +16,16 @@ START_NS = 1_700_000_000 * make.SECOND
 
 @dataclass(frozen=True)
 class Start:
-    """One epoch: `steps` of 100 ms; of `ends` the reason and exception by rank, None: killed."""
+    """One epoch: `steps` of 100 ms; of `ends` the reason, exception and what it lost by rank."""
 
     at: float
     steps: int = 10
     world_size: int = 2
     taken_before: int | None = 0
-    ends: tuple[tuple[str, str] | None, ...] = ()
+    ends: tuple[tuple[str, ...] | None, ...] = ()  # None: killed
     fields: tuple[tuple[str, Any], ...] = ()
     hosts: tuple[str, ...] = ()  # of each rank; (): one
+    stuck_s: float = 0  # as long rank 0 waits for the others at last
 
 
 def write(folder: Path, *starts: Start, keys: tuple[str, ...] = ("agent a",)) -> Path:
@@ -59,9 +60,16 @@ def _lines(number: int, rank: int, start: Start, keys: tuple[str, ...]) -> list[
         if not place and start.taken_before is not None:
             step.taken_before = start.taken_before
         lines.append(LINES["step"](name="step", args=step))
+    if start.stuck_s and not rank:
+        at = 100.0 * start.steps
+        lines.append(make.hanging("all_reduce", at, seq=start.steps, step=start.steps))
+        beat = Heartbeat(round((at / 1e3 + start.stuck_s) * make.SECOND), 1)
+        lines.append(LINES["heartbeat"](name="heartbeat", args=beat))
     end = start.ends[rank] if rank < len(start.ends) else (EXIT, "")
     if end is not None:
         at_ns = round(0.1 * start.steps * make.SECOND) + 1
-        trailer = Trailer(reason=end[0], exception=end[1], exception_ns=at_ns * bool(end[1]))
+        reason, exception, *lost = end
+        trailer = Trailer(reason, exception, exception_ns=at_ns * bool(exception))
+        trailer.lost = "".join(lost)
         lines.append(LINES["trailer"](name="trailer", args=trailer))
     return lines

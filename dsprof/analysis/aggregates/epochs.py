@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
@@ -67,8 +68,10 @@ class Epoch:
     world_size: int
     hosts: tuple[str, ...]
     restarts: int  # starts of the workers before it, as the launcher counts; -1: unknown
+    agents: Mapping[str, int]  # of torchrun: the same, as each counts
     span: EpochSpan
     end: End
+    has_failed: bool  # by itself: nobody else ended it
     ranks: tuple[int, ...] = ()  # to inspect, by how it ended
     where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,39 @@ def test_an_agent_that_lets_nodes_join_counts_no_restart(
     found, diagnosis = judged(tmp_path, first, then)
     assert diagnosis.epochs.rows[0].end == end
     assert (found.title == "The process group was recreated") == (end == "nodes joined")
+
+
+LOST = (EXIT, "RuntimeError", "connection")
+
+
+@pytest.mark.parametrize(
+    ("ends", "agent", "end"),
+    [
+        ((None, LOST), "agent a", "nodes joined"),
+        ((LOST, (EXIT, "ValueError")), "agent a", "crashed"),
+        ((None, None), "agent b", "killed"),
+        (((INTERRUPTED, ""),) * 2, "agent a", "interrupted"),
+    ],
+)
+def test_a_failure_before_a_larger_start_is_one(
+    tmp_path: Path, ends: tuple[tuple[str, ...] | None, ...], agent: str, end: str
+) -> None:
+    same: tuple[tuple[str, Any], ...] = (("restarts", 0),)
+    keys = [agent, "perhaps rendezvous 1"]
+    first = Start(0, ends=ends, fields=(*same, ("job_keys", ["agent a", keys[1]])))
+    then = Start(30, world_size=4, fields=(*same, ("job_keys", keys)))
+    found, diagnosis = judged(tmp_path, first, then)
+    assert diagnosis.epochs.rows[0].end == end
+    assert ("no failure is recorded" in found.summary) == (end in ("nodes joined", "interrupted"))
+
+
+def test_a_long_hang_is_no_stop_of_an_agent(tmp_path: Path) -> None:
+    alike = ("restarts", 0)
+    for waited_s, end in ((20, "nodes joined"), (80, "stuck")):
+        folder = tmp_path / end
+        stuck = Start(0, ends=(None, None), fields=(alike,), stuck_s=waited_s)
+        _, diagnosis = judged(folder, stuck, Start(200, world_size=4, fields=(alike,)))
+        assert diagnosis.epochs.rows[0].end == end
 
 
 def test_epochs_that_are_not_read_are_counted_once(tmp_path: Path) -> None:
