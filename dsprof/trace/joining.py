@@ -168,18 +168,40 @@ def _joined(runs: Sequence[list[TraceFile]]) -> tuple[list[TraceFile], list[Trac
 def _epochs(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
     """Return the epochs of the newest run, the first one first.
 
-    An epoch is what the workers did between a start of the process group and the next.
+    An epoch is what the workers did between a start of the process group and the next. Starts with
+    a sure key in common are one job. Of jobs with another key in common each is of the run of the
+    next one if it failed; one that ended well was the end of a run.
     """
-    if not files:
-        return []
-    *before, newest = sorted(_runs(files), key=_start_and_size)
-    epochs, keys = [newest], _keys(newest)
-    for run in reversed(before):
-        common = keys & _keys(run)
-        if common and (any(map(_is_sure, common)) or not all(ended_well(f.path) for f in run)):
-            epochs.insert(0, run)
-            keys |= _keys(run)
-    return epochs
+    run: list[int] = []
+    keys: set[str] = set()  # of later jobs of the run
+    starts = sorted(_runs(files), key=_start_and_size)
+    for job in _jobs(starts):
+        mine = set[str]().union(*(_keys(starts[number]) for number in job))
+        common = keys & mine
+        if not run or (common and not all(ended_well(file.path) for file in starts[max(job)])):
+            run += job
+            keys |= mine
+        else:
+            keys -= common
+    return [starts[number] for number in sorted(run)]
+
+
+def _jobs(starts: Sequence[Sequence[TraceFile]]) -> Iterator[set[int]]:
+    """Yield which starts are of one job, directly or by others, the job of the last one first."""
+    having: defaultdict[str, set[int]] = defaultdict(set)
+    for number, start in enumerate(starts):
+        for key in filter(_is_sure, _keys(start)):
+            having[key].add(number)
+    seen: set[int] = set()
+    for last in reversed(range(len(starts))):
+        job, fresh = set[int](), {last} - seen
+        while fresh:
+            job |= fresh
+            keys = {key for number in fresh for key in _keys(starts[number])}
+            fresh = {number for key in keys for number in having.pop(key, ())} - job
+        if job:
+            yield job
+        seen |= job
 
 
 def _began_in(file: TraceFile, epochs: Sequence[Sequence[TraceFile]]) -> int | None:

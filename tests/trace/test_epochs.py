@@ -65,6 +65,29 @@ def test_an_id_that_users_choose_tells_one_job_only_after_a_failure(
     assert len(find_run([tmp_path]).epochs) == epochs
 
 
+def of(agent: str, at: float, ends: tuple[tuple[str, ...] | None, ...] = ()) -> Start:
+    """Return a start by an agent of torchrun under the id that all of them are given."""
+    return Start(at, ends=ends, fields=(("job_keys", [f"agent {agent}", "perhaps rendezvous 1"]),))
+
+
+def test_a_job_that_ended_well_is_the_end_of_a_run(tmp_path: Path) -> None:
+    write(tmp_path, of("a", 0, (None, None)), of("a", 60), of("b", 120, CRASH), of("c", 180))
+    run = find_run([tmp_path])
+    assert [epoch.files[0].name for epoch in run.epochs] == [
+        "trace.2.rank00000.json",
+        "trace.3.rank00000.json",
+    ]
+    assert len(run.strangers) == 4
+
+
+def test_all_starts_of_a_job_are_of_its_run(tmp_path: Path) -> None:
+    both = (("job_keys", ["agent a", "agent b"]),)
+    alone = (("job_keys", ["agent b"]),)
+    first = (("job_keys", ["agent a"]),)
+    write(tmp_path, Start(0, fields=both), Start(60, fields=alone), Start(120, fields=first))
+    assert len(find_run([tmp_path]).epochs) == 3
+
+
 def test_another_run_between_two_epochs_is_none(tmp_path: Path) -> None:
     other = (("job_keys", ["agent b"]), ("run_key", "other"))
     write(tmp_path, Start(0, ends=CRASH), Start(60, fields=other), Start(120))
