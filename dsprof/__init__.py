@@ -62,7 +62,7 @@ def enable(
         steps: number of steps recorded from there on; None: all.
         every: record only each n-th of these steps in detail.
         budget_mb: megabytes of trace that a rank may write; beyond that only counters.
-        capture_signal: with `mode="always"`, makes all ranks keep the next 20 steps in detail.
+        capture_signal: with `mode="always"`, makes all ranks keep the next 32 steps in detail.
         capture_profiler: also run torch.profiler in steps that were asked for.
         hooks: hooks of plugins to enable, by name.
         hang_after: seconds without progress after which a rank suspects a hang; 0: never.

@@ -23,7 +23,7 @@ class HangCommand:
     """Names the rank that others wait for, in what, and why."""
 
     name = "hang"
-    help = "name the rank that keeps a stuck run waiting"
+    help = "name the rank that blocks a stuck run"
     description = """\
 Say why a run is stuck or crashed: which rank, in which collective, since
 when, and who waits for it.

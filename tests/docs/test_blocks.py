@@ -215,7 +215,7 @@ def check_pip(arguments: list[str]) -> None:
     from packaging.requirements import Requirement
 
     for word in (word for word in arguments[1:] if not word.startswith("-")):
-        assert (ROOT / word).exists() or Requirement(word), word
+        assert (ROOT / word).exists() or Requirement(re.sub(r"^\.(?=\[)", "dsprof", word)), word
 
 
 def check_python(arguments: list[str]) -> None:

@@ -281,10 +281,10 @@ def test_traces_beside_the_logs_name_who_did_not_come():
 
 def test_several_silent_ranks_have_logs_and_stacks_of_their_own():
     several = one(collective_timeout, [*watchdog(0), *watchdog(3)])
-    assert several.cause.endswith("ranks 1-2: hung, ended, or their logs are not given.")
+    assert several.cause.endswith("ranks 1-2: stuck or ended, or their logs are not given.")
     assert several.action.startswith("Read the ends of the logs and the stacks of ranks 1-2")
     single = one(collective_timeout, [*watchdog(0), *watchdog(2)])
-    assert single.cause.endswith("rank 1: hung, ended, or its log is not given.")
+    assert single.cause.endswith("rank 1: stuck or ended, or its log is not given.")
     assert "the end of the log and the stack of rank 1 (" in single.action
     assert single.evidence[0].caption.endswith("ranks 0, 2 wrote")
 

@@ -99,7 +99,7 @@ class CollectiveTimedOut:
             ranks = named_ranks(ranks_that(silent))
             log = "its log is" if len(silent) == 1 else "their logs are"
             return (
-                f"{same}Nothing was reported by {ranks}: hung, ended, or {log} not given.",
+                f"{same}No report from {ranks}: stuck or ended, or {log} not given.",
                 silent,
             )
         return (

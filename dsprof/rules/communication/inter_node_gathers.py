@@ -209,8 +209,8 @@ def _why_not(ranks: int, copy: int, room: int | None, *, is_set: bool, in_order:
         )
     if not in_order:
         return (
-            f"{FILL_HOSTS} zero_hpz_partition_size takes ranks that follow each other: {ranks} of "
-            "them would then be those of a node, and these all-gathers could stay inside it."
+            f"{FILL_HOSTS} zero_hpz_partition_size groups consecutive ranks: {ranks} of them are "
+            "then the ranks of one node, and these all-gathers can stay inside it."
         )
     if is_set:
         return f"Set it to {ranks}, the ranks of a node."

@@ -98,7 +98,7 @@ def by_span(span: Span, rank: int, also: Cause) -> Cause:
     """Return the span that the program named as the cause, beside where else it shows."""
     return Cause(
         f"Rank {rank} spends {span.on_both}, in {span.name}. {also.cause}",
-        f"Look at what rank {rank} does in {span.name} that the others do faster.",
+        f"Find out why rank {rank} takes longer in {span.name} than the others.",
         f"Speed up {span.name} there",
     )
 

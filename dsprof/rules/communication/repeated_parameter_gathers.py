@@ -169,12 +169,13 @@ def _keep(engines: Engines) -> str:
 def _by_choice(engines: Engines) -> str:
     if engines.stage == 3:
         return (
-            f'If memory has room, raise "{REUSE}" (from forward to backward twice the parameters '
-            "of the model lie between, with activation checkpointing three times), or use stage 2: "
-            "it keeps parameters whole."
+            f'If memory has room, raise "{REUSE}" (the distance from forward to backward is '
+            "twice the parameters of the model, with activation checkpointing three times), or use "
+            "stage 2: it keeps parameters whole."
         )
     return (
-        "If memory has room for whole parameters: fully_shard(..., reshard_after_forward=False), "
+        "If memory has room for whole parameters, use "
+        "fully_shard(..., reshard_after_forward=False), "
         "or ShardingStrategy.SHARD_GRAD_OP with FSDP1. With accumulation, "
         "set_reshard_after_backward(False) keeps them for the next micro-step."
     )

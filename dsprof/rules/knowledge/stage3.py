@@ -20,8 +20,8 @@ REUSE = "stage3_max_reuse_distance"
 REUSE_DEFAULT = 1_000_000_000
 
 LEAF_MODULES = (
-    "If ranks may run other modules, as with experts or branches on data, make what they choose "
-    "from a leaf, which ZeRO-3 all-gathers and reduces as a whole on every rank: "
+    "If ranks may run different modules, as with experts or branches on data, mark the module "
+    "that contains them as a leaf: ZeRO-3 then all-gathers and reduces it whole on every rank. Use "
     "zero_optimization.leaf_module, or deepspeed.utils.set_z3_leaf_modules(model, [Block])."
 )
 

@@ -68,9 +68,9 @@ class SerialStreams:
             cause="The collectives are synchronous calls, which torch runs on the current stream "
             "(since 2.8 for NCCL). Those of tensor parallelism must be: their result is needed at "
             "once.",
-            action="For gradients and parameters: overlap_comm of DeepSpeed, DDP's or FSDP's own "
-            "buckets and prefetching; in your own code pass async_op=True and wait where the "
-            "result is first needed.",
+            action="For gradients and parameters, set overlap_comm of DeepSpeed, or use the "
+            "buckets and prefetching of DDP or FSDP. In your own code pass async_op=True and "
+            "wait where the result is first needed.",
             restates=EXPOSED,
             evidence=(
                 Table(
