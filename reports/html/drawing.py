@@ -13,6 +13,7 @@ from typing import Literal
 WIDTH = 1000
 _LANES_PX = 64
 _LETTER_PX, _CAPITAL_PX = 7, 9
+_PHONE_CHARACTERS = 39  # below a drawing, after `step `
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,9 @@ def ticks(most: float, about: int = 3) -> Iterator[float]:
 
 
 def spread(labels: Sequence[str], at_most: int = 6) -> Iterator[tuple[int, str]]:
-    """Yield some of the labels with their places: the first, and others at equal distances."""
-    stride = -(-len(labels) // at_most) or 1
+    """Yield as many labels as a phone has room for: the first, and others at equal distances."""
+    fitting = _PHONE_CHARACTERS // (max(map(len, labels), default=0) + 2)
+    stride = -(-len(labels) // min(max(fitting, 2), at_most)) or 1
     yield from ((place, labels[place]) for place in range(0, len(labels), stride))
 
 

@@ -61,7 +61,7 @@ def history_drawing(found: History) -> Drawing | None:
         ),
         words=tuple(
             Word((spans[place].begin_s - begin_s) * across / 10, bottom + 15, label, "start")
-            for place, label in spread([moment(span.begin_s) for span in spans], at_most=4)
+            for place, label in spread([moment(span.begin_s) for span in spans])
         ),
         lanes=tuple(Word(100, at + 4, fmt.duration(value)) for value, at in grid),
         keys=(

@@ -20,7 +20,6 @@ from dsprof.reports.html.drawing import (
 
 _BAR_PX, _BETWEEN_PX = 34, 8
 _ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
-_AXIS_CHARACTERS = 39  # below a drawing on a phone, after `step `
 _COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
 
 
@@ -118,9 +117,7 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
 
 def step_labels(labels: Sequence[str], y: float) -> list[Word]:
     """Name some of the columns below them."""
-    fitting = _AXIS_CHARACTERS // (max(map(len, labels)) + 2)
-    some = spread(labels, at_most=min(max(fitting, 2), 6))
-    words = [Word((place + 0.5) * 100 / len(labels), y, label) for place, label in some]
+    words = [Word((place + 0.5) * 100 / len(labels), y, label) for place, label in spread(labels)]
     first = words[0]
     return [Word(0, y, f"step {first.text}", "start"), *words[1:]]
 

@@ -33,6 +33,12 @@ def test_a_line_of_means_with_the_slowest_step_named() -> None:
     assert all(0 <= word.y <= tallest for word in drawing.words)
 
 
+def test_no_more_times_than_a_phone_has_room_for() -> None:
+    drawing = history_drawing(History(length_s=10, spans=[span(n, 100) for n in range(40)]))
+    assert drawing is not None
+    assert [word.text for word in drawing.words] == ["01-01 00:00:00", "01-01 00:03:20"]
+
+
 def test_a_single_span_is_read_in_the_table() -> None:
     found = History(length_s=10, spans=[span(0, 100)], steps=5)
     assert history_drawing(found) is None
