@@ -28,7 +28,7 @@ from dsprof.recording.capture_announcements import (
     NodeMemory,
     kind_of,
 )
-from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
+from dsprof.recording.capture_signal import CaptureSignal
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (
     LEAST_PAUSE_S,
@@ -80,13 +80,13 @@ class Capture:
         writer: RollingWriter,
         step: Callable[[], int],
         fail: Callable[[str, BaseException], None],
-        signal: str = NO_SIGNAL,
+        signal: CaptureSignal | None = None,
         profiler: ProfilerWindow | None = None,
     ) -> None:
         self._folder, self._writer, self._step, self._fail = folder, writer, step, fail
         self._rank = header.rank
         self._profiler = profiler
-        self._signal = self._look_for(signal)
+        self._signal = signal
         self._started_s = header.started_epoch_ns / 1e9
         self._node, self._nodes = NodeMemory(header, folder), AllNodes(header, folder)
         has_leader = self._node.is_there and header.local_rank >= 0  # else each leads itself
@@ -105,13 +105,6 @@ class Capture:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dsprof-capture", daemon=True)
 
-    def _look_for(self, signal: str) -> CaptureSignal | None:
-        try:
-            return None if signal == NO_SIGNAL else CaptureSignal(signal)
-        except (ValueError, RuntimeError) as error:
-            self._fail("capture_signal", error)
-            return None
-
     def start(self) -> None:
         """Begin to look for requests."""
         self._thread.start()
@@ -119,8 +112,6 @@ class Capture:
     def stop(self) -> None:
         """Look no more; does not wait for the thread."""
         self._end.set()
-        if self._signal is not None:
-            self._signal.close()
         self._node.close(leads=self._leads)
         if self._leads:
             forget_announced(self._folder, time.time() - _TOLD_S)

@@ -55,6 +55,7 @@ from dsprof.trace.writing.writer import Source, TraceWriter, Window
 
 if TYPE_CHECKING:
     from dsprof.recording.capture import Capture
+    from dsprof.recording.capture_signal import CaptureSignal
     from dsprof.recording.profiler_window.window import ProfilerWindow
     from dsprof.recording.watchdog.crash import CrashNotes
     from dsprof.recording.watchdog.thread import Watchdog
@@ -76,6 +77,7 @@ class Session:
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
         self._capture: Capture | None = None
+        self._signal: CaptureSignal | None = None
         self._profiler: ProfilerWindow | None = None
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
@@ -103,6 +105,8 @@ class Session:
 
     def install(self) -> None:
         """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
+        with suppress(ValueError, RuntimeError):  # the first collective tries again, and reports it
+            self._signal = self._handled_signal()
         self._hooks.install()
         self.recorder.arm()  # at the next collective a step would be half over
 
@@ -190,17 +194,38 @@ class Session:
         profiler = self._profiler_window() if self.config.capture_profiler else None
         if profiler is not None:
             profiler.begin(header, lambda: writer.path, self._disclose)
+        try:
+            self._signal = self._handled_signal()
+        except (ValueError, RuntimeError) as error:
+            recorder.fail("capture_signal", error)
         self._capture = Capture(
             header,
             folder,
             writer,
             lambda: recorder.progress.scope.step,
             recorder.fail,
-            self.config.capture_signal,
+            self._signal,
             profiler,
         )
         self._capture.start()
         return writer
+
+    def _handled_signal(self) -> CaptureSignal | None:
+        """Return the signal of `capture_signal`, handled now; one that came before is dropped.
+
+        Raises:
+            ValueError: this is not the main thread.
+            RuntimeError: C code handles the signal.
+        """
+        from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
+
+        name = self.config.capture_signal
+        if self.config.mode != ALWAYS or name == NO_SIGNAL:
+            return None
+        if self._signal is None or not self._signal.is_handled:
+            return CaptureSignal(name)
+        self._signal.take()
+        return self._signal
 
     def _profiler_window(self) -> ProfilerWindow | None:
         """Return the window of torch.profiler; None if torch cannot be used so."""
@@ -294,6 +319,8 @@ class Session:
             self._watchdog.stop()
         if self._capture is not None:
             self._capture.stop()
+        if self._signal is not None:
+            self._signal.close(is_exit=reason in (EXIT, INTERRUPTED))
         if self._profiler is not None:
             self._profiler.close()
         if self._crash is not None:
