@@ -186,7 +186,8 @@ class _Reading:
         self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
         self._pair_seq = rows.seq[self.is_pair].astype(np.int64)
         self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
-        self.is_failed = _is_failed(rows)
+        self.is_cut = _is_cut(trace)
+        self.is_failed = _is_failed(rows) | self.is_cut
         self.is_ended = _is_ended(trace) & ~_is_doubtful(rows, self.is_failed & self.is_collective)
 
     def ending(self) -> Ending:
@@ -196,7 +197,7 @@ class _Reading:
             trailer=trace.trailer,
             world_size=trace.header.world_size,
             backend=trace.header.backend,
-            step=max((step.step for step in trace.steps), default=-1),
+            step=_last_step(trace),
             alive_ns=self._on_run(self.alive_ns),
             heartbeat=self._heartbeat(),
             is_whole=_is_whole(trace),
@@ -214,9 +215,8 @@ class _Reading:
         )
 
     def _failed_ns(self) -> int | None:
-        trailer = self.trace.trailer
-        is_known = trailer is not None and trailer.exception_ns > 0
-        return self._on_run(trailer.exception_ns) if trailer and is_known else None
+        failed_ns = _exception_ns(self.trace)
+        return self._on_run(failed_ns) if failed_ns else None
 
     def _heartbeat(self) -> Heartbeat | None:
         beats = self.trace.heartbeats
@@ -288,6 +288,8 @@ class _Reading:
         end_ns = int(rows.done_ns[row] or rows.waited_ns[row])
         is_open = not self.is_ended[row]
         until_ns = self.alive_ns if is_open and not self.is_failed[row] else end_ns
+        if self.is_cut[row]:
+            until_ns = _exception_ns(self.trace)
         return Call(
             op=intern(family(rows.words[rows.op[row]])),
             elements=shared((int(rows.elements[row]),) * 2),
@@ -337,7 +339,8 @@ class _Reading:
         rows = self.rows
         ended = candidates[self.is_ended[candidates]]
         if len(ended):
-            return int(ended[np.argmax(rows.done_ns[ended])])
+            done_ns = rows.done_ns[ended]
+            return int(ended[np.flatnonzero(done_ns == done_ns.max())[-1]])
         return int(candidates[np.argmax(rows.issue_ns[candidates])]) if len(candidates) else None
 
     def _last_call(self, row: int | None) -> LastCall | None:
@@ -377,6 +380,32 @@ def _is_failed(rows: Collectives) -> BoolArray:
     """Say which rows a wait on the host gave up: it returned, and they were not complete."""
     seen_pending = (rows.pending_ns > 0) & (rows.waits > 0)
     return np.asarray(seen_pending & (rows.done_ns == 0) & ~rows.is_open, np.bool_)
+
+
+def _is_cut(trace: RankTrace) -> BoolArray:
+    """Say which rows were in flight when an exception said that others are lost.
+
+    Nothing of Python waits for those of DDP; the error that ends them lets them call themselves
+    completed, which is seen after the exception.
+    """
+    rows, failed_ns = trace.collectives, _exception_ns(trace)
+    has_lost = trace.trailer is not None and bool(trace.trailer.lost)
+    if not has_lost or trace.header.device != "cpu":
+        return np.zeros(len(rows), np.bool_)
+    was_pending = (rows.waits == 0) & (rows.pending_ns > 0) & (rows.pending_ns < failed_ns)
+    return np.asarray(was_pending & (rows.done_ns >= failed_ns), np.bool_)
+
+
+def _exception_ns(trace: RankTrace) -> int:
+    """Return when an exception ended a rank, 0 where none did or its time is unknown."""
+    return max(trace.trailer.exception_ns, 0) if trace.trailer is not None else 0
+
+
+def _last_step(trace: RankTrace) -> int:
+    """Return the last step that ended; a call in a step shows that the one before did."""
+    ended = max((step.step for step in trace.steps), default=-1)
+    called = int(trace.collectives.step.max(initial=-1)) if trace.state is not None else -1
+    return max(ended, called - 1)
 
 
 def _is_doubtful(rows: Collectives, is_failed: BoolArray) -> BoolArray:

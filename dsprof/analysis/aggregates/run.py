@@ -11,6 +11,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.per_rank import PerRank
+from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
@@ -89,7 +90,7 @@ class Run(Aggregate):
             beside=tuple(trace.beside),
             is_foreign=trace.is_foreign,
             is_world_known=trace.is_world_known,
-            in_flight=_first_open(trace),
+            in_flight=_first_open(to_the_end(trace)),
             unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
             rolled_ns=_rolled_ns(trace),

@@ -34,7 +34,7 @@ def ended(tell: Telling) -> HangVerdict:
         if e.trailer is not None and e.trailer.exception and (e.failed_ns or 0) < until_ns
     }
     gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
-    if silent := _silent_before(failed, ends):
+    if silent := silent_before(failed, ends):
         return _died(tell, silent)
     if failed or gone:
         return _died(tell, failed | gone)
@@ -56,9 +56,7 @@ def ended(tell: Telling) -> HangVerdict:
     )
 
 
-def _silent_before(
-    failed: Mapping[int, Ending], ends: Mapping[int, Ending]
-) -> Mapping[int, Ending]:
+def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> Mapping[int, Ending]:
     """Return the killed ranks that went silent before others lost a connection to them."""
     if not failed or any(e.trailer and e.trailer.lost != "connection" for e in failed.values()):
         return {}

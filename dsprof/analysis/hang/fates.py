@@ -97,7 +97,9 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
         was_cut = ending.has_state and ending.alive_ns < state.since_ns + state.waited_ns
         lost = _first_lost(endings, state)
         if lost == "connection" and notices:
-            return Fate("died", by_kill(rank, endings), is_sure)
+            cause = by_kill(rank, endings)
+            text = f"{cause.text}{stopped_before(rank, endings, state)}"
+            return Fate("died", Cause(cause.kind, text), is_sure)
         if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
             return Fate("died", by_kill(rank, endings), is_sure)
         if is_silent and notices:
@@ -111,6 +113,18 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
         text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
         return Fate("never_entered", Cause("exited", text), True)
     return Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+
+
+def stopped_before(rank: int, endings: Endings, state: GroupState) -> str:
+    """Say that a killed rank was silent while its connections were open; "" if that is unknown."""
+    ending, lost = endings.ranks[rank], _first_lost(endings, state)
+    if ending.backend not in _TCP or lost != "connection" or not _is_silent(ending, state):
+        return ""
+    silent_ns = state.since_ns + state.waited_ns - ending.alive_ns
+    return (
+        f" It wrote nothing for {duration(silent_ns)} while its connections stayed open: before it "
+        "ended, it was stopped (SIGSTOP, or a debugger), or ran no Python."
+    )
 
 
 def _first_lost(endings: Endings, state: GroupState) -> str:

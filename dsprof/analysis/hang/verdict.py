@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
@@ -23,7 +24,7 @@ from dsprof.analysis.hang.endings import (
     roots,
 )
 from dsprof.analysis.hang.ends import ended
-from dsprof.analysis.hang.fates import Fate, by_look, fate_of
+from dsprof.analysis.hang.fates import Fate, by_look, fate_of, stopped_before
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import (
     Cause,
@@ -232,9 +233,11 @@ class _Judge:
             r: f for r, f in seen.items() if not (f.cause.kind == "exception" and r in state.failed)
         }
         quiet = self._quiet(state)
+        ended = seen or quiet
+        others = replace(state, waiting=tuple(r for r in state.waiting if r not in ended))
         said = (
             f"Every rank entered {words.call(state)}, but it did not complete; "
-            f"{words.waited(state)}."
+            f"{words.waited(others if others.waiting else state)}."
         )
         if seen:
             ranks = tuple(sorted(seen))
@@ -253,6 +256,7 @@ class _Judge:
                 if state.failed
                 else f"The record of {named(quiet)} ends in it: stopped, killed or crashed."
             )
+            text += stopped_before(quiet[0], self.endings, state) if len(quiet) == 1 else ""
             return self.tell.of_state(
                 state,
                 kind="died" if state.failed else "frozen",

@@ -86,27 +86,24 @@ class StuckCollective:
     def _finding(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
         blocked = hang.unfinished if verdict.is_of_device else hang.stuck_groups
         states = [state for state in blocked if state.absent] or blocked
+        is_joined = not any(state.absent or state.unknown for state in states)
         is_of_zero3 = any(state.call and state.call.is_of_zero3 for state in states)
         zero3 = " ZeRO-3 called it: it hangs where a rank does not run a module that others run."
         return self.meta.finding(
             Status.FAIL,
             verdict.sentence,
-            title=self._title_of(verdict),
+            title=_title(verdict, is_joined=is_joined),
             problem=f"{capitalised(named(verdict.ranks))} did not finish calls that others finished"
             if verdict.is_of_device
             else "",
             severity=Severity.CRITICAL,
             cause=verdict.cause.text + zero3 * is_of_zero3,
-            action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
+            action=_action(verdict, hang, endings, is_joined=is_joined)
+            + f" {LEAF_MODULES}" * is_of_zero3,
             ranks=verdict.ranks if verdict.kind != "network" else (),
             evidence=(stuck_of(states), self._last(verdict, hang, endings)),
             confidence=verdict.confidence,
         )
-
-    def _title_of(self, verdict: HangVerdict) -> str:
-        if verdict.is_of_device:
-            return "Ranks did not finish collectives that others finished"
-        return _TITLES.get(verdict.kind, "")
 
     def _last(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Table:
         if hang.is_of_dumps:
@@ -123,7 +120,13 @@ def _is_alone(hang: Hang, flights: FlightRecorders) -> bool:
     )
 
 
-def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
+def _title(verdict: HangVerdict, *, is_joined: bool) -> str:
+    if verdict.is_of_device:
+        return "Ranks did not finish collectives that others finished"
+    return _TITLES.get(verdict.kind, _TITLES["network"] if is_joined else "")
+
+
+def _action(verdict: HangVerdict, hang: Hang, endings: Endings, *, is_joined: bool) -> str:
     match verdict.kind:
         case "deadlock":
             return (
@@ -141,7 +144,17 @@ def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA errors "
             "in the log of the rank."
         )
+    if verdict.kind == "died" and is_joined and not _raised(verdict.ranks, endings):
+        return (
+            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and for the "
+            "kernel's messages on that host (dmesg)."
+        )
     return _look_at(verdict.ranks, hang, endings)
+
+
+def _raised(ranks: Sequence[int], endings: Endings) -> bool:
+    trailers = [endings.ranks[rank].trailer for rank in ranks if rank in endings.ranks]
+    return any(trailer is not None and trailer.exception for trailer in trailers)
 
 
 def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.hang.ends import silent_before
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, plural, ranks_do
@@ -178,6 +179,8 @@ class DataQuality:
     def _failed(self, exceptions: dict[str, list[int]], endings: Endings) -> Finding:
         failed = {rank for some in exceptions.values() for rank in some}
         known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
+        if silent := silent_before(known, endings.ranks):
+            return self._followed(exceptions, sorted(failed), sorted(silent))
         followed = sorted(known.keys() - first_failed(known))
         first = {
             what: kept
@@ -202,6 +205,21 @@ class DataQuality:
             else "Find the first traceback in the logs: a rank that fails leaves the others in a "
             "collective, which then fails as well.",
             ranks=tuple(ranks),
+            confidence="high",
+        )
+
+    def _followed(
+        self, exceptions: dict[str, list[int]], failed: Sequence[int], first: Sequence[int]
+    ) -> Finding:
+        kinds = ", ".join(exceptions)
+        return self.meta.finding(
+            Status.INFO,
+            f"{named(failed).capitalize()} ended by {kinds}: the connection to another rank was "
+            f"lost. The record of {named(first)} ends earlier, without a trailer.",
+            title="Ranks lost the connection to a rank that had ended",
+            cause=f"The exception is a consequence of the end of {named(first)}.",
+            action=f"Find out why {named(first)} ended.",
+            ranks=tuple(failed),
             confidence="high",
         )
 
