@@ -94,7 +94,7 @@ class Capture:
         near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", "")) if has_leader else 1
         self._is_alone = header.world_size in (near_ranks, 1)
         self._has_looked = False  # for what other nodes announced
-        self._proposal: Captured | None = None  # of this rank, not yet handed over
+        self._proposals: list[Captured] = []  # of this rank, not yet handed over, one of each kind
         self._ticks_unled = 0
         self._told: deque[Captured] = deque(maxlen=HELD)
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
@@ -145,12 +145,16 @@ class Capture:
     def _tick(self) -> None:
         self._look_at_pace()
         self._hear()
-        proposal = self._proposal or self._noticed()
+        waiting = {*map(kind_of, self._proposals)}
+        self._proposals += [one for one in self._noticed() if kind_of(one) not in waiting]
         if self._leads:
-            self._lead(proposal)
-        elif proposal is not None:
-            is_over = self._is_answered(proposal) or self._node.propose(proposal)
-            self._proposal = None if is_over else proposal
+            self._lead()
+        else:
+            self._proposals = [
+                one
+                for one in self._proposals
+                if not self._is_answered(one) and not self._node.propose(one)
+            ]
 
     def _hear(self) -> None:
         """Follow what the leader of the node announced; lead if there is none."""
@@ -159,7 +163,7 @@ class Capture:
         self._leads = self._leads or self._ticks_unled > _UNLED_TICKS
         self._follow(found or ())
 
-    def _lead(self, proposal: Captured | None) -> None:
+    def _lead(self) -> None:
         """Agree with other nodes, on behalf of this one."""
         if self._nodes.is_due():
             self._look_far()
@@ -167,7 +171,8 @@ class Capture:
         request = asked(self._folder)
         if request is not None and request.asked_s >= self._started_s and not self._is_soon():
             self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
-        for one in (self._node.take(), proposal):
+        proposals, self._proposals = self._proposals, []
+        for one in (self._node.take(), *proposals):
             if one is not None:
                 self._agree(one)
 
@@ -176,16 +181,18 @@ class Capture:
         before, self._at_step = self._at_step, self._step()
         self._steps_a_tick = self._at_step - before
 
-    def _noticed(self) -> Captured | None:
-        """Return what this rank proposes because of an alarm or a signal."""
-        if alarm := self._writer.alarms.last:
-            self._writer.alarms.last = None
-            is_ours = self._profiler is not None and self._profiler.slows(alarm.step)
-            return None if is_ours else self._around(alarm)
+    def _noticed(self) -> list[Captured]:
+        """Return what this rank proposes because of alarms or a signal."""
+        if alarms := self._writer.alarms.take():
+            return [self._around(one) for one in alarms if not self._is_ours(one)]
         if self._signal is not None and not self._is_soon() and self._signal.take():
             cause = f"{self._signal.name} on rank {self._rank}"
-            return self._ahead(f"signal-{secrets.token_hex(8)}", _STEPS, cause)
-        return None
+            return [self._ahead(f"signal-{secrets.token_hex(8)}", _STEPS, cause)]
+        return []
+
+    def _is_ours(self, alarm: Alarm) -> bool:
+        """Whether a window of the profiler was open in its step."""
+        return self._profiler is not None and self._profiler.slows(alarm.step)
 
     def _around(self, alarm: Alarm) -> Captured:
         name = f"{alarm.kind}-{secrets.token_hex(8)}"  # an earlier run may have named this step

@@ -142,7 +142,7 @@ def test_a_slow_step_of_one_rank_is_kept_on_the_others(
     ranks: list[tuple[Capture, RollingWriter]],
 ) -> None:
     (_, quick), (capture, slow) = ranks
-    slow.alarms.last = Alarm(90, "slow", "took 3 times the usual time")
+    slow.alarms.add(Alarm(90, "slow", "took 3 times the usual time"))
     in_turn(capture, ranks[0][0], capture)
     assert kept(slow) == kept(quick) == [range(86, 98)]
     assert quick.wanted[0].cause == "step 90 of rank 1: took 3 times the usual time"
@@ -152,14 +152,14 @@ def test_what_lasts_is_kept_on_all_ranks_from_a_future_step(
     ranks: list[tuple[Capture, RollingWriter]],
 ) -> None:
     (_, first), (capture, growing) = ranks
-    growing.alarms.last = Alarm(90, "memory", "host memory grew to 1.1 times what it was")
+    growing.alarms.add(Alarm(90, "memory", "host memory grew to 1.1 times what it was"))
     in_turn(capture, ranks[0][0], capture)
     assert kept(growing) == kept(first) == [range(108, 140)]
 
 
 def test_alarms_are_rare(ranks: list[tuple[Capture, RollingWriter]]) -> None:
     for capture, writer in ranks * 2:
-        writer.alarms.last = Alarm(90, "slow", "")
+        writer.alarms.add(Alarm(90, "slow", ""))
         capture._tick()
     assert [kept(writer) for _, writer in ranks] == [[range(86, 98)]] * 2
 
@@ -169,9 +169,30 @@ def test_a_slow_step_does_not_silence_an_alarm_of_another_kind(
 ) -> None:
     (capture, writer), (other, _) = ranks
     for alarm in (Alarm(90, "slow", ""), Alarm(91, "memory", ""), Alarm(92, "memory", "")):
-        writer.alarms.last = alarm
+        writer.alarms.add(alarm)
         in_turn(capture, other)
     assert [kept(writer) for _, writer in ranks] == [[range(86, 98), range(105, 137)]] * 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_slow_step_displaces_no_alarm_that_waits(
+    ranks: list[tuple[Capture, RollingWriter]], rank: int
+) -> None:
+    """Also while slow steps are silent: memory that has grown raises no second alarm."""
+    capture, writer = ranks[rank]
+    for step in (80, 90):
+        for alarm in (
+            Alarm(step, "memory", ""),
+            Alarm(step, "behind", ""),
+            Alarm(step, "slow", ""),
+        ):
+            writer.alarms.add(alarm)
+    in_turn(*[capture, ranks[0][0]] * 4, ranks[1][0])
+    writer.alarms.add(Alarm(99, "slow", ""))
+    in_turn(capture)
+    for _, writer in ranks:
+        assert [one.id.partition("-")[0] for one in writer.wanted] == ["memory", "behind", "slow"]
+        assert writer.wanted[2].range == range(76, 88)  # of the first slow step
 
 
 def test_a_signal_on_any_rank_asks_all(ranks: list[tuple[Capture, RollingWriter]]) -> None:
@@ -207,7 +228,7 @@ def test_ranks_of_a_node_may_notice_different_things_at_once(
     ranks.append(_rank(tmp_path, 3))
     captures = [capture for capture, _ in ranks]
     for (_, writer), kind in zip(ranks, ("slow", "memory", "behind"), strict=True):
-        writer.alarms.last = Alarm(90, kind, "")
+        writer.alarms.add(Alarm(90, kind, ""))
     in_turn(*captures[::-1] * 3)
     kinds = [{one.id.partition("-")[0] for one in writer.wanted} for _, writer in ranks]
     assert kinds == [{"slow", "memory", "behind"}] * 3
@@ -219,7 +240,7 @@ def test_a_rank_that_looks_late_misses_no_announcement(
     (leader, writer), (late, later) = ranks
     ask(tmp_path, 20)
     leader._tick()
-    writer.alarms.last = Alarm(90, "slow", "")
+    writer.alarms.add(Alarm(90, "slow", ""))
     in_turn(leader, late)
     assert kept(writer) == kept(later) == [range(105, 125), range(86, 98)]
 
@@ -232,7 +253,7 @@ def test_a_node_that_looks_late_misses_no_announcement(
     ask(tmp_path, 20)
     leader._tick()
     for kind in ("memory", "slow"):
-        writer.alarms.last = Alarm(90, kind, "")
+        writer.alarms.add(Alarm(90, kind, ""))
         leader._tick()
     in_turn(*[far] * 5)
     assert kept(later) == kept(writer)
@@ -243,7 +264,7 @@ def test_only_one_rank_of_a_node_asks_the_store(tmp_path: Path, store: TCPStore)
     with patch("dsprof.recording.capture_announcements.connect", Mock(wraps=connect)) as connected:
         nodes = [[_rank(tmp_path, 2 * node + rank, node) for rank in (0, 1)] for node in (0, 1)]
         for _, writer in [*nodes[0], *nodes[1]]:
-            writer.alarms.last = Alarm(90, "slow", "")
+            writer.alarms.add(Alarm(90, "slow", ""))
         for _ in range(6):
             in_turn(*(capture for capture, _ in [*nodes[1], *nodes[0]]))
     assert connected.call_count == 2
@@ -255,7 +276,7 @@ def test_nodes_learn_of_an_alarm_from_the_store(
 ) -> None:
     far = [_rank(tmp_path, rank, node=1) for rank in (2, 3)]
     for capture, writer in (ranks[0], far[0]):  # both before either looks at the store
-        writer.alarms.last = Alarm(90, "slow", "")
+        writer.alarms.add(Alarm(90, "slow", ""))
         capture._tick()
     for capture, _ in [*ranks, *far]:
         for _ in range(5):
@@ -269,7 +290,7 @@ def test_nodes_without_a_store_learn_of_it_from_the_folder(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
     (capture, near), (other, far) = ranks[0], _rank(tmp_path, 2, node=1)
-    near.alarms.last = Alarm(90, "slow", "")
+    near.alarms.add(Alarm(90, "slow", ""))
     capture._tick()
     for _ in range(5):
         other._tick()
@@ -281,7 +302,7 @@ def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
 ) -> None:
     (capture, writer), (far, _) = ranks
     told = tmp_path / ".alarm.json"
-    writer.alarms.last = Alarm(90, "slow", "")
+    writer.alarms.add(Alarm(90, "slow", ""))
     capture._tick()
     capture.stop()
     assert told.exists()  # other nodes look every 5 s
@@ -304,7 +325,7 @@ def test_a_store_that_is_stopped_holds_one_thread(
         patch("dsprof.recording.watchdog.exchange.PATIENCE_S", 0.001),
     ):
         for _ in range(100):
-            writer.alarms.last = Alarm(90, "slow", "")
+            writer.alarms.add(Alarm(90, "slow", ""))
             capture._tick()
         held = {*threading.enumerate()} - before
         goes_on.set()
@@ -333,19 +354,19 @@ def test_what_a_killed_run_has_announced_is_not_followed(
     if has_store:  # it outlives the run: that of an agent, or of a group that is made again
         request.getfixturevalue("store")
     before, killed = _rank(tmp_path, 0)
-    killed.alarms.last = Alarm(90, "slow", "")
+    killed.alarms.add(Alarm(90, "slow", ""))
     before._tick()
     (leader, first), (other, second) = (_rank(tmp_path, 2 * node + rank, node) for rank in (0, 1))
     in_turn(*[leader, other] * 5)
     assert kept(first) == kept(second) == []
-    second.alarms.last = Alarm(90, "slow", "")
+    second.alarms.add(Alarm(90, "slow", ""))
     in_turn(other, leader, other)
     assert kept(first) == kept(second) == [range(86, 98)]  # the same step
 
 
 def test_what_a_killed_run_has_proposed_is_not_followed(tmp_path: Path) -> None:
     before, killed = _rank(tmp_path, 1)
-    killed.alarms.last = Alarm(90, "slow", "")
+    killed.alarms.add(Alarm(90, "slow", ""))
     before._tick()
     leader, writer = _rank(tmp_path, 0)
     leader._tick()
@@ -354,14 +375,14 @@ def test_what_a_killed_run_has_proposed_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: TCPStore) -> None:
     before, killed = _rank(tmp_path, 0)
-    killed.alarms.last = Alarm(5000, "slow", "")
+    killed.alarms.add(Alarm(5000, "slow", ""))
     before._tick()
     with patch("dsprof.recording.capture_announcements.connect", Mock(side_effect=OSError)):
         capture, writer = _rank(tmp_path, 2, node=1)
     for _ in range(20):
         capture._tick()
     assert kept(writer) == []
-    killed.alarms.last = Alarm(5010, "memory", "")
+    killed.alarms.add(Alarm(5010, "memory", ""))
     before._tick()
     for _ in range(10):
         capture._tick()
@@ -381,7 +402,7 @@ def test_nothing_is_announced_where_no_other_node_is(
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     capture, writer = _rank(tmp_path, 0)
-    writer.alarms.last = Alarm(90, "slow", "")
+    writer.alarms.add(Alarm(90, "slow", ""))
     capture._tick()
     assert len(kept(writer)) == 1
     assert not (tmp_path / ".alarm.json").exists()
@@ -409,7 +430,7 @@ def test_a_report_names_what_happened_and_all_ranks_have_its_steps(
         for run, (capture, _) in zip(runs, ranks, strict=True):
             run.train(310)
             capture._writer = run.writer
-        while not runs[1].writer.alarms.last or runs[0].writer._step < 309:
+        while not runs[1].writer.alarms._waiting or runs[0].writer._step < 309:
             pass
         in_turn(*(capture for capture, _ in ranks[::-1] * 2))
     around = diagnose(find_run([tmp_path])).history.kept[0]

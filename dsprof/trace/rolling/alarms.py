@@ -37,19 +37,28 @@ class Alarm(NamedTuple):
 
 
 class Alarms:
-    """Takes each step in turn. The newest alarm waits in `last` for the thread that tells."""
+    """Takes each step in turn. The first alarm of each kind waits for the thread that tells."""
 
     def __init__(self) -> None:
-        self.last: Alarm | None = None
+        self._waiting: dict[str, Alarm] = {}
         self._own_ns: list[int] = []
         self._best_ns = 0.0
         self._most_bytes: dict[str, int] = {}
+
+    def add(self, alarm: Alarm) -> None:
+        """Have an alarm wait, unless one of its kind does."""
+        self._waiting.setdefault(alarm.kind, alarm)
+
+    def take(self) -> list[Alarm]:
+        """Return the alarms since the last call, in any thread."""
+        return [self._waiting.pop(kind) for kind in [*self._waiting]]
 
     def judge(self, step: StepTotals, usual_ns: float) -> None:
         """Take a step that is over; `usual_ns` is the usual time, 0 if unknown."""
         duration_ns = step.end_ns - step.start_ns
         if usual_ns and duration_ns >= SLOW_TIMES * usual_ns:
-            self._raise(step, "slow", f"took {duration_ns / usual_ns:.3g} times the usual time")
+            cause = f"took {duration_ns / usual_ns:.3g} times the usual time"
+            self.add(Alarm(step.step, "slow", cause))
         self._judge_pace(step, duration_ns)
         if step.step >= SETTLED_STEPS:
             self._judge_memory(step, "host memory", step.rss_bytes)
@@ -68,7 +77,7 @@ class Alarms:
         is_behind = best_ns and now_ns >= BEHIND_TIMES * best_ns
         if is_behind:
             cause = f"own time rose to {now_ns / best_ns:.3g} times its minimum"
-            self._raise(step, "behind", cause)
+            self.add(Alarm(step.step, "behind", cause))
         self._best_ns = now_ns if is_behind else min(best_ns or now_ns, now_ns)
 
     def _judge_memory(self, step: StepTotals, name: str, nbytes: int) -> None:
@@ -77,9 +86,5 @@ class Alarms:
             return
         self._most_bytes[name] = nbytes
         if most_bytes > 0:
-            self._raise(
-                step, "memory", f"{name} grew to {nbytes / most_bytes:.3g} times what it was"
-            )
-
-    def _raise(self, step: StepTotals, kind: str, cause: str) -> None:
-        self.last = Alarm(step.step, kind, cause)
+            cause = f"{name} grew to {nbytes / most_bytes:.3g} times what it was"
+            self.add(Alarm(step.step, "memory", cause))

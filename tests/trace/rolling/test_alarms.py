@@ -19,15 +19,13 @@ def raised(
     memory: Callable[[int], int] = lambda _: 1000,
 ) -> list[tuple[int, str, str]]:
     """Judge steps of so many ms, of which some are blocked; return the alarms."""
-    alarms, found = Alarms(), []
+    alarms, found = Alarms(), list[tuple[int, str, str]]()
     for step in range(STEPS):
         ops = {"all_reduce": OpTotals(1, 1, blocked(step) * MS)}
         alarms.judge(
             StepTotals(step, 0, duration(step) * MS, {}, 0, ops, memory(step), -1), 100 * MS
         )
-        if alarms.last is not None:
-            found.append((*alarms.last[:2], alarms.last.cause))
-            alarms.last = None
+        found += [(one.step, one.kind, one.cause) for one in alarms.take()]
     return found
 
 
@@ -61,3 +59,14 @@ def test_memory_that_grows(start: int) -> None:
 
 def test_unknown_memory_does_not_grow() -> None:
     assert not raised(memory=lambda step: -1)
+
+
+def test_the_first_alarm_of_each_kind_waits() -> None:
+    """A rank looks once a second: a step later than one that grew may be slow."""
+    alarms = Alarms()
+    for step in range(STEPS):
+        ms = 400 if step % 8 == 7 else 100
+        sums = StepTotals(step, 0, ms * MS, {}, 0, {}, 1000 if step < 100 else 1500, -1)
+        alarms.judge(sums, 100 * MS)
+    assert [(one.step, one.kind) for one in alarms.take()] == [(7, "slow"), (100, "memory")]
+    assert alarms.take() == []
