@@ -150,7 +150,7 @@ def test_half_a_second_does_not_tell_several_late_ranks_either():
 
 def test_a_rank_that_waits_for_its_input_is_told_apart():
     finding = said(RULE, rank(0, 30), rank(1, 80, before=50))
-    assert "first forward begins 50.0 ms later" in finding.cause
+    assert "spends 50.0 ms more before its forward passes" in finding.cause
     assert "data loading on rank 1" in finding.action
 
 

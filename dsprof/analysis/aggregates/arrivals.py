@@ -17,7 +17,14 @@ from dsprof.analysis.alignment.matching import (
 )
 from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.per_rank import PerRank
-from dsprof.analysis.rank.intervals import Array, blocked, completed
+from dsprof.analysis.rank.intervals import (
+    Array,
+    Intervals,
+    blocked,
+    completed,
+    exposed,
+    phases,
+)
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
@@ -155,18 +162,22 @@ def _facts(group: Group) -> GroupFacts:
 
 
 def _before_forward(trace: RankTrace) -> int | None:
-    """Return the time of measured steps until their first forward began; None without any."""
+    """Return the time of measured steps from a phase to the next forward; None without any.
+
+    Each micro-step begins with a forward, and takes a batch before it. Waits are left out.
+    """
     spans, steps, wanted = span_columns(trace), step_columns(trace), measured_steps(trace)
     place, found = places(spans.step, wanted)
     found &= spans.named("forward") & ~spans.is_annotation
     if not found.any() or trace.is_device_timed or trace.device_steps:  # another clock
         return None
-    latest = np.iinfo(np.int64).max
-    first = np.full(len(wanted), latest)
-    np.minimum.at(first, place[found], spans.start_ns[found])
-    some = first < latest
-    begun = steps.start_ns[steps.rows_of(wanted[some])]
-    return int(np.maximum(first[some] - begun, 0).sum())
+    begins, busy = spans.start_ns[found].astype(np.int64), phases(trace)
+    own = np.searchsorted(busy.starts, begins)
+    is_first = np.append(busy.starts, -1)[own] == begins  # not inside another phase
+    ended = np.append(busy.ends, np.iinfo(np.int64).min)[own - 1]
+    begun = steps.start_ns[steps.rows_of(wanted[place[found]])]
+    gaps = Intervals.union(np.maximum(ended, begun)[is_first], begins[is_first])
+    return (gaps - exposed(trace)).length_ns
 
 
 AGGREGATE = Arrivals

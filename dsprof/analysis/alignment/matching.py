@@ -88,7 +88,7 @@ class RankArrivals:
     rows: Rows
     strides: Mapping[int, int]  # by group
     is_numbered: bool  # its program counted; else a profiler did from its window's start
-    before_ns: int | None  # of measured steps, until their first forward began
+    before_ns: int | None  # of measured steps, from a phase to the next forward
     pace: Pace | None
 
     @property

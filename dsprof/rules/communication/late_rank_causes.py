@@ -49,8 +49,8 @@ BY_PHASES: Mapping[str, Cause] = {
         _COMPARE_FIX,
     ),
     "before_ns": Cause(
-        "Its first forward begins {took} later after the step before than that of the "
-        "others: it waits for input, or its host does something else.",
+        "It spends {took} more before its forward passes than the others: it waits for input, "
+        "or its host does something else.",
         _INPUT,
         _INPUT_FIX,
     ),
@@ -154,7 +154,7 @@ _OWN_TIME = "Own time of a step, without waits; the latest rank first"
 _PHASES = {
     "compute_ns": "in forward, backward and step",
     "copies_ns": "copies",
-    "before_ns": "before the first forward",
+    "before_ns": "before forward",
     "outside_ns": "otherwise outside phases",
 }
 _KERNELS = {"compute_ns": "computing kernels", "copies_ns": "copies", "idle_ns": "device idle"}
@@ -232,8 +232,8 @@ class BusyTime:
 
     compute_ns: float | None  # in forward, backward and step
     copies_ns: float | None
-    before_ns: float | None  # from the end of the step before to the first forward
-    outside_ns: float | None  # outside all phases, what is before left out
+    before_ns: float | None  # from the phase before to each forward
+    outside_ns: float | None  # otherwise outside all phases
     idle_ns: float | None = None  # of its device, from kernels; phases are then unknown
 
 
