@@ -103,7 +103,8 @@ def _ending(summary: RunSummary) -> _Ending:
         is_long = (first.waited_ns or 0) > _LONGEST_STOP_NS
         has_failed = is_long or any(map(_has_raised, endings.ranks.values()))
         if not summary[Run].selection.has_all_ranks:  # another rank may be the cause
-            return _Ending(end, has_failed=has_failed)
+            is_lost = any(one.lost == "connection" for one in endings.ranks.values())
+            return _Ending("crashed" if is_lost else end, has_failed=has_failed)
         repeats = first.kind == "died" and first.cause.text
         why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()
         return _Ending(end, first.ranks, why, has_failed)

@@ -35,6 +35,11 @@ OPEN_CALLS = 1 << 16
 _LEAST_OPEN_CALLS = 16  # of a group on each rank
 
 
+_OF_COMMUNICATION = frozenset(
+    {"RuntimeError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError"}
+)
+"""Exceptions by which torch.distributed says that communication failed."""
+
 _STALLED_NS, _STALLED_STEPS = 10_000_000_000, 5
 
 
@@ -120,9 +125,20 @@ class Ending:
         return self.trailer is not None and self.trailer.reason == INTERRUPTED
 
     @property
+    def lost(self) -> str:
+        """How it failed by others: their `connection` was lost, or a call's `timeout` passed.
+
+        Other types of exceptions (of a download, of a data loader) speak of such things, too.
+        """
+        if self.trailer is None or self.world_size < 2:
+            return ""
+        name = self.trailer.exception.rpartition(".")[2]
+        return self.trailer.lost if name in _OF_COMMUNICATION else ""
+
+    @property
     def has_lost_others(self) -> bool:
         """Whether it failed because a connection was lost, or a call timed out."""
-        return self.trailer is not None and bool(self.trailer.lost)
+        return bool(self.lost)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -155,6 +171,21 @@ class Endings(Aggregate):
         here = [ending for ending in self.ranks.values() if ending.host == host]
         kills = max((end.trailer.oom_kills for end in here if end.trailer), default=0)
         return 0 < sum(ending.trailer is None for ending in here) <= kills
+
+    def has_followed(self, rank: int) -> bool:
+        """Say whether a rank failed because another one had, which may not have been read.
+
+        Where all were read, whoever timed out first may have waited for something else.
+        """
+        if (ending := self.ranks.get(rank)) is None:
+            return False
+        return ending.lost == "connection" or (ending.has_lost_others and not self.has_all)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether these are all ranks of the run."""
+        first = next(iter(self.ranks.values()), None)
+        return first is None or len(self.ranks) >= first.world_size
 
     def is_stalled(self, step_ns: float) -> bool:
         """Say whether a rank did nothing but wait at last, for much longer than steps take."""

@@ -58,7 +58,7 @@ def ended(tell: Telling) -> HangVerdict:
 
 def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> Mapping[int, Ending]:
     """Return the killed ranks that went silent before others lost a connection to them."""
-    if not failed or any(e.trailer and e.trailer.lost != "connection" for e in failed.values()):
+    if not failed or any(e.trailer and e.lost != "connection" for e in failed.values()):
         return {}
     first_ns = min(e.failed_ns or e.alive_ns for e in failed.values())
     return {
@@ -127,17 +127,18 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     ending = dead[first]
     kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
     trailer = ending.trailer
-    cause = by_exception(first, trailer) if trailer else by_kill(first, tell.endings)
+    cause = by_exception(first, ending, trailer) if trailer else by_kill(first, tell.endings)
     everyone = len(dead) == len(tell.endings.ranks) > 1 and len(kinds) == 1
     everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
+    has_followed = tell.endings.has_followed(first)  # a rank of which no end is known
     who = tuple(sorted(dead)) if everyone else (first,)
     by = f"ended by {trailer.exception}" if trailer else "died"
     return HangVerdict(
         kind="died",
-        ranks=() if everyone else who,
+        ranks=() if everyone or has_followed else who,
         cause=cause,
         stacks=tell.stacks(who[:2]),
-        confidence="high" if everyone or len(dead) == 1 else "medium",
+        confidence="high" if everyone or (len(dead) == 1 and not has_followed) else "medium",
         sentence=f"{named(who).capitalize()} {by}; no rank is known to have waited for it.",
     )
 

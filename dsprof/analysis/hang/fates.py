@@ -55,7 +55,7 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
     if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
-        return Fate("died", by_exception(rank, trailer), True)
+        return Fate("died", by_exception(rank, ending, trailer), True)
     if trailer is None and (symptoms.state == GONE or endings.killed_for_memory(rank)):
         return Fate("died", by_kill(rank, endings), True)
     if symptoms.state in STOPPED:
@@ -131,7 +131,7 @@ def _first_lost(endings: Endings, state: GroupState) -> str:
     """Return how the wait failed that failed first: whoever exits then ends those of others."""
     failed = [endings.ranks[rank] for rank in state.failed if rank in endings.ranks]
     first = min(failed, key=lambda ending: ending.failed_ns or math.inf, default=None)
-    return first.trailer.lost if first is not None and first.trailer else ""
+    return first.lost if first is not None else ""
 
 
 def _is_silent(ending: Ending, state: GroupState) -> bool:
@@ -160,14 +160,21 @@ def _no_python(rank: int, symptoms: Symptoms) -> Cause:
     return Cause("interpreter_lock", text)
 
 
-def by_exception(rank: int, trailer: Trailer) -> Cause:
-    """Name the exception that ended a rank."""
+_LOST = {
+    "connection": " It had lost the connection to another rank.",
+    "timeout": " A call had timed out.",
+}
+
+
+def by_exception(rank: int, ending: Ending, trailer: Trailer) -> Cause:
+    """Name the exception that ended a rank, and say where another rank may be its cause."""
     name = trailer.exception.rpartition(".")[2]
     kind: CauseKind = (
         "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
     )
     where = f" at {trailer.raised_at}" if trailer.raised_at else ""
-    return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.")
+    lost = _LOST.get(ending.lost, "")
+    return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.{lost}")
 
 
 def by_kill(rank: int, endings: Endings) -> Cause:

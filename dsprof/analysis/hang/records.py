@@ -23,8 +23,11 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
         return
     ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
     missing = [rank for rank in ranks if rank not in tell.endings.ranks]
-    noun = "dump" if tell.hang.is_of_dumps else "trace"
-    lost = f"wrote no {noun}" if missing else "stopped recording before the run ended"
+    who = named(missing or ranks)
+    told = f"{who.capitalize()} stopped recording before the run ended"
+    if missing:
+        is_of_dumps = tell.hang.is_of_dumps
+        told = f"{who.capitalize()} wrote no dump" if is_of_dumps else f"No trace of {who} was read"
     first = suspect[0]
     yield tell.of_state(
         first,
@@ -32,8 +35,7 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
         ranks=ranks,
         cause=Cause("unknown", _no_record(missing, of_dumps=tell.hang.is_of_dumps)),
         confidence="low",
-        sentence=f"{named(missing or ranks).capitalize()} {lost}, and all other ranks were in "
-        f"{words.call(first)}; {words.waited(first)}.",
+        sentence=f"{told}, and all other ranks were in {words.call(first)}; {words.waited(first)}.",
     )
 
 
@@ -68,5 +70,5 @@ def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
     if of_dumps:
         return "A process that died, or whose watchdog hung, writes no dump."
     if missing:
-        return "The process died before it recorded anything, or its file is on another host."
+        return "The process died before it recorded anything, or its file was not given."
     return "The end of the run is not in its file."

@@ -137,6 +137,7 @@ class _Judge:
         found = defaultdict(list)
         of_device = {rank for state in self.hang.unfinished for rank in state.unfinished}
         ranks = [rank for rank in roots(self.hang) if rank not in of_device]
+        ranks = [rank for rank in ranks if not self.endings.has_followed(rank)] or ranks
         for rank in ranks:
             states = [state for state in self.hang.stuck_groups if rank in state.absent]
             first = min(states, key=lambda s: (not set(s.absent) <= set(ranks), s.since_ns))
@@ -155,6 +156,7 @@ class _Judge:
         itself = self._peers(ranks) if self.hang.is_of_dumps else ""
         is_sure = is_proven and not first.unknown and self._knows_completion(ranks)
         cause = here[0][1].cause
+        has_followed = all(map(self.endings.has_followed, ranks))
         texts = dict.fromkeys(fate.cause.text for _, fate in here[:_NAMED])
         who = named([rank for rank, _ in here])
         said = f"{who} {missed} {words.missed(first)}; {words.waited(first)}."
@@ -167,7 +169,7 @@ class _Judge:
             cause=Cause(
                 cause.kind, f"{itself}; its peer may be the cause." if itself else " ".join(texts)
             ),
-            confidence="low" if itself else "high" if is_sure else "medium",
+            confidence="low" if itself or has_followed else "high" if is_sure else "medium",
             sentence=said[0].upper() + said[1:],
         )
 

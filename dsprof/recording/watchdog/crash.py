@@ -24,7 +24,14 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _OURS = (_PACKAGE, "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
 _LOST = (
     ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
-    ("connection", re.compile(r"(closed|reset) by (remote )?peer|broken pipe", re.IGNORECASE)),
+    (
+        "connection",
+        re.compile(
+            r"(closed|reset) by (remote )?peer|broken pipe|connection was likely closed"
+            r"|peer closed the connection|remote process exit|ncclRemoteError",
+            re.IGNORECASE,
+        ),
+    ),
 )
 """How communication fails: the peer did not come in time, or its process closed the connection."""
 _MESSAGE = 10_000

@@ -181,6 +181,8 @@ class DataQuality:
         known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
         if silent := silent_before(known, endings.ranks):
             return self._followed(exceptions, sorted(failed), sorted(silent))
+        if known and all(map(endings.has_followed, known)):
+            return self._lost_others(exceptions, sorted(known), endings)
         followed = sorted(known.keys() - first_failed(known))
         first = {
             what: kept
@@ -205,6 +207,27 @@ class DataQuality:
             else "Find the first traceback in the logs: a rank that fails leaves the others in a "
             "collective, which then fails as well.",
             ranks=tuple(ranks),
+            confidence="high",
+        )
+
+    def _lost_others(
+        self, exceptions: Iterable[str], ranks: Sequence[int], endings: Endings
+    ) -> Finding:
+        """Report ranks that failed because another one had: none of them is the cause."""
+        who, has_all = named(ranks).capitalize(), endings.has_all
+        problem = f"{who} lost the connection to another rank or timed out"
+        look = "Find the first traceback in the logs"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}: {', '.join(exceptions)}.",
+            problem=problem,
+            fix=look,
+            title="Ranks lost the connection to others",
+            severity=Severity.HIGH,
+            cause="No rank recorded an exception of its own."
+            if has_all
+            else "Another rank failed first; its trace was not read.",
+            action=f"{look} of all ranks{'' if has_all else ', or analyse all their traces'}.",
             confidence="high",
         )
 

@@ -194,6 +194,41 @@ def test_of_equal_exceptions_the_one_that_lost_no_other_rank_is_the_cause(lost: 
     assert (found.kind, found.ranks) == ("died", ())
 
 
+def lost(how: str, exception: str = "RuntimeError", at_ns: int = 0) -> dict[str, Any]:
+    return {"trailer": Trailer("exit", exception, exception_ns=at_ns, lost=how)}
+
+
+@pytest.mark.parametrize("how", ["connection", "timeout"])
+def test_of_ranks_that_lost_one_that_was_not_read_none_is_the_cause(how: str) -> None:
+    for numbers in ((0,), (0, 1)):
+        found = root(*(rank(n, [], 900 + n, **lost(how, at_ns=n + 1)) for n in numbers))
+        assert (found.kind, found.ranks, found.confidence == "low") == ("died", (), False)
+    assert root(rank(0, [], 900, **raised("RuntimeError"))).ranks == (0,)
+
+
+def test_where_all_were_read_who_lost_a_connection_first_is_no_cause() -> None:
+    others = [rank(n, [], 900, **EXIT) for n in (1, 2, 3)]
+    assert root(rank(0, [], 910, **lost("connection")), *others).ranks == ()
+    assert root(rank(0, [], 910, **lost("timeout")), *others).ranks == (0,)
+
+
+def test_the_lost_connection_of_a_download_is_an_exception_of_its_own() -> None:
+    own = lost("connection", "requests.exceptions.ConnectionError", 950 * 10**6)
+    others = [rank(n, [], 960, **lost("connection", at_ns=960 * 10**6)) for n in (0, 1, 3)]
+    assert root(*others, rank(2, [], 950, **own)).ranks == (2,)
+
+
+def test_of_ranks_that_did_not_come_those_that_lost_others_are_no_cause() -> None:
+    waiting = [rank(n, BROKEN, 3000, **lost("connection")) for n in (0, 3)]
+    found = root(
+        *waiting, rank(1, [], 2000, **lost("connection")), rank(2, [], 900, **raised("ValueError"))
+    )
+    assert (found.kind, found.ranks) == ("died", (2,))
+    unread = root(*waiting, rank(1, [], 2000, **lost("connection")))
+    assert "had lost the connection to another rank" in unread.cause.text
+    assert unread.confidence == "low"
+
+
 @pytest.mark.parametrize(("kills", "cause"), [(0, "unknown"), (1, "out_of_memory")])
 def test_survivors_of_a_host_know_of_kills_for_memory(kills: int, cause: str) -> None:
     end = Trailer("exit", "RuntimeError", oom_kills=kills)

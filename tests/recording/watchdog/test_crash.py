@@ -36,6 +36,8 @@ def test_an_uncaught_exception_is_noted_and_passed_on(hooks):
     [
         ("[unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation", "timeout"),
         ("[pair.cc:553] Connection closed by peer [127.0.0.1]:42919", "connection"),
+        ("Failed to recv, got 0 bytes. Connection was likely closed.", "connection"),
+        ("remote process exited or there was a network error, NCCL version 2.27.5", "connection"),
         ("Received data size doesn't match expected size", ""),
     ],
 )

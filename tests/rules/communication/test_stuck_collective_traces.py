@@ -171,7 +171,7 @@ def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
 def test_a_rank_without_a_file_is_suspect() -> None:
     finding = said(RULE, *(trace for trace in without(2, **KILLED) if trace.rank != 2))
     assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (2,), "low")
-    assert finding.summary.startswith("Rank 2 wrote no trace")
+    assert finding.summary.startswith("No trace of rank 2 was read")
 
 
 def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:

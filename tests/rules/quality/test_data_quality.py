@@ -106,7 +106,18 @@ def test_a_rank_that_only_lost_its_connection_is_not_the_cause():
         "The program failed: RuntimeError (rank 1). Rank 0 then lost the connection or timed out."
     )
     assert finding.fix == "Find the traceback of rank 1 in the logs"
-    assert said(RULE, *(zero_rank(rank, trailer=lost) for rank in range(2))).ranks == (0, 1)
+
+
+def test_ranks_that_all_lost_others_are_no_cause():
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    finding = said(RULE, *(zero_rank(rank, trailer=lost) for rank in range(2)))
+    assert (finding.severity, finding.ranks) == (Severity.HIGH, ())
+    assert finding.cause == "No rank recorded an exception of its own."
+    some = next(one for one in judged(RULE, zero_rank(0, 2, trailer=lost)) if "lost" in one.title)
+    assert some.summary == (
+        "Rank 0 lost the connection to another rank or timed out: RuntimeError."
+    )
+    assert (some.ranks, some.cause) == ((), "Another rank failed first; its trace was not read.")
 
 
 def test_a_rank_that_ended_badly_is_named():

@@ -185,6 +185,18 @@ def test_of_some_ranks_none_is_blamed(tmp_path: Path) -> None:
     assert len(diagnose(find_run([tmp_path], chosen)).epochs.rows) == 3
 
 
+def test_a_rank_that_lost_its_connections_is_of_a_crash(tmp_path: Path) -> None:
+    write(tmp_path, Start(0, ends=(LOST, (EXIT, "ValueError"))), Start(21))
+    diagnosis = diagnose(find_run([tmp_path], Selection(ranks=(range(1),), epoch=1)))
+    assert [(row.end, row.ranks) for row in diagnosis.epochs.rows] == [
+        ("crashed", []),
+        ("exited", []),
+    ]
+    assert diagnosis.hang is not None
+    assert diagnosis.hang.verdicts[0].ranks == ()
+    assert diagnosis.findings[0].ranks == ()
+
+
 def test_one_start_is_no_restart(tmp_path: Path) -> None:
     found, diagnosis = judged(tmp_path, Start(0))
     assert found.status is Status.PASS
