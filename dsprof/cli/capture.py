@@ -14,9 +14,6 @@ from dsprof.errors import DsprofError, escaped
 if TYPE_CHECKING:
     from dsprof.trace.rolling.capture import Request
 
-_PATIENCE_S = 60.0
-"""On NFS, a rank may see the request half a minute late."""
-
 _LOOK_S = 0.2
 _SILENT_S = 60.0
 """A running rank writes at least every 5 s; NFS may hold it back for half a minute."""
@@ -55,12 +52,13 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
         books = _books(folder)
         try:
             request = ask(folder, steps)
-            found = _wait(folder, books, request)
+            try:
+                found = _wait(folder, books, request)
+            except BaseException:  # also Ctrl-C
+                withdraw(folder, request)
+                raise
         except OSError as error:
             raise DsprofError(f"{folder}: cannot be written: {error.strerror}") from None
-        except DsprofError:
-            withdraw(folder)
-            raise
         print(
             f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. They "
             "begin in about 10 s, or in 5 steps if those take longer. After them, run: "
@@ -88,19 +86,19 @@ def _books(folder: Path) -> Sequence[Path]:
 
 
 def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:
-    from dsprof.trace.rolling.capture import asked_at_s
+    from dsprof.trace.rolling.capture import PATIENCE_S, asked_at_s
 
     if (found := _answer(folder, request)) is not None:
         return found
     asked_s, started_s = asked_at_s(folder), time.monotonic()
     _check_alive(folder, books, asked_s)
-    while time.monotonic() < started_s + _PATIENCE_S:
+    while time.monotonic() < started_s + PATIENCE_S:
         time.sleep(_LOOK_S)
         if (found := _answer(folder, request)) is not None:
             return found
     _check_alive(folder, books, asked_s + time.monotonic() - started_s)
     raise DsprofError(
-        f"{folder}: no rank answered within {_PATIENCE_S:.0f} s; run this as the user of the job"
+        f"{folder}: no rank answered within {PATIENCE_S:.0f} s; run this as the user of the job"
     )
 
 

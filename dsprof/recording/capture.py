@@ -3,8 +3,9 @@
 A request comes from the folder (`dsprof capture`) or by a signal, an alarm from the writer of a
 rank. What a rank proposes first counts, for all nodes. No rank waits for another.
 
-A store may outlive a run, and a killed run leaves its announcement in memory. So what a rank finds
-there when it begins counts as that of an earlier run: the clocks of nodes are not compared.
+A store may outlive a run; a killed run leaves its announcement in memory, and a request in the
+folder. So what a rank finds there when it begins counts as that of an earlier run: the clocks of
+nodes and terminals are not compared.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Capture:
         self._rank = header.rank
         self._profiler = profiler
         self._signal = signal
-        self._started_s = header.started_epoch_ns / 1e9
+        self._passed = ""  # the request that is over, or of an earlier run
         self._node, self._nodes = NodeMemory(header, folder), AllNodes(header, folder)
         has_leader = self._node.is_there and header.local_rank >= 0  # else each leads itself
         self._leads = header.local_rank == 0 or not has_leader
@@ -125,7 +126,10 @@ class Capture:
             self._fail("capture", error)
 
     def _begin(self) -> None:
-        """Pass over what an earlier run announced or proposed."""
+        """Pass over what an earlier run was asked for, announced or proposed."""
+        notes.refresh(self._folder)
+        if (request := asked(self._folder)) is not None:
+            self._passed = request.id
         self._known.extend(one.id for one in self._node.announced() or ())
         if self._leads:
             self._node.take()
@@ -169,8 +173,9 @@ class Capture:
             self._look_far()
             notes.refresh(self._folder)
         request = asked(self._folder)
-        if request is not None and request.asked_s >= self._started_s and not self._is_soon():
+        if request is not None and request.id != self._passed and not self._is_soon():
             self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
+            self._passed = request.id
         proposals, self._proposals = self._proposals, []
         for one in (self._node.take(), *proposals):
             if one is not None:

@@ -90,7 +90,7 @@ class AllNodes:
     """The store of the default group or, without one, the folder: for leaders."""
 
     def __init__(self, header: Header, folder: Path) -> None:
-        self._folder, self._started_s = folder, header.started_epoch_ns / 1e9
+        self._folder = folder
         self._key = f"dsprof/capture/{header.run_key}"
         self._questions = Questions()
         self._connection: Any = None
@@ -132,7 +132,7 @@ class AllNodes:
     def _read(self) -> list[Captured]:
         if (store := self._store()) is not None:
             return _all_of(bytes(store.get(self._key))) if store.check([self._key]) else []
-        last = decoded(announced(self._folder, self._started_s))
+        last = decoded(announced(self._folder))
         return [] if last is None else [last]
 
     def _agreed(self, proposal: Captured, known: Container[str]) -> list[Captured]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock, patch
 
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.trace.rolling.capture import Captured, agree, asked
+from dsprof.trace.rolling.capture import Captured, agree, ask, asked
 from tests.factories.month import FastMotion
 from tests.factories.stale_folder import stale_folder
 from tests.factories.trace import header
@@ -117,6 +118,24 @@ def test_an_answer_is_found_on_a_file_system_that_remembers_what_was_not_there(
     with stale_folder(job):
         assert main(["capture", str(job)]) == 0
     assert running.call_count == 1
+
+
+def test_a_request_beside_another_is_refused_at_once(
+    job: Path, running: Mock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ask(job, 20)
+    assert main(["capture", str(job)]) == 2
+    running.assert_not_called()
+    assert "another request waits for an answer; try again after it" in capsys.readouterr().err
+    assert asked(job) == first
+
+
+def test_ctrl_c_withdraws_the_request(job: Path, running: Mock) -> None:
+    running.side_effect = KeyboardInterrupt
+    with suppress(KeyboardInterrupt):
+        main(["capture", str(job)])
+    assert running.call_count == 1
+    assert asked(job) is None
 
 
 def test_a_job_of_another_mode_is_refused(

@@ -19,7 +19,7 @@ from dsprof.recording.capture import Capture
 from dsprof.recording.watchdog.exchange import connect
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
-from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, ask
+from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, agree, ask
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header
@@ -46,7 +46,7 @@ def _begun(folder: Path, rank: int, memory: Path) -> tuple[Capture, RollingWrite
     """Begin a rank on the node that has this memory."""
     for path in (folder, memory):
         path.mkdir(exist_ok=True)
-    header = Header(1, "run", rank, 4, "host", 1, 0, 0, local_rank=rank % 2)
+    header = Header(1, "run", rank, 4, "host", 1, time.time_ns(), 0, local_rank=rank % 2)
     writer = FastMotion(folder, 10**6, rank).writer
 
     def fail(_: str, error: BaseException) -> None:
@@ -362,6 +362,32 @@ def test_what_a_killed_run_has_announced_is_not_followed(
     second.alarms.add(Alarm(90, "slow", ""))
     in_turn(other, leader, other)
     assert kept(first) == kept(second) == [range(86, 98)]  # the same step
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_what_an_earlier_run_was_asked_for_is_not_followed(
+    tmp_path: Path, is_answered: bool
+) -> None:
+    ahead_s = time.time() + 600
+    with patch("time.time", lambda: ahead_s):  # the clock of the terminal
+        request = ask(tmp_path, 20)
+    if is_answered:
+        agree(tmp_path, Captured(request.id, 100, 20))
+    capture, writer = _rank(tmp_path, 0)
+    with patch("dsprof.recording.capture._QUIET_NS", 0), patch.object(capture, "_is_soon", bool):
+        for step in range(100):
+            writer.alarms.add(Alarm(step, "slow", ""))
+            capture._tick()
+    assert {one.why for one in writer.wanted} == {"alarm"}
+
+
+def test_a_request_from_a_clock_that_is_behind_is_followed(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    with patch("time.time", lambda: 0.0):
+        ask(tmp_path, 20)
+    ranks[0][0]._tick()
+    assert kept(ranks[0][1]) == [range(105, 125)]
 
 
 def test_what_a_killed_run_has_proposed_is_not_followed(tmp_path: Path) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Literal
 
 import msgspec
 
+from dsprof.errors import DsprofError
 from dsprof.files import notes
 from dsprof.trace.schema import Kept
 
 MOST_STEPS = 1000
 LEAST_PAUSE_S = 10
 """A request so soon after the one before is not followed."""
+
+PATIENCE_S = 60.0
+"""So long a request waits for an answer: on NFS, a rank may see it half a minute late."""
 
 LARGEST_BYTES = 4096
 _REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm.json"
@@ -27,11 +32,13 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-z-]{1,40}\Z")]
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Details of so many steps are wanted, on all ranks."""
+    """Details of so many steps are wanted, on all ranks.
+
+    It has no time: the clocks of terminals and nodes differ.
+    """
 
     id: Id
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
-    asked_s: float  # on the wall clock
 
 
 class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,12 +64,34 @@ def ask(folder: Path, steps: int) -> Request:
     """Leave a request for the ranks that record into a folder.
 
     Raises:
+        DsprofError: another request waits for an answer.
         OSError: it cannot be written.
     """
-    request = Request(secrets.token_hex(8), steps, time.time())
-    _forget(folder.glob(_ANSWER.format("*")), before_s=request.asked_s - _KEPT_S)
-    notes.put(folder / _REQUEST, msgspec.json.encode(request))
-    return request
+    path, request = folder / _REQUEST, Request(secrets.token_hex(8), steps)
+    left_s = _waits_s(folder)
+    if not left_s:
+        path.unlink(missing_ok=True)
+        if notes.put(path, msgspec.json.encode(request), is_first=True):
+            old_s = asked_at_s(folder) - _KEPT_S
+            _forget(folder.glob(_ANSWER.format("*")), before_s=old_s)
+            return request
+        left_s = PATIENCE_S
+    raise DsprofError(
+        f"{folder}: another request waits for an answer; try again after it, in at most "
+        f"{left_s:.0f} s"
+    )
+
+
+def _waits_s(folder: Path) -> float:
+    """Return how long a request may still wait for its answer; 0 if none waits."""
+    notes.refresh(folder)
+    request = asked(folder)
+    if request is None or agreed(folder, request) is not None:
+        return 0.0
+    with suppress(FileNotFoundError), TemporaryFile(dir=folder) as file:
+        age_s = os.fstat(file.fileno()).st_mtime - asked_at_s(folder)
+        return PATIENCE_S - age_s if 0 <= age_s < PATIENCE_S else 0.0
+    return 0.0
 
 
 def _forget(paths: Iterable[Path], before_s: float) -> None:
@@ -81,10 +110,11 @@ def asked_at_s(folder: Path) -> float:
     return (folder / _REQUEST).stat().st_mtime
 
 
-def withdraw(folder: Path) -> None:
-    """Remove the request, so that no rank follows it later."""
-    with suppress(OSError):
-        (folder / _REQUEST).unlink()
+def withdraw(folder: Path, request: Request) -> None:
+    """Remove a request, so that no rank follows it later."""
+    if asked(folder) == request:
+        with suppress(OSError):
+            (folder / _REQUEST).unlink()
 
 
 def asked(folder: Path) -> Request | None:
@@ -121,16 +151,9 @@ def announce(folder: Path, found: Captured) -> None:
     notes.put(folder / _ALARM, msgspec.json.encode(found))
 
 
-def announced(folder: Path, since_s: float) -> bytes:
-    """Return the last announcement since then; nothing if there is none.
-
-    One of an earlier run, which was killed, names steps of that run.
-    """
-    path = folder / _ALARM
-    with suppress(OSError):
-        if path.lstat().st_mtime >= since_s:
-            return notes.read(path, LARGEST_BYTES)
-    return b""
+def announced(folder: Path) -> bytes:
+    """Return the last announcement, which may be of an earlier run; nothing if there is none."""
+    return notes.read(folder / _ALARM, LARGEST_BYTES)
 
 
 def forget_announced(folder: Path, before_s: float) -> None:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dsprof.trace.rolling.capture import Captured, Request, agree, agreed, ask, asked, decoded
+from dsprof.errors import DsprofError
+from dsprof.trace.rolling.capture import (
+    PATIENCE_S,
+    Captured,
+    Request,
+    agree,
+    agreed,
+    ask,
+    asked,
+    decoded,
+    withdraw,
+)
 
-FITTING = {"id": "abc", "steps": 20, "asked_s": 1.0}
+FITTING = {"id": "abc", "steps": 20}
 
 
 def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
     assert asked(tmp_path) is None
     request = ask(tmp_path, 20)
     assert asked(tmp_path) == request
-    assert (request.steps, request.asked_s) == (20, pytest.approx(time.time(), abs=60))
+    assert request.steps == 20
 
 
 @pytest.mark.parametrize(
@@ -31,12 +41,13 @@ def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
         {"id": "../x"},
         {"id": "a\n"},
         {"command": "rm"},
+        {"asked_s": 1e308},
     ],
 )
 def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / ".capture.json"
     path.write_text(json.dumps(FITTING))
-    assert asked(tmp_path) == Request("abc", 20, 1.0)
+    assert asked(tmp_path) == Request("abc", 20)
     path.write_text(json.dumps(FITTING | change))
     assert asked(tmp_path) is None
 
@@ -96,10 +107,58 @@ def test_the_first_proposal_counts_for_all(tmp_path: Path) -> None:
     assert agreed(tmp_path, request) == first
 
 
+def answered(folder: Path) -> Request:
+    request = ask(folder, 20)
+    agree(folder, Captured(request.id, 100, 20))
+    return request
+
+
+def test_a_request_displaces_no_other_that_waits(tmp_path: Path) -> None:
+    first = ask(tmp_path, 20)
+    wait = r"another request waits for an answer; try again after it, in at most (59|60) s$"
+    with pytest.raises(DsprofError, match=wait):
+        ask(tmp_path, 30)
+    assert asked(tmp_path) == first
+
+
+def waits_no_longer(folder: Path) -> None:
+    age(folder, PATIENCE_S)  # its command was killed
+
+
+def is_of_the_future(folder: Path) -> None:
+    age(folder, -1e6)
+
+
+def is_damaged(folder: Path) -> None:
+    (folder / ".capture.json").write_text("{")
+
+
+def age(folder: Path, seconds: float) -> None:
+    path = folder / ".capture.json"
+    os.utime(path, (path.stat().st_mtime - seconds,) * 2)
+
+
+@pytest.mark.parametrize("before", [waits_no_longer, is_of_the_future, is_damaged])
+def test_a_request_that_is_not_followed_makes_room(
+    tmp_path: Path, before: Callable[[Path], None]
+) -> None:
+    ask(tmp_path, 20)
+    before(tmp_path)
+    second = ask(tmp_path, 30)
+    assert asked(tmp_path) == second
+
+
+def test_a_request_of_somebody_else_is_not_withdrawn(tmp_path: Path) -> None:
+    withdraw(tmp_path, Request("another", 20))
+    request = ask(tmp_path, 20)
+    withdraw(tmp_path, Request("another", 20))
+    assert asked(tmp_path) == request
+    withdraw(tmp_path, request)
+    assert asked(tmp_path) is None
+
+
 def test_old_answers_are_forgotten(tmp_path: Path) -> None:
-    old, new = (ask(tmp_path, 20) for _ in range(2))
-    for request in (old, new):
-        agree(tmp_path, Captured(request.id, 100, 20))
+    old, new = (answered(tmp_path) for _ in range(2))
     os.utime(tmp_path / f".capture-{old.id}.json", (0, 0))
     ask(tmp_path, 20)
     assert agreed(tmp_path, old) is None
