@@ -98,6 +98,7 @@ class Capture:
         self._proposals: list[Captured] = []  # of this rank, not yet handed over, one of each kind
         self._ticks_unled = 0
         self._told: deque[Captured] = deque(maxlen=HELD)
+        self._is_told = False  # to the node
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
         self._last_ns = -_PAUSE_NS
         self._quiet_until_ns: dict[str, int] = {}  # by the kind of the proposal
@@ -133,8 +134,12 @@ class Capture:
         self._known.extend(one.id for one in self._node.announced() or ())
         if self._leads:
             self._node.take()
-            self._node.announce(())
+            self._tell()
             self._look_far()
+
+    def _tell(self) -> None:
+        """Announce to this node what ranks agreed on; if its memory is full, try again later."""
+        self._is_told = self._node.announce(self._told)
 
     def _look_far(self) -> None:
         """Follow what other nodes announced since this rank began."""
@@ -169,17 +174,26 @@ class Capture:
 
     def _lead(self) -> None:
         """Agree with other nodes, on behalf of this one."""
+        if not (self._is_told and self._node.renew()):
+            self._tell()
         if self._nodes.is_due():
             self._look_far()
             notes.refresh(self._folder)
-        request = asked(self._folder)
-        if request is not None and request.id != self._passed and not self._is_soon():
-            self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
-            self._passed = request.id
+        self._follow_request()
         proposals, self._proposals = self._proposals, []
         for one in (self._node.take(), *proposals):
             if one is not None:
                 self._agree(one)
+
+    def _follow_request(self) -> None:
+        """Answer a request that is new, unless this node cannot hear what it promises."""
+        request = asked(self._folder)
+        if request is None or request.id == self._passed or self._is_soon():
+            return
+        self._tell()
+        if self._is_told:
+            self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
+            self._passed = request.id
 
     def _look_at_pace(self) -> None:
         """Count the steps since the last look."""
@@ -244,7 +258,7 @@ class Capture:
             self._keep(one)
         if new and self._leads:
             self._told.extend(new)
-            self._node.announce(self._told)
+            self._tell()
 
     def _keep(self, found: Captured) -> None:
         self._known.append(found.id)

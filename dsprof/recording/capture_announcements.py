@@ -49,11 +49,19 @@ class NodeMemory:
         self._announced = (memory or Path()) / f"{run}-capture.state"
         self._proposed = (memory or Path()) / f"{run}-proposal.state"
 
-    def announce(self, found: Iterable[Captured]) -> None:
-        """Tell the ranks of this node, in place of what was announced before."""
-        if self.is_there:
-            with suppress(OSError):
-                notes.put(self._announced, msgspec.json.encode([*found]))
+    def announce(self, found: Iterable[Captured]) -> bool:
+        """Tell the ranks of this node, in place of what was announced before; false if it fails."""
+        with suppress(OSError):  # the memory is full
+            return not self.is_there or notes.put(self._announced, msgspec.json.encode([*found]))
+        return False
+
+    def renew(self) -> bool:
+        """Keep the announcement from being removed as stale; false if it has been removed."""
+        with suppress(OSError):
+            if self.is_there:
+                os.utime(self._announced)
+            return True
+        return False
 
     def announced(self) -> list[Captured] | None:
         """Return what the leader announced; None if there is no leader."""

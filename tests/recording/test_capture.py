@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -15,11 +17,13 @@ import pytest
 from torch.distributed import TCPStore
 
 from dsprof.diagnosis.build import diagnose
+from dsprof.files import notes
 from dsprof.recording.capture import Capture
+from dsprof.recording.recorder.live_state import _remove_stale
 from dsprof.recording.watchdog.exchange import connect
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
-from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, agree, ask
+from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, agree, agreed, ask
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Header
@@ -295,6 +299,63 @@ def test_nodes_without_a_store_learn_of_it_from_the_folder(
     for _ in range(5):
         other._tick()
     assert kept(far) == [range(86, 98)]
+
+
+@contextmanager
+def full(memory: Path) -> Iterator[None]:
+    """Have the memory of a node refuse data."""
+
+    def put(path: Path, data: bytes, *, is_first: bool = False) -> bool:
+        if path.parent == memory:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return notes.put(path, data, is_first=is_first)
+
+    with patch("dsprof.recording.capture_announcements.notes", Mock(wraps=notes, put=put)):
+        yield
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    """The memory of the node of `ranks`."""
+    return tmp_path.parent / f"{tmp_path.name}-memory0"
+
+
+def test_a_request_waits_while_the_memory_of_the_node_is_full(
+    tmp_path: Path, memory: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    captures = [capture for capture, _ in ranks]
+    request = ask(tmp_path, 20)
+    with full(memory):
+        in_turn(*captures * 3)
+    assert agreed(tmp_path, request) is None  # it would say that all ranks keep them
+    assert [kept(writer) for _, writer in ranks] == [[], []]
+    in_turn(*captures)
+    assert [kept(writer) for _, writer in ranks] == [[range(105, 125)]] * 2
+
+
+def test_an_alarm_is_announced_once_the_memory_of_the_node_has_room(
+    memory: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    captures = [capture for capture, _ in ranks]
+    ranks[0][1].alarms.add(Alarm(90, "memory", ""))
+    with full(memory):
+        in_turn(*captures * 3)
+    in_turn(*captures)
+    assert [kept(writer) for _, writer in ranks] == [[range(105, 137)]] * 2
+
+
+def test_a_rank_that_starts_later_leaves_the_announcements_of_a_running_job(
+    memory: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    (leader, _), (other, _) = ranks
+    (announced,) = memory.glob("*-capture.state")
+    os.utime(announced, (0, 0))  # it was announced a month ago
+    leader._tick()
+    _remove_stale(memory)
+    assert other._node.announced() == []
+    announced.unlink()  # while the job was stopped
+    leader._tick()
+    assert other._node.announced() == []
 
 
 def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
