@@ -10,7 +10,6 @@ from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import recorded_steps
 from dsprof.analysis.rank.whole_spans import whole_spans
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace import schema
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
@@ -22,6 +21,10 @@ LONGEST = 1 << 16
 """Spans kept of all ranks together beside these: of the shortest, those with the longest steps."""
 _LEAST_LONGEST, _MOST_LONGEST = 4, 16  # of a rank
 
+NAMED = 1 << 18
+"""Steps of which all ranks together say that they kept them, beside those that ranks agreed on."""
+_LEAST_NAMED, _MOST_NAMED = 16, 512  # of a rank
+
 
 class Kept(NamedTuple):
     """A step that ranks kept in detail."""
@@ -30,7 +33,8 @@ class Kept(NamedTuple):
     times: float
     why: str
     ranks: int
-    captured: frozenset[int]  # ranks that kept it because they agreed on it
+    is_captured: bool  # ranks agreed on it
+    named: frozenset[int]  # of these ranks; all, unless many steps are unusual
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class History(Aggregate):
             steps,
             lost,
             max(steps - len(recorded_steps(trace)), 0),
-            {one.step: _of_rank(one, trace.rank) for one in trace.kept.values()},
+            _of_rank(trace),
         )
 
     def merge(self, other: History) -> History:
@@ -147,9 +151,24 @@ def _counts(trace: RankTrace) -> tuple[int, int]:
     return steps, max((one.end for one in spans), default=begin) - begin - steps
 
 
-def _of_rank(kept: schema.Kept, rank: int) -> Kept:
-    captured = frozenset({rank} if kept.why in ("capture", "alarm") else ())
-    return Kept(kept.cause, kept.times, kept.why, 1, captured)
+def _of_rank(trace: RankTrace) -> dict[int, Kept]:
+    """Return what a rank kept; where others were asked for a step, it may have kept it anyway."""
+    unusual = [one for one in trace.kept.values() if one.why in ("slow", "sample")]
+    unusual.sort(key=lambda one: (-one.times, one.step))
+    named = share_of(trace, NAMED, _LEAST_NAMED, _MOST_NAMED)
+    unnamed = {one.step for one in unusual[named:]}
+    rank, no_rank = frozenset({trace.rank}), frozenset[int]()
+    return {
+        one.step: Kept(
+            one.cause,
+            one.times,
+            one.why,
+            1,
+            one.why in ("capture", "alarm"),
+            no_rank if one.step in unnamed else rank,
+        )
+        for one in trace.kept.values()
+    }
 
 
 def _longest(spans: Mapping[int, Span], most: int) -> dict[int, Span]:
@@ -167,11 +186,15 @@ def _joined(one: Mapping[int, Span], other: Mapping[int, Span]) -> dict[int, Spa
 
 def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]:
     kept = dict(one)
+    known: dict[tuple[int, int], frozenset[int]] = {}  # most steps are kept by the same ranks
     for step, mine in other.items():
         if (theirs := kept.get(step)) is not None:
             cause, times, why = max(theirs[:3], mine[:3])
-            ranks, captured = theirs.ranks + mine.ranks, theirs.captured | mine.captured
-            mine = Kept(cause, times, why, ranks, captured)
+            ranks, is_captured = theirs.ranks + mine.ranks, theirs.is_captured or mine.is_captured
+            both = id(theirs.named), id(mine.named)
+            if both not in known:
+                known[both] = theirs.named | mine.named
+            mine = Kept(cause, times, why, ranks, is_captured, known[both])
         kept[step] = mine
     return kept
 

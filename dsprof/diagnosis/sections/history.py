@@ -75,13 +75,13 @@ def _of_chosen(summary: RunSummary) -> model.History:
 
 
 def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> model.KeptStep:
-    """Show a kept step; of a captured one the ranks that learnt of it too late.
+    """Show a kept step; of a captured one the ranks that learnt of it too late to keep it.
 
     `ended` is the last step of each rank: those that ended before are not late.
     """
     late: list[int] = []
-    if one.captured and one.ranks < len(ended):
-        late = sorted(rank for rank in ended.keys() - one.captured if ended[rank] >= step)
+    if one.is_captured and one.ranks < len(ended):
+        late = sorted(rank for rank in ended.keys() - one.named if ended[rank] >= step)
     return model.KeptStep(
         step=step,
         why=one.why,

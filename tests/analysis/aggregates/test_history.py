@@ -93,6 +93,30 @@ def test_ranks_that_did_not_keep_a_captured_step_are_named() -> None:
     assert (kept.ranks, kept.late_ranks) == (1, [1])
 
 
+@pytest.mark.parametrize("why", ["change", "first", "slow", "sample"])
+def test_a_rank_that_kept_a_captured_step_for_another_reason_is_not_late(why: str) -> None:
+    ranks = [recorded(rank) for rank in range(3)]
+    ranks[0].kept[200] = Kept(200, "alarm", 1.0, "step 199 of rank 0: took 4 times the usual time")
+    ranks[1].kept[200] = Kept(200, why, 1.0)
+    ranks[2].kept.clear()
+    for order in itertools.permutations(ranks):
+        (kept,) = diagnosis_of(summary(*order), {}).history.kept
+        assert (kept.why, kept.ranks, kept.late_ranks) == ("alarm", 2, [2])
+
+
+def test_which_ranks_kept_unusual_steps_is_bounded() -> None:
+    """Otherwise it would grow with ranks times steps."""
+    traces = [recorded(rank, steps=2000) for rank in range(64)]
+    for trace in traces:
+        trace.header.world_size = 1 << 14
+        trace.kept = {n: Kept(n, "slow", 1.2 + n % 7) for n in range(trace.rank, 2000, 2)}
+        trace.kept |= {n: Kept(n, "alarm", 1.0, "memory") for n in range(1000, 1032)}
+    found = reduce(History.merge, map(collected, traces)).kept
+    assert {found[n].named for n in range(1000, 1032)} == {frozenset(range(64))}
+    named = sum(len(one.named) for one in found.values() if not one.is_captured)
+    assert named == 64 * 16
+
+
 def at_pace(
     rank: int, late: range, culprit: int | None = 1, hours: int = 1, waits_on: str = "host"
 ) -> RankTrace:
