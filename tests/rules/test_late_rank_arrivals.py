@@ -143,6 +143,65 @@ def test_a_rank_with_a_late_companion_in_most_steps_saves_half_of_its_delay_at_l
     assert finding.saving_ms_per_step == pytest.approx((25, 50))
 
 
+def jittering(steps: int, *arrivals: tuple[float, ...]) -> list[RankTrace]:
+    """Each rank arrives at its times in turn, in steps of 100 ms."""
+
+    def arriving(number: int, times: tuple[float, ...]) -> RankTrace:
+        at = [times[n % len(times)] for n in range(steps)]
+        comm = [sync("all_reduce", 100 * n + ms, 90 - ms, seq=n + 1, step=n)
+                for n, ms in enumerate(at)]  # fmt: skip
+        marks = [step(n, 100 * n, 100 * (n + 1)) for n in range(steps)]
+        groups = {1: group(len(arrivals))}
+        return rank_trace(number, len(arrivals), comm=comm, steps=marks, groups=groups)
+
+    return [arriving(n, times) for n, times in enumerate(arrivals)]
+
+
+OTHERS = [(20, 31, 25), (33, 22, 28), (26, 24, 12)]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_ranks_that_vary_do_not_hide_one_that_is_late_in_every_step(count):
+    ranks = jittering(50, (80, 82), *OTHERS[:count])
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.ranks, finding.severity) == (Status.FAIL, (0,), Severity.HIGH)
+    assert finding.problem.startswith("Rank 0 delays every step by 5")
+    assert "last in 48 of the 48 steps" in finding.summary
+
+
+def test_few_steps_of_three_ranks_say_how_many_more_prove_it():
+    def ranks(steps: int) -> list[RankTrace]:
+        return jittering(steps, (80, 82), *OTHERS[:2])
+
+    finding = said(RULE, *ranks(7), seconds=0.1)
+    assert (finding.status, finding.ranks) == (Status.UNKNOWN, (0,))
+    assert finding.more_steps
+    assert said(RULE, *ranks(7 + finding.more_steps), seconds=0.1).status is Status.FAIL
+
+
+def test_steps_without_a_late_rank_are_said_and_no_steps_are_asked_for_without_a_number():
+    """Only in one step rank 0 stands out; in the others ranks arrive at even distances."""
+    ranks = jittering(
+        50,
+        *(
+            tuple(late if n == 10 else usual for n in range(50))
+            for late, usual in ((80, 60), (10, 40), (10, 20))
+        ),
+    )
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.fix, finding.more_steps) == (Status.UNKNOWN, "", None)
+    assert finding.summary == (
+        "Unknown: rank 0 was the only late rank in 1 of 48 steps, 47 have no single late rank, "
+        "and this may be chance."
+    )
+
+
+def test_ranks_late_together_are_named_though_one_of_them_once_was_the_only_one():
+    once = tuple(10 if n == 10 else 80 for n in range(50))
+    finding = said(RULE, *jittering(50, (80,), once, (10,), (10,)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0, 1))
+
+
 def test_half_a_second_does_not_tell_several_late_ranks_either():
     assert said(RULE, *at(35, 35, 80, 80), seconds=1.1).status is not Status.FAIL
     assert said(RULE, *at(35, 35, 80, 80), step_share=0.5).status is not Status.FAIL
@@ -272,7 +331,7 @@ def _without_first(trace: RankTrace, count: int):
 def test_a_missing_rank_may_come_later_still():
     finding = said(RULE, rank(0, 30, world=3), rank(1, 80, world=3))
     assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
-    assert "rank 1 comes last, 50.0 ms" in finding.summary
+    assert "rank 1 comes last, by 50.0 ms" in finding.summary
 
 
 def test_numbers_that_come_twice_tell_nothing():

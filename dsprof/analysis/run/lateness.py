@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +32,9 @@ _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 
 UNEVEN = 1.5
 """Above it, mean delay by that of the median step, "every step" would not be true."""
+
+_WIDE = 0.5
+"""Gap below the others by the range of all: it is wider than the others are apart."""
 
 PAIRED_RANKS = 512
 """Of more, the matrix of all pairs would not fit where this runs beside training."""
@@ -190,6 +193,9 @@ class Waits(Protocol):
 class Votes:
     """Each step in which one rank waited far less than the others is a vote for that rank.
 
+    Either an outlier in its step gets the vote, or whoever waited less by more than the others are
+    apart. A single such step proves little: steps without a vote then count against the rank.
+
     Costs are means over all steps, of how much longer the others waited than the rank: the median
     of them, and the least. `usual_ns` is that of the median step.
     """
@@ -197,6 +203,7 @@ class Votes:
     ranks: tuple[int, ...]
     votes: Array  # of each rank
     cast: int  # steps in which some rank got a vote
+    of: int  # steps that the votes are judged by: those with a vote, or all
     steps: int
     median_ns: Array
     least_ns: Array
@@ -231,18 +238,22 @@ class Votes:
     @property
     def chance(self) -> float:
         """How likely some rank gets so many votes where all are alike."""
-        return chance_of(int(self.votes.max(initial=0)), self.cast, len(self.ranks))
+        return chance_of(int(self.votes.max(initial=0)), self.of, len(self.ranks))
 
 
 def vote(late: Waits, least_gap_ns: float) -> Votes:
-    """Let the steps vote in which all ranks have matched collectives."""
+    """Let the steps vote in which all ranks have matched collectives.
+
+    Of few ranks hardly any step has an outlier, however late a rank is. Wide gaps decide where most
+    of them are below the same rank, and chance explains that less.
+    """
     is_known = (late.waited_ns >= 0).all(axis=0)
     waited = late.waited_ns if is_known.all() else late.waited_ns[:, is_known]
     count, steps = waited.shape
-    votes, least_ns = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    votes, wide, least_ns = (np.zeros(count, np.int64) for _ in range(3))
     if not steps:
-        return Votes(late.ranks, votes, 0, 0, votes, votes, votes)
-    median_ns, cast = np.empty_like(waited), 0
+        return Votes(late.ranks, votes, 0, 0, 0, votes, votes, votes)
+    median_ns, cast, wide_cast = np.empty_like(waited), 0, 0
     width = max(CELLS // count, 1)
     for columns in (slice(first, first + width) for first in range(0, steps, width)):
         some = waited[:, columns]
@@ -254,17 +265,24 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
             found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns)
             votes += found
             cast += bool(found.any())
+            if not found.any():
+                found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns, _WIDE)
+            wide += found
+            wide_cast += bool(found.any())
     rows = (median_ns[at : at + PAIRED_RANKS] for at in range(0, count, PAIRED_RANKS))
     usual_ns = [np.median(some, axis=1) for some in rows]
-    return Votes(
+    by_outliers = Votes(
         late.ranks,
         votes,
+        cast,
         cast,
         steps,
         median_ns.sum(axis=1) // steps,
         least_ns // steps,
         np.concatenate(usual_ns).astype(np.int64),
     )
+    by_gaps = replace(by_outliers, votes=wide, cast=wide_cast, of=steps)
+    return by_gaps if by_gaps.late and by_gaps.chance < by_outliers.chance else by_outliers
 
 
 class Together(NamedTuple):

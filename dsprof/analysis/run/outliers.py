@@ -23,13 +23,14 @@ _MAD_TO_SIGMA = 1.4826
 _SIGMAS = 3.0
 
 
-def low_outliers(values: Array, least_gap: float, doubt: int = 0) -> BoolArray:
+def low_outliers(values: Array, least_gap: float, doubt: int = 0, most: float = 1.0) -> BoolArray:
     """Say which of `values` are far below the others: a mask of the same length.
 
     Two numbers: the lower one. 3 to 30: the lowest, by Dixon's test (99 %). More: all that are
     more than 3 sigma below the median, with sigma from the median absolute deviation, so that the
     outliers themselves do not widen it. What is less than `least_gap` below the median of the
-    others is none. The others are not set apart by differences up to `doubt`.
+    others is none. The others are not set apart by differences up to `doubt`. `most` bounds the
+    critical value of Dixon's test: it asks three or four numbers to agree to 0.6 or 8 % of the gap.
     """
     count = len(values)
     found = np.zeros(count, np.bool_)
@@ -44,7 +45,7 @@ def low_outliers(values: Array, least_gap: float, doubt: int = 0) -> BoolArray:
     elif count <= len(_DIXON_99) + 2:
         gap = int(rest.min()) - int(values[lowest])
         reach = max(int(values.max()) - int(values[lowest]) - doubt, gap)
-        found[lowest] = gap > _DIXON_99[count - 3] * reach
+        found[lowest] = gap > min(_DIXON_99[count - 3], most) * reach
     else:
         middle = float(np.median(values))
         sigma = _MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))

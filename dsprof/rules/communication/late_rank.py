@@ -89,6 +89,7 @@ class LateRank:
             yield self._nothing_matched(run)
             return
         late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
+        doubt = _doubt(run, votes, step_ns, thresholds)
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
             yield self.meta.unknown(
@@ -96,13 +97,13 @@ class LateRank:
             )
         elif problem := _why_not(run, votes, step_ns):
             yield self.meta.unknown(f"Unknown: {problem}")
-        elif doubt := _doubt(run, votes, step_ns, thresholds):
-            yield self._suspected(run, votes, doubt, step_ns, thresholds)
-        elif votes.stragglers(thresholds.step_share * step_ns):
+        elif not doubt and votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
             evidence = last_arrivals(late, votes)
             yield self._several(run, late, several, evidence, step_ns, thresholds)
+        elif doubt:
+            yield self._suspected(run, votes, doubt, step_ns, thresholds)
         else:
             yield self._nobody(late, votes, step_ns, thresholds)
 
@@ -150,14 +151,14 @@ class LateRank:
         """Say how many more steps would decide it."""
         more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
         verb = "Record" if run[Run].selection.steps is None else "Choose"
-        record = f"{verb} more steps" if more is None else f"{verb} {plural(more, 'more step')}"
+        record = "" if more is None else f"{verb} {plural(more, 'more step')}"
         cost_ns = votes.cost_ns
         rank = votes.ranks[votes.leader]
         delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
         return self.meta.unknown(
-            f"Unknown: {doubt}; {record[0].lower()}{record[1:]}.",
+            f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}.",
             problem=f"Rank {rank} may delay every step by {delay}",
-            fix=f"{record} to be sure",
+            fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
             more_steps=more,
         )
@@ -179,7 +180,7 @@ class LateRank:
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
             f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{_bound(late)}.{known.note}",
+            f"that have one late rank{_others(votes)}{_bound(late)}.{known.note}",
             severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
@@ -257,7 +258,7 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
     """Say why no verdict is possible; empty if one is."""
     rank, cost_ns = votes.ranks[votes.leader], votes.cost_ns
     if missing := run[Run].missing_ranks:
-        seen = f"; of those present rank {rank} comes last, {duration(cost_ns)} of a step"
+        seen = f"; of the recorded ranks, rank {rank} comes last, by {duration(cost_ns)} per step"
         return (
             f"{len(missing)} of {run[Run].first.world_size} ranks left no trace, and one of them "
             f"may come later{seen if votes.late else ''}."
@@ -274,7 +275,13 @@ def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds
         return ""
     if votes.chance > thresholds.chance:
         lasts = int(votes.votes[votes.leader])
-        return f"rank {rank} was last in {lasts} of {votes.cast} steps, which may be chance"
+        none = votes.steps - votes.cast
+        if not none:
+            return f"rank {rank} was last in {lasts} of {votes.steps} steps, which may be chance"
+        return (
+            f"rank {rank} was the only late rank in {lasts} of {votes.steps:,} steps, {none:,} "
+            "have no single late rank, and this may be chance"
+        )
     recorded_ns = step_ns * len(run[Steps].measured)
     if recorded_ns < thresholds.seconds * 1e9:
         return (
@@ -300,10 +307,10 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
     if not is_likely or votes.median_ns[votes.leader] < thresholds.medium_share * step_ns:
         return None
     lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / step_ns) - measured
-    share = int(votes.votes[votes.leader]) / votes.cast
+    share = int(votes.votes[votes.leader]) / votes.of
     for more in range(max(lasting, 1), _MOST_MORE + 1):
-        cast = votes.cast * (measured + more) // measured
-        if chance_of(floor(share * cast), cast, len(votes.ranks)) <= thresholds.chance:
+        of = votes.of * (measured + more) // measured
+        if chance_of(floor(share * of), of, len(votes.ranks)) <= thresholds.chance:
             return more
     return None
 
@@ -351,6 +358,11 @@ def _mean_waited(late: Lateness) -> float:
     """Return how long a rank waited in a step, mean over ranks and steps."""
     known = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
     return float(known.mean()) if known.size else 0.0
+
+
+def _others(votes: Votes) -> str:
+    none = votes.steps - votes.cast
+    return f"; {none:,} of {votes.steps:,} steps have no single late rank" if none else ""
 
 
 def _bound(late: Lateness) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsprof.analysis.run.lateness import Lateness, Together, together, vote
+from dsprof.analysis.run.lateness import CHANCE, Lateness, Together, together, vote
 
 
 def late(*waited: list[int], doubt: int = 0) -> Lateness:
@@ -25,14 +25,42 @@ def late(*waited: list[int], doubt: int = 0) -> Lateness:
 
 
 def test_each_step_votes_for_the_rank_that_waits_far_less():
-    # Dixon's r10 of 0 7 8 8 is 7 / 8, and 0.926 is asked for; of 0 100 100 100 it is 1.
+    # Dixon's r10 of 7 0 8 8 is 7 / 8, and 0.926 is asked for; of 0 100 100 100 it is 1.
     votes = vote(
-        late([0, 100, 100, 100], [100, 100, 0, 100], [0, 100, 100, 100], [0, 7, 8, 8], [9] * 4), 1
+        late([0, 100, 100, 100], [100, 100, 0, 100], [0, 100, 100, 100], [7, 0, 8, 8], [9] * 4), 1
     )
-    assert (votes.votes.tolist(), votes.cast, votes.steps) == ([2, 0, 1, 0], 3, 5)
+    assert (votes.votes.tolist(), votes.cast, votes.of, votes.steps) == ([2, 0, 1, 0], 3, 3, 5)
     assert (votes.leader, votes.late) == (0, (0,))
-    assert votes.median_ns.tolist() == [208 // 5, 1 // 5, 100 // 5, 0]
-    assert votes.least_ns.tolist() == [207 // 5, 0, 100 // 5, 0]
+    assert votes.median_ns.tolist() == [201 // 5, 8 // 5, 100 // 5, 0]
+    assert votes.least_ns.tolist() == [200 // 5, 7 // 5, 100 // 5, 0]
+
+
+@pytest.mark.parametrize("others", [(48, 61), (52, 60, 77), (51, 60, 70, 80)])
+def test_few_ranks_that_differ_do_not_hide_one_that_waits_less_in_every_step(others):
+    votes = vote(late(*[[others[0], 0, *others[1:]]] * 20), 1)
+    assert (votes.late, votes.cast, votes.of) == ((1,), 20, 20)
+    assert votes.chance < 1e-6
+
+
+def test_steps_whose_gap_is_below_no_rank_count_against_the_one_that_has_others():
+    # Of 50 steps 20 have a gap as wide as the others are apart, each below rank 1.
+    votes = vote(late(*[[48, 0, 61]] * 20, *[[0, 9, 18]] * 30), 1)
+    assert (votes.late, votes.cast, votes.of, votes.steps) == ((1,), 20, 50, 50)
+    assert votes.chance > 0.1
+
+
+def test_an_outlier_in_some_steps_is_no_less_one_where_gaps_are_wide_in_turn():
+    turns = [[0, 30, 50, 40], [50, 0, 30, 40], [50, 30, 0, 40], [50, 40, 30, 0]] * 5
+    votes = vote(late(*[[90, 0, 90, 90]] * 8, *turns), 1)
+    assert (votes.late, votes.votes.tolist(), votes.of) == ((1,), [0, 8, 0, 0], 8)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8])
+def test_chance_calls_hardly_any_healthy_run_late(count):
+    draws = np.random.default_rng(1).standard_t(3, (500, count, 50)) * 10**7
+    waits = (draws.max(axis=1, keepdims=True) - draws).astype(np.int64)
+    runs = [vote(late(*one.T.tolist()), 2_500_000) for one in waits]
+    assert not [one for one in runs if one.stragglers(5_000_000) and one.chance <= CHANCE]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,13 @@ def test_dixons_ratio_by_hand():
     assert outliers(50, 10, 51, 54) == []
 
 
+def test_a_bound_of_the_critical_value_by_hand():
+    # r10 of three: 50 / 99 is above 1/2, 50 / 100 is not. That of 30 is 0.372, below the bound.
+    assert low_outliers(np.array([0, 50, 99]), 1, most=0.5).tolist() == [True, False, False]
+    assert not low_outliers(np.array([0, 50, 100]), 1, most=0.5).any()
+    assert low_outliers(np.array([0, 40, *[100] * 28]), 1, most=0.5).any()
+
+
 @pytest.mark.parametrize("count", [3, 10, 30])
 def test_chance_calls_one_in_two_hundred_an_outlier(count):
     """The critical values are of 99 %, two-sided: 0.5 % on the low side."""
