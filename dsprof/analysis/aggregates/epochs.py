@@ -71,7 +71,7 @@ class Epoch:
     agents: Mapping[str, int]  # of torchrun: the same, as each counts
     span: EpochSpan
     end: End
-    has_failed: bool  # by itself: nobody else ended it
+    has_failed: bool  # by itself: no agent ended it
     ranks: tuple[int, ...] = ()  # to inspect, by how it ended
     where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""
