@@ -83,9 +83,9 @@ class Interest:
         """Return the step itself, if it is kept."""
         while self._windows and step >= self._windows[0].range.stop:
             self._windows.popleft()
-        for wanted in self._windows:
-            if step in wanted.range:
-                return (wanted.kept(step, times),)
+        windows = [one for one in self._windows if step in one.range]
+        if windows:
+            return (max(windows, key=_worth_of_window).kept(step, times),)
         why = self._why(step, times)
         return (Kept(step, why, times),) if why else ()
 
@@ -124,3 +124,7 @@ class Interest:
         while newest[0][0] <= at:
             newest.popleft()
         self._usual_ns = median(duration_ns for _, duration_ns in newest)
+
+
+def _worth_of_window(wanted: Captured) -> int:
+    return WORTH.index(wanted.why)

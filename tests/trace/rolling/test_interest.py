@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.rolling.interest import Interest
 from dsprof.trace.schema import Kept
 
@@ -44,3 +45,16 @@ def test_a_kept_step_has_its_own_time(before_ms: int, after_ms: int) -> None:
 def test_steps_of_the_new_pace_are_usual_as_soon_as_it_is_found() -> None:
     _, kept = unusual(107, 142)
     assert max(one.step for one in kept) < CHANGE + 16
+
+
+def test_steps_that_a_user_asked_for_are_theirs_although_an_alarm_asked_before() -> None:
+    interest = Interest()
+    alarm = Captured("behind-1", 110, 32, "alarm", "step 100 of rank 1")
+    asked = Captured("abc", 125, 100, "capture", "dsprof capture")
+    last = Captured("memory-1", 220, 32, "alarm", "step 210 of rank 1")
+    for wanted in (alarm, asked, last):
+        interest.capture(wanted)
+    kept = {one.step: one for step in range(260) for one in interest.judge(step, MS)}
+    assert {kept[step].why for step in asked.range} == {"capture"}
+    assert kept[124].cause == alarm.cause
+    assert kept[225].cause == last.cause
