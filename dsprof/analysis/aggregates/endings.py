@@ -433,10 +433,11 @@ def _exception_ns(trace: RankTrace) -> int:
 
 
 def _last_step(trace: RankTrace) -> int:
-    """Return the last step that ended; a call in a step shows that the one before did."""
+    """Return the last step that ended; the live state tells a later one, by itself or its calls."""
     ended = max((step.step for step in trace.steps), default=-1)
-    called = int(trace.collectives.step.max(initial=-1)) if trace.state is not None else -1
-    return max(ended, called - 1)
+    if trace.state is None:
+        return ended
+    return max(ended, trace.state.step - 1, int(trace.collectives.step.max(initial=-1)) - 1)
 
 
 def _is_doubtful(rows: Collectives, is_failed: BoolArray) -> BoolArray:

@@ -97,9 +97,11 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
         was_cut = ending.has_state and ending.alive_ns < state.since_ns + state.waited_ns
         lost = _first_lost(endings, state)
         if lost == "connection" and notices:
-            cause = by_kill(rank, endings)
-            text = f"{cause.text}{stopped_before(rank, endings, state)}"
-            return Fate("died", Cause(cause.kind, text), is_sure)
+            cause, stopped = by_kill(rank, endings), stopped_before(rank, endings, state)
+            if cause.kind == "unknown" and stopped:
+                said = f"The record of rank {rank} ends earlier, without a trailer."
+                cause = Cause("unknown", said + stopped)
+            return Fate("died", cause, is_sure)
         if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
             return Fate("died", by_kill(rank, endings), is_sure)
         if is_silent and notices:

@@ -54,6 +54,9 @@ def test_a_rank_that_was_stopped_before_a_call_and_killed_never_entered_it() -> 
     found = first(*survivors(), rank(2, [], 1600, **KILLED))
     assert (found.kind, found.ranks, found.waited_ns) == ("died", (2,), 33_000 * MS)
     assert found.sentence.startswith("Rank 2 never entered all_reduce 4 of group world")
+    assert found.cause.text.startswith(
+        "The record of rank 2 ends earlier, without a trailer. It wrote"
+    )
     assert "stopped (SIGSTOP, or a debugger)" in found.cause.text
 
 
@@ -103,9 +106,8 @@ def test_the_live_state_tells_the_last_step_and_what_was_in_flight() -> None:
     at_ns = head.started_monotonic_ns + 1000 * MS
     call = StateCall(90, 1, 4, "all_reduce", "float32", 4 << 20, at_ns, 1, 12, 1, -1, False, 0)
     killed = rank(2, [], 900, **KILLED)
-    killed.state = RankState(head, 1, at_ns, 12, "backward", [call], {}, 0, {}, {})
-    run = summary(*survivors(), killed)
-    assert (run[Endings].ranks[2].step, run[Run].ranks[2].in_flight) == (
-        11,
-        "all_reduce 4 of world",
-    )
+    for calls, seen, last in (([call], 3, 11), ([], 14, 13)):
+        killed.state = RankState(head, 1, at_ns, seen, "backward", calls, {}, 0, {}, {})
+        run = summary(*survivors(), killed)
+        assert run[Endings].ranks[2].step == last
+        assert run[Run].ranks[2].in_flight == "all_reduce 4 of world" * bool(calls)
