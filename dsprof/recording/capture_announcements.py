@@ -140,20 +140,20 @@ class AllNodes:
     def _read(self) -> list[Captured]:
         if (store := self._store()) is not None:
             return _all_of(bytes(store.get(self._key))) if store.check([self._key]) else []
-        last = decoded(announced(self._folder))
-        return [] if last is None else [last]
+        return _all_of(announced(self._folder))
 
     def _agreed(self, proposal: Captured, known: Container[str]) -> list[Captured]:
-        store, before = self._store(), b""
-        if store is None:
-            announce(self._folder, proposal)
-            return [proposal]
+        store = self._store()
+        before = announced(self._folder) if store is None else b""
         while True:
             held = _all_of(before)
             news = [one for one in held if one.id not in known]
             if kind_of(proposal) in map(kind_of, news):
                 return news
             after = msgspec.json.encode([*held, proposal][-HELD:])
+            if store is None:
+                announce(self._folder, after)
+                return [*news, proposal]
             found = bytes(store.compare_set(self._key, before.decode(), after.decode()))
             if found in (before, after):  # the store of a server that began anew has no `before`
                 return [*news, proposal]

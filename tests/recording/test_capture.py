@@ -295,10 +295,11 @@ def test_nodes_without_a_store_learn_of_it_from_the_folder(
 ) -> None:
     (capture, near), (other, far) = ranks[0], _rank(tmp_path, 2, node=1)
     near.alarms.add(Alarm(90, "slow", ""))
+    near.alarms.add(Alarm(95, "memory", ""))
     capture._tick()
     for _ in range(5):
         other._tick()
-    assert kept(far) == [range(86, 98)]
+    assert kept(far) == kept(near) == [range(86, 98), range(105, 137)]
 
 
 @contextmanager

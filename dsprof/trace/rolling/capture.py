@@ -142,22 +142,22 @@ def agree(folder: Path, proposal: Captured) -> Captured:
     return decoded(notes.read(path, LARGEST_BYTES)) or proposal
 
 
-def announce(folder: Path, found: Captured) -> None:
-    """Tell all ranks, where they have no store.
+def announce(folder: Path, found: bytes) -> None:
+    """Tell all ranks, where they have no store, in place of what was announced before.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    notes.put(folder / _ALARM, msgspec.json.encode(found))
+    notes.put(folder / _ALARM, found)
 
 
 def announced(folder: Path) -> bytes:
-    """Return the last announcement, which may be of an earlier run; nothing if there is none."""
+    """Return what was announced, also by an earlier run; nothing if there is nothing."""
     return notes.read(folder / _ALARM, LARGEST_BYTES)
 
 
 def forget_announced(folder: Path, before_s: float) -> None:
-    """Remove the last announcement if it is older: all ranks have seen it."""
+    """Remove what was announced if it is older: all ranks have seen it."""
     _forget([folder / _ALARM], before_s)
 
 
