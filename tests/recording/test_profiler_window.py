@@ -7,8 +7,10 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +18,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch.autograd import profiler as torch_functions
+from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from dsprof.recording.profiler_window import profile_file, window, writing
@@ -43,7 +46,12 @@ class Run:
         header = Header(1, "run", 3, 4, "host", os.getpid(), 0, 0, backend="gloo")
         trace = folder / "trace.1.rank00003.json"
         trace.touch()
-        self.window.begin(header, lambda: trace, Redaction(None))
+        self._begin = partial(self.window.begin, header, lambda: trace, Redaction(None))
+        self.begin_world()
+
+    def begin_world(self) -> None:
+        """Begin, or recreate the default process group."""
+        self._begin()
         self.step = 0
 
     def _note(self, note: Note) -> None:
@@ -57,11 +65,15 @@ class Run:
 
     def train_until_it_ends(self, *, within_a_step: bool) -> None:
         self.train(1)
-        while self.is_open():  # Python code, between whose instructions it may end
-            if within_a_step:
-                torch.ones(3)
-            else:
-                self.train(1)
+        if within_a_step:
+            self.wait_until_it_ends()
+        while self.is_open():
+            self.train(1)
+
+    def wait_until_it_ends(self) -> None:
+        """Run Python code, between whose instructions it may end."""
+        while self.is_open():
+            torch.ones(3)
 
     def end(self) -> list[str]:
         """Return the names of the operators that were written."""
@@ -83,8 +95,18 @@ def names_in(path: Path) -> list[str]:
     return [event["name"] for event in events]
 
 
+def in_backward(do: Callable[[], Any]) -> None:
+    """Do this in a hook of autograd, in the main thread."""
+    leaf = torch.ones(3, requires_grad=True)
+    leaf.register_hook(lambda _: (do(), None)[1])
+    with torch.enable_grad():
+        leaf.sum().backward()
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setattr(writing, "_MOST_S", 1e9)  # on a slow machine 10 s pass by
+    monkeypatch.setattr(writing, "_MOST_GROWTH_BYTES", 1 << 40)
     run = Run(tmp_path)
     yield run
     run.window.close()
@@ -188,6 +210,114 @@ def test_memory_and_time_end_it_within_a_step(run: Run, name: str) -> None:
     with patch.object(writing, name, -1):
         run.train_until_it_ends(within_a_step=True)
     assert "aten::ones" in run.end()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_within_backward_it_does_not_end(run: Run, is_nested: bool) -> None:
+    def wait() -> None:
+        if is_nested:  # as a checkpoint does
+            in_backward(lambda: None)
+        assert run.window._writer is not None
+        run.window._writer._latest_s = 0
+        end_s = time.monotonic() + 0.3
+        while time.monotonic() < end_s:  # its thread asks for the end meanwhile
+            torch.ones(3)
+        assert run.is_open()
+
+    run.window.want(range(1, 10))
+    run.train(1)
+    in_backward(wait)
+    run.wait_until_it_ends()
+    assert not torch.autograd._profiler_enabled()
+    assert "aten::ones" in run.end()
+
+
+def test_its_last_step_that_ends_within_backward_ends_it_afterwards(run: Run) -> None:
+    run.window.want(range(1, 3))
+    run.train(2)
+    in_backward(lambda: run.train(1))
+    run.wait_until_it_ends()
+    assert not torch.autograd._profiler_enabled()
+    assert run.end().count("aten::add_") == 2
+
+
+def test_within_backward_none_is_opened(run: Run) -> None:
+    run.window.want(range(1, 3))
+    in_backward(lambda: run.train(5))
+    assert run.end() == []
+    assert run.notes == [
+        "torch.profiler did not run from step 1 on: steps end in hooks of autograd"
+    ]
+    with profile(activities=CPU) as theirs:
+        torch.ones(3).mul_(2)
+    assert "aten::mul_" in [event.key for event in theirs.key_averages()]
+
+
+def test_a_profiler_of_the_user_within_backward_fails_at_once(run: Run) -> None:
+    def use() -> None:
+        with pytest.raises(RuntimeError, match="in a hook of autograd"):
+            profile(activities=CPU).start()
+
+    run.window.want(range(1, 10))
+    run.train(2)
+    in_backward(use)
+    run.wait_until_it_ends()
+    assert not torch.autograd._profiler_enabled()
+    assert run.end().count("aten::add_") == 1
+
+
+def test_the_end_of_the_recording_within_backward_ends_it_afterwards(run: Run) -> None:
+    run.window.want(range(1, 20))
+    run.train(2)
+    in_backward(run.window.close)
+    run.wait_until_it_ends()
+    assert not torch.autograd._profiler_enabled()
+    run.wait_until_written()
+    assert names_in(run.path).count("aten::add_") == 1
+
+
+def test_a_profiler_that_other_code_ended_is_not_written(run: Run) -> None:
+    run.window.want(range(1, 3))
+    run.train(1)
+    torch._C._autograd._disable_profiler()
+    run.train(2)
+    run.wait_until_written()
+    assert not run.path.exists()
+    assert len(run.failures) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*profiler_legacy")
+def test_the_legacy_profiler_takes_its_place(run: Run) -> None:
+    run.window.want(range(1, 10))
+    run.train(2)
+    with profiler_legacy.profile() as theirs:
+        torch.ones(3).mul_(2)
+    assert "aten::mul_" in [event.name for event in theirs.function_events]
+    assert run.end().count("aten::add_") == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*profiler_legacy")
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_none_is_opened_beside_the_legacy_profiler(run: Run, is_seen: bool) -> None:
+    if not is_seen:  # as one that has begun before the recording
+        run.window._others.remove()
+    with profiler_legacy.profile() as theirs:
+        run.window.want(range(1, 3))
+        run.train(4)
+    assert "aten::add_" in [event.name for event in theirs.function_events]
+    assert run.end() == []
+    assert run.notes == ["torch.profiler did not run from step 1 on: another profiler is active"]
+
+
+def test_a_profiler_that_warms_up_takes_its_place(run: Run) -> None:
+    run.window.want(range(1, 3))
+    run.train(2)
+    with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1)):
+        run.wait_until_written()
+        run.window.want(range(3, 5))
+        run.train(5)
+        assert not run.is_open()
+    assert "another profiler is active" in run.notes[-1]
 
 
 def test_a_profiler_of_the_user_in_the_same_thread_takes_its_place(run: Run) -> None:
@@ -379,6 +509,47 @@ def test_a_fork_ends_it(run: Run) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert not run.is_open()
     assert run.end().count("aten::add_") == 1
+
+
+def test_a_fork_within_backward_ends_it_in_the_child(run: Run) -> None:
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            run.window.abandon()
+            os._exit(int(torch.autograd._profiler_enabled()))
+        assert os.waitpid(child, 0)[1] == 0
+
+    run.window.want(range(1, 20))
+    run.train(2)
+    in_backward(fork)
+    assert run.is_open()
+    run.window._end()
+    assert not torch.autograd._profiler_enabled()
+    assert run.end().count("aten::add_") == 1
+
+
+def test_a_window_that_waits_ends_with_its_world(run: Run) -> None:
+    run.window.want(range(9, 11))
+    run.train(5)
+    run.window.want(range(12, 14))
+    run.begin_world()
+    run.train(20)
+    assert run.end() == []
+    assert run.notes == [
+        f"torch.profiler did not run from step {step} on: "
+        "the default process group was recreated first"
+        for step in (9, 12)
+    ]
+
+
+def test_an_open_window_ends_with_its_world(run: Run) -> None:
+    run.window.want(range(3, 20))
+    run.train(6)
+    assert run.window.slows(10)
+    run.begin_world()
+    assert not run.is_open()
+    assert not run.window.slows(10)
+    assert run.end().count("aten::add_") == 3
 
 
 def test_the_end_of_the_recording_ends_it(run: Run) -> None:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
 
-from dsprof.hooks.patching import Patch, PatchSet
+from dsprof.hooks.patching import Patch, PatchSet, Wrap
 
-_BEGIN, _END = ("_prepare_profiler", "_enable_profiler"), "_disable_profiler"
+_PROFILER, _LEGACY = "torch.autograd.profiler", "torch.autograd.profiler_legacy"
+_BEGIN = (
+    (_PROFILER, "_prepare_profiler"),
+    (_PROFILER, "_enable_profiler"),
+    (_LEGACY, "_enable_profiler_legacy"),
+)
+_END = ((_PROFILER, "_disable_profiler"), (_LEGACY, "_disable_profiler_legacy"))
 _FROM_OUTSIDE = ("KINETO_USE_DAEMON", "NSYS_PROFILING_SESSION_ID", "CUDA_INJECTION64_PATH")
 """Variables by which a profiler is attached that Python does not see."""
 
@@ -38,19 +44,20 @@ class OtherProfilers:
         Raises:
             AttributeError: this release of torch has other functions.
         """
-        module = sys.modules["torch.autograd.profiler"]
-        begin = [Patch(module, name, self._around_begin) for name in _BEGIN]
-        self._patches.apply([*begin, Patch(module, _END, self._around_end)])
+        self._patches.apply(
+            [*_patches(_BEGIN, self._around_begin), *_patches(_END, self._around_end)]
+        )
 
     def remove(self) -> None:
         """Put torch's functions back."""
         self._patches.revert()
 
     def are_active(self) -> bool:
-        """Say whether one is active, or prepared."""
-        module = sys.modules["torch.autograd.profiler"]
-        attached = any(os.environ.get(name) for name in _FROM_OUTSIDE)
-        return bool(self._threads or module._is_profiler_enabled or attached)
+        """Say whether one is active, or prepared; asked in the main thread."""
+        begun = self._threads or sys.modules[_PROFILER]._is_profiler_enabled
+        # One that began before `install`, or in C++.
+        is_here = sys.modules["torch"].autograd._profiler_enabled()
+        return bool(begun or is_here or any(os.environ.get(name) for name in _FROM_OUTSIDE))
 
     def _around_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -73,6 +80,16 @@ class OtherProfilers:
             try:
                 return original(*args, **kwargs)
             finally:
-                self._threads.discard(get_ident())
+                if not self._is_ours():  # else it gives way to one that begins
+                    self._threads.discard(get_ident())
 
         return end
+
+
+def _patches(names: Iterable[tuple[str, str]], wrap: Wrap) -> list[Patch]:
+    """Patch what this release of torch has; it may end the legacy profiler."""
+    return [
+        Patch(sys.modules[module], name, wrap)
+        for module, name in names
+        if module == _PROFILER or hasattr(sys.modules.get(module), name)
+    ]

@@ -2,6 +2,10 @@
 
 Torch's profiler ends only in the thread that began it; the main thread lives as long as the
 process. So a window is opened there, or not at all.
+
+Autograd runs hooks under a copy of the state of the thread, and then puts the old state back. A
+profiler that began in a hook would be lost, and one that ended there would be active again. So no
+window begins or ends in a hook.
 """
 
 from __future__ import annotations
@@ -61,7 +65,10 @@ class ProfilerWindow:
     def begin(
         self, header: Header, trace: Callable[[], Path], disclose: Callable[[Any], Any]
     ) -> None:
-        """Belong to a new trace; `trace` returns where it is."""
+        """Belong to a new trace; `trace` returns where it is. Its steps count from 0."""
+        self._decline_all("the default process group was recreated first")
+        self._end_here()
+        self._steps = range(0)
         self._header, self._trace, self._disclose = header, trace, disclose
 
     def want(self, steps: range, *, is_alarm: bool = False) -> None:
@@ -104,8 +111,8 @@ class ProfilerWindow:
 
     def close(self) -> None:
         """End the window, write its profile, and follow other profilers no more."""
-        self._decline_wanted("the recording ended first")
-        with suppress(RuntimeError):  # the main thread is blocked: nothing is written
+        self._decline_all("the recording ended first")
+        with suppress(RuntimeError):  # it ends later, or never: nothing waits for its profile
             self._give_way()
         self._others.remove()
         if self._writer is not None and self._profile is None:
@@ -113,14 +120,21 @@ class ProfilerWindow:
 
     def abandon(self) -> None:
         """Do nothing any more, in a forked child."""
-        self._profile, self._wanted = None, None
+        profile, self._profile, self._wanted = self._profile, None, None
+        is_here = sys.modules["torch"].autograd._profiler_enabled()
         self._others.remove()
+        # A hook of autograd has forked. With a device it stays: CUPTI does not survive a fork.
+        if profile is not None and is_here and not profile.use_device:
+            _disable()
 
     # -- in the main thread ---------------------------------------------------------------------
 
     def _open(self, steps: range) -> None:
         if threading.current_thread() is not threading.main_thread():
             self._decline(steps, "steps end in a thread that is not the main thread")
+            return
+        if _is_in_backward():
+            self._decline(steps, "steps end in hooks of autograd")
             return
         self._is_switching = True
         writer = None
@@ -164,9 +178,12 @@ class ProfilerWindow:
         (self._end if is_main else self._end_soon)()
 
     def _end(self) -> None:
-        """End the window; does nothing if none is open, or while it opens or ends."""
+        """End the window, soon after backward if within; unless none is open, or it switches."""
         profile, writer = self._profile, self._writer
         if self._is_switching or profile is None or writer is None:
+            return
+        if _is_in_backward():
+            writer.end_early()
             return
         results = None
         try:
@@ -192,11 +209,16 @@ class ProfilerWindow:
         """End the window, and wait until that has happened.
 
         Raises:
-            RuntimeError: another thread asks, and the main thread is blocked. Torch would crash
-                the process.
+            RuntimeError: another thread asks, and the main thread is blocked: torch would crash
+                the process. Or a hook of autograd asks in the main thread.
         """
         if threading.current_thread() is threading.main_thread():
             self._end()
+            if self._profile is not None:
+                raise RuntimeError(
+                    "dsprof profiles this thread, and cannot stop in a hook of autograd: profile "
+                    "later, or unset capture_profiler"
+                )
         end_s = time.monotonic() + _PATIENCE_S
         while self._profile is not None:
             if time.monotonic() > end_s:
@@ -206,6 +228,11 @@ class ProfilerWindow:
                 )
             self._end_soon()
             time.sleep(_LOOK_S)
+
+    def _decline_all(self, why: str) -> None:
+        self._decline_wanted(why)
+        while self._new:
+            self._decline(self._new.popleft().steps, why)
 
     def _decline_wanted(self, why: str) -> None:
         wanted, self._wanted = self._wanted, None
@@ -225,12 +252,20 @@ def _new_profile(device: str) -> Any:
 def _results(profile: Any) -> Any:
     """End a profile as torch does; some releases would also make a table of it, in Python."""
     torch = sys.modules["torch"]
+    is_on = torch.autograd._profiler_enabled()
     try:
         if profile.use_device:
             getattr(torch, profile.use_device).synchronize()
     finally:  # also after Ctrl-C
         results = _disable()
+    if not is_on:  # torch would crash the process when it writes these results
+        raise RuntimeError("other code ended torch.profiler")
     return results
+
+
+def _is_in_backward() -> bool:
+    """Whether autograd runs this code in this thread, also for compiled or nested backward."""
+    return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)
 
 
 def _disable() -> Any:
