@@ -377,13 +377,13 @@ def test_without_phases_a_rank_that_is_slow_between_collectives_computes_longer(
 def test_without_phases_a_rank_that_keeps_pace_is_held_up_before():
     finding = said(RULE, bare(0, 10, 30), bare(1, 60, 80))
     assert finding.ranks == (1,)
-    assert "collective of a step 50.0 ms later" in finding.cause
+    assert "collective, of a step 50.0 ms later" in finding.cause
     assert "data loading on rank 1" in finding.action
 
 
 @pytest.mark.parametrize(
     ("backward", "cause"),
-    [((25, 55), "and not only before its first backward"), ((60, 75), "waits for input")],
+    [((25, 55), "and not only before its backwards"), ((60, 75), "waits for input")],
 )
 def test_without_forward_what_lies_before_backward_is_not_taken_for_input(backward, cause):
     """A plain loop: backward is seen, forward is not. Both grow alike, or only what is before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
@@ -36,6 +37,22 @@ def test_input_that_is_late_in_each_micro_step_is_the_cause() -> None:
 def test_work_between_forward_and_backward_is_no_input() -> None:
     found = said(RULE, rank(0), rank(1, loss_ms=20))
     assert "spends 40.0 ms more outside forward" in found.cause
+
+
+def test_late_input_of_micro_steps_is_told_where_no_forward_is_recorded() -> None:
+    found = said(RULE, *map(without_forward, (rank(0, input_ms=5), rank(1, input_ms=25))))
+    assert "reaches its backwards, or the first collective, of a step 40.0 ms later" in found.cause
+    assert found.fix == "Speed up its data loading"
+
+
+def without_forward(trace: RankTrace) -> RankTrace:
+    """A plain loop: its backward does 10 ms of work before it communicates."""
+    trace.spans = [
+        msgspec.structs.replace(one, start_ns=one.start_ns - 4 * MS)
+        for one in trace.spans
+        if one.name == "backward"
+    ]
+    return trace
 
 
 def before_ms(*spans: tuple[str, float, float], comm: tuple[float, float] | None = None) -> float:

@@ -3,7 +3,7 @@
 Marks are its collectives and, on the host clock, begin and end of its backward and optimizer step.
 Waits are left out. A rank whose computation is slow is slow between marks, too; one that is held up
 by input, or by what its host does between steps, comes late to the first and keeps pace with the
-others from there on.
+others from there on. With accumulated gradients it comes late to each backward.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SLOW_ALIKE = 0.5
 class Pace:
     """Mean of a measured step of one rank in ns, without waits; the parts make up the step."""
 
-    before_ns: int  # from its begin until the first mark
-    between_ns: int  # from there until the last one
+    before_ns: int  # from its begin until the first mark, and from a mark until a later backward
+    between_ns: int  # from the first mark until the last one, that left out
     after_ns: int
 
     @property
     def working_ns(self) -> int:
-        """From the first mark to the end of the step."""
+        """What is not before."""
         return self.between_ns + self.after_ns
 
 
@@ -58,8 +58,25 @@ def pace(trace: RankTrace) -> Pace | None:
     first, last = np.clip(first[used], begin, end), np.clip(last[used], begin, end)
     waits = exposed(trace)
     parts = ((begin, first), (first, last), (last, end))
-    means = (int(np.mean(stop - start - waits.within(start, stop))) for start, stop in parts)
-    return Pace(*means)
+    before, between, after = (
+        int(np.mean(stop - start - waits.within(start, stop))) for start, stop in parts
+    )
+    start, stop = _before_later_backwards(trace, steps, place, times)
+    later = int((stop - start - waits.within(start, stop)).sum()) // len(begin)
+    return Pace(before + later, between - later, after)
+
+
+def _before_later_backwards(
+    trace: RankTrace, steps: Array, place: Array, times: Array
+) -> tuple[Array, Array]:
+    """Return when the last mark before a backward was, and when that began, in the same step."""
+    spans, order = span_columns(trace), np.argsort(times, kind="stable")
+    step, known = places(spans.step, steps)
+    known &= spans.named("backward") & ~spans.is_annotation & on_host_clock(trace)
+    begins = spans.start_ns[known].astype(np.int64)
+    mark = np.searchsorted(times[order], begins) - 1
+    some = (mark >= 0) & (place[order][mark] == step[known])
+    return times[order][mark[some]].astype(np.int64), begins[some]
 
 
 def _marks(trace: RankTrace) -> tuple[Array, Array]:

@@ -113,7 +113,7 @@ def by_pace(
     if not slow:
         took = duration(mine.before_ns - usual.before_ns)
         return Cause(
-            f"It reaches its first backward or collective of a step {took} later than the "
+            f"It reaches its backwards, or the first collective, of a step {took} later than the "
             "others, and is about as fast as they are after that: it waits for input, or its "
             "host does something else.",
             _INPUT.format(rank=rank),
@@ -125,7 +125,7 @@ def by_pace(
     )
     return Cause(
         f"Its own time of a step is {took} longer than that of the others, and not only "
-        f"before its first backward or collective: {why}.",
+        f"before its backwards or first collective: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
         _COMPARE_FIX.format(rank=rank),
@@ -212,7 +212,7 @@ def pace_table(paces: Mapping[int, Pace | None], votes: Votes) -> Table:
     return Table(
         columns=(
             Column("rank"),
-            Column("until its first backward or collective", "ns"),
+            Column("until its backwards or first collective", "ns"),
             Column("from there to its last", "ns"),
             Column("after that", "ns"),
         ),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.rank.pace import Pace, is_slow, others_pace, pace
-from tests.factories.trace import MS, enqueued, header, issued, rank_trace, step, sync
+from tests.factories.trace import MS, enqueued, header, issued, rank_trace, span, step, sync
 
 
 def of(before: float, between: float, after: float = 0) -> Pace:
@@ -21,6 +21,18 @@ def test_the_parts_of_a_step_are_told_without_waits():
         )
     trace = rank_trace(comm=comm, steps=[step(n, 100 * n, 100 * n + 100) for n in range(4)])
     assert pace(trace) == of(20, 30, 35)
+
+
+def test_what_precedes_each_backward_of_accumulated_gradients_is_before():
+    """Backwards from 20 to 30 and 60 to 80, of the time between 10 in a wait; a step to 90."""
+    comm, spans = [], []
+    for n in range(4):
+        at = 100 * n
+        comm.append(sync("all_reduce", at + 30, 10, seq=n, step=n))
+        times = (("backward", 20, 30), ("backward", 60, 80), ("step", 80, 90))
+        spans += [span(name, at + begin, at + end, n) for name, begin, end in times]
+    steps = [step(n, 100 * n, 100 * n + 100) for n in range(4)]
+    assert pace(rank_trace(comm=comm, spans=spans, steps=steps)) == of(40, 40, 10)
 
 
 def test_a_device_without_times_has_no_pace():
