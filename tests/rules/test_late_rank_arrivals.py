@@ -169,6 +169,15 @@ def test_few_ranks_that_vary_do_not_hide_one_that_is_late_in_every_step(count):
     assert "last in 48 of the 48 steps" in finding.summary
 
 
+def test_a_rank_that_is_late_from_a_step_on_is_not_said_to_delay_every_step():
+    times = tuple(10 if n < 16 else 60 for n in range(60))
+    finding = said(RULE, *jittering(60, (10, 11), times))
+    assert (finding.status, finding.ranks, finding.steps) == (Status.FAIL, (1,), (16,))
+    assert finding.problem == "Rank 1 delays every step from 16 on by 49.5 ms"
+    assert "late from step 16 on, by 49.5 ms per step" in finding.summary
+    assert said(RULE, *jittering(60, (10, 11), (60,))).problem.startswith("Rank 1 delays every")
+
+
 def test_few_steps_of_three_ranks_say_how_many_more_prove_it():
     def ranks(steps: int) -> list[RankTrace]:
         return jittering(steps, (80, 82), *OTHERS[:2])

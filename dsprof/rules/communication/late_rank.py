@@ -26,6 +26,7 @@ from dsprof.analysis.run.lateness import (
     together,
     vote,
 )
+from dsprof.analysis.run.onset import onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
@@ -176,17 +177,25 @@ class LateRank:
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
+        problem = _problem(votes.late, cost_ns, share, int(votes.usual_ns[place]), known)
+        since = ""
+        if begin := onset(late, place):
+            delay = duration(begin.delay_ns)
+            since = f" It is late from step {begin.step:,} on, by {delay} per step."
+            who = ranks_do(votes.late, "delay")
+            problem = f"{who} every step from {begin.step:,} on by {delay}"
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
             f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{_others(votes)}{_bound(late)}.{known.note}",
+            f"that have one late rank{_others(votes)}{_bound(late)}.{since}{known.note}",
             severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(votes.late, cost_ns, share, int(votes.usual_ns[place]), known),
+            problem=problem,
             fix=fix,
             ranks=votes.late,
+            steps=(begin.step,) if begin else (),
             evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=_saving(votes, known),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),

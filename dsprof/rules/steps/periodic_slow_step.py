@@ -91,8 +91,8 @@ class PeriodicSlowStep:
         share = count * found.excess_ns / (of * found.usual_ns)
         return self.meta.finding(
             Status.INFO,
-            f"{delays} ({percent(found.excess_ns / found.usual_ns)}) between steps {first:,} and "
-            f"{last:,}; the other ranks wait.",
+            f"{delays} ({percent(found.excess_ns / found.usual_ns)} of a usual step) between "
+            f"steps {first:,} and {last:,}; the other ranks wait.",
             title=_OF_A_RANK,
             cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
             "their collectives.",
@@ -111,8 +111,8 @@ class PeriodicSlowStep:
         delay = duration(lost_ns / count)
         return self.meta.finding(
             Status.INFO,
-            f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)}), most around step "
-            f"{worst.step:,}; the other ranks wait.",
+            f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)} of a usual step), "
+            f"most around step {worst.step:,}; the other ranks wait.",
             title=_OF_A_RANK,
             cause=f"Rank {worst.rank} is blocked in communication for less time than the others, "
             "by as much; only sums over time show it.",

@@ -141,6 +141,7 @@ def test_steps_that_were_kept_for_being_slow_are_no_share_of_the_run() -> None:
     assert delays(run[Steps]) == replace(EXPECTED, are_all=False)
     [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
     assert one.problem == "Rank 1 delays at least 10 of 600 steps by 40.0 ms: 0.7 % of the run"
+    assert "(40 % of a usual step) between steps" in one.summary
 
 
 @pytest.mark.parametrize(

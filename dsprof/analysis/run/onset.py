@@ -1,0 +1,39 @@
+"""From which step on a rank is late, where it was not from the beginning."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dsprof.analysis.run.lateness import Lateness
+from dsprof.analysis.run.series import change_of
+
+_CHANCE = 0.001
+"""Of the change in a run without one."""
+_LEAST_SIDE = 5
+"""Steps before and after it."""
+_BEFORE = 0.25
+"""Of the delay: with more before it, the rank was late already."""
+
+
+class Onset(NamedTuple):
+    """The first step in which a rank is late, and the median delay from there on."""
+
+    step: int
+    delay_ns: int
+
+
+def onset(late: Lateness, place: int) -> Onset | None:
+    """Return from where on the others wait longer than this rank; None if they always do."""
+    is_known = (late.waited_ns >= 0).all(axis=0)
+    waited, steps = late.waited_ns[:, is_known], late.steps[is_known]
+    if not waited.size:
+        return None
+    delays = np.median(np.delete(waited, place, axis=0), axis=0) - waited[place]
+    change = change_of(delays)
+    if change is None or change.p > _CHANCE or change.before > _BEFORE * change.after:
+        return None
+    if not _LEAST_SIDE <= change.at <= len(delays) - _LEAST_SIDE:
+        return None
+    return Onset(int(steps[change.at]), int(np.median(delays[change.at :])))
