@@ -43,7 +43,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
     def train(ranks: int, *ways: str) -> dict[str, Diagnosis]:
         out: Path = tmp_path_factory.mktemp(f"ranks{ranks}")
-        launch(PROGRAMS / "healthy.py", ranks, args=[out, *ways], timeout=600).check()
+        program = PROGRAMS / "healthy.py"
+        launch(program, ranks, args=[out, *ways], timeout=600, imported="torch").check()
         return {folder.name: diagnose(find_run([folder])) for folder in out.iterdir()}
 
     return train

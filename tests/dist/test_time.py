@@ -55,7 +55,7 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("time")
-    launch(PROGRAMS / "delays.py", args=[folder]).check()
+    launch(PROGRAMS / "delays.py", args=[folder], imported="torch").check()
     return Run(folder)
 
 

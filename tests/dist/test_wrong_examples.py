@@ -36,7 +36,8 @@ def recorded(name: str, out: Path, patch: Patch | None = None, steps: int = 30) 
     """Train with a mistake, or with what `patch` changes, and judge the record."""
     change = [] if patch is None else ["--patch", json.dumps(patch)]
     env = {**CASES[name].variables, "DSPROF": "1", "DSPROF_OUT": str(out)}
-    launch(PROGRAM, args=[name, "--steps", steps, *change], env=env, behind=LINK).check()
+    args = [name, "--steps", steps, *change]
+    launch(PROGRAM, args=args, env=env, behind=LINK, imported="torch").check()
     return diagnose(find_run([out]))
 
 
