@@ -35,6 +35,8 @@ UNEVEN = 1.5
 
 _WIDE = 0.5
 """Gap below the others by the range of all: it is wider than the others are apart."""
+_FEW = 11
+"""Of more ranks an outlier needs no wider gap than this."""
 
 PAIRED_RANKS = 512
 """Of more, the matrix of all pairs would not fit where this runs beside training."""
@@ -265,7 +267,7 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
             found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns)
             votes += found
             cast += bool(found.any())
-            if not found.any():
+            if not found.any() and count <= _FEW:
                 found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns, _WIDE)
             wide += found
             wide_cast += bool(found.any())
