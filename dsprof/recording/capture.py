@@ -30,6 +30,7 @@ from dsprof.recording.capture_announcements import (
     kind_of,
 )
 from dsprof.recording.capture_signal import CaptureSignal
+from dsprof.trace.latch import Latch
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (
     LEAST_PAUSE_S,
@@ -104,7 +105,7 @@ class Capture:
         self._quiet_until_ns: dict[str, int] = {}  # by the kind of the proposal
         self._at_step = step()
         self._steps_a_tick = 0
-        self._end = threading.Event()
+        self._end = Latch()
         self._thread = threading.Thread(target=self._run, name="dsprof-capture", daemon=True)
 
     def start(self) -> None:

@@ -351,11 +351,14 @@ class InFlight:
         For the writer's thread: it looks, and drops only what is old or too much. It holds no
         Work outside the lock, so that others can see which ones are not held.
         """
+        kept: list[Collective] = []
         with self._tables:
-            self._give_up_oldest()
-            self.poll_all()  # a Work holds tensors, and no other hook may ever come along
-            kept = [self._look(*entry) for entry in list(self.works.values())]
-            kept += [record for _, record in list(self.completed.values())]
+            if self.works:
+                self._give_up_oldest()
+                self.poll_all()  # a Work holds tensors, and no other hook may ever come along
+                kept = [self._look(*entry) for entry in list(self.works.values())]
+            if self.completed:
+                kept += [record for _, record in list(self.completed.values())]
         return [
             *self.blocking.values(),
             *list(self.enqueued.values()),

@@ -29,6 +29,7 @@ from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.dumps.hang_dump import store_call
 from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
+from dsprof.trace.latch import Latch
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
 
@@ -49,6 +50,8 @@ _SELDOM = 5
 """So many ticks apart a rank looks for questions in the folder."""
 
 _MOST_CALLS = 1000
+
+_ASKED = "was asked where it is"
 
 
 class Watchdog:
@@ -79,7 +82,7 @@ class Watchdog:
         self._can_ask = True  # the driver; False also while it does not answer
         self._held_since: dict[int, tuple[Collective, int]] = {}  # calls that the device is in
         self._shown: list[Collective] = []  # those that the live state shows in flight
-        self._end = threading.Event()
+        self._end = Latch()
         self._thread = threading.Thread(target=self._run, name="dsprof-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -117,17 +120,24 @@ class Watchdog:
         pace.tick(now_ns, self._mark(in_flight), self._recorder.progress.steps)
         quiet_ns, threshold_ns = pace.quiet_ns(now_ns), pace.threshold_ns
         look_ns = round(min(max(threshold_ns / SECOND_NS / 4, _LOOK_S[0]), _LOOK_S[1]) * SECOND_NS)
-        if quiet_ns < threshold_ns - look_ns:
-            self._forget()
-        else:
+        is_looked_at, is_quiet = quiet_ns >= threshold_ns - look_ns, quiet_ns >= threshold_ns // 2
+        if is_looked_at:
             self._look(look_ns)
-        self._note_held(now_ns, is_quiet=quiet_ns >= threshold_ns // 2)
+        else:
+            self._forget()
+        if not (is_looked_at or is_quiet):  # nearly always: nothing has waited for long
+            self._held_since = {}
+            if self._is_asked(quiet_ns - threshold_ns):
+                self._inquire(_ASKED, quiet_ns, threshold_ns, asks=False)
+                pace.forgive(clock())
+            return
+        self._note_held(now_ns, is_quiet=is_quiet)
         in_flight = in_flight or self._held_up(now_ns, threshold_ns)
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
             self._inquire(reason, quiet_ns, threshold_ns, asks=True)
         elif not self._is_judged and self._is_asked(quiet_ns - threshold_ns):
-            self._inquire("was asked where it is", quiet_ns, threshold_ns, asks=False)
+            self._inquire(_ASKED, quiet_ns, threshold_ns, asks=False)
         else:
             return
         while waited_ns >= self._patience * threshold_ns:
@@ -250,7 +260,7 @@ class Watchdog:
 
     def _goes_on(self) -> bool:
         is_other = self._begun is not None and self._mark([*self._in_flight()]) != self._begun
-        return is_other or self._end.is_set()
+        return is_other or self._end.is_set
 
     def _pause(self, seconds: float) -> None:
         """Wait, and show life: else others would take this rank for one that runs no Python."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from dsprof.environment import EnvSnapshot
+from dsprof.trace.latch import Latch
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
     INDEX,
@@ -116,7 +117,7 @@ class TraceWriter:
         self._folder = folder
         self._header = header
         self._source = source
-        self._window = window
+        self._window, self._is_unlimited = window, window == EVERYTHING
         self._budget_bytes = budget_bytes
         self._written_bytes = 0
         self._at_bytes = 0  # in the file, its first line included
@@ -144,7 +145,7 @@ class TraceWriter:
             source.disclose,
             source.lines_in_c,
         )
-        self._wake = threading.Event()
+        self._wake = Latch()
         self._silence = Silence(time.perf_counter_ns())
         self._closing = False
         self._given_up = False
@@ -346,7 +347,8 @@ class TraceWriter:
         definitions, records = self._source.definitions, self._source.records
         if records:
             self._silence.broken(time.perf_counter_ns())
-        self._describe([])
+        if self._undescribed:
+            self._describe([])
         while (definitions or records) and not self._given_up:
             # Definitions first: a record is added only after what it refers to.
             if definitions:
@@ -356,7 +358,8 @@ class TraceWriter:
                 self._index.mark(self._at_bytes, step, self._ended_ns)
             if self._index.is_due(self._at_bytes):
                 self._write_index()
-        self._describe([])
+        if self._undescribed:
+            self._describe([])
         self.cpu_ns = time.thread_time_ns()
 
     def _write_chunk(self) -> int:
@@ -406,7 +409,7 @@ class TraceWriter:
 
     def _is_all_written(self) -> bool:
         """Say whether each record becomes a line: none is only counted."""
-        return self._window == EVERYTHING and not self.budget_spent
+        return self._is_unlimited and not self.budget_spent
 
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""
@@ -470,6 +473,9 @@ class TraceWriter:
         if self._given_up:
             return
         now, unfinished = time.perf_counter_ns(), self._source.unfinished()
+        if not (unfinished or self._in_flight):
+            self._opened.clear()
+            return
         # What was in flight at the last look may have ended since, with its record still to come.
         before, self._in_flight = self._in_flight, {record.id for record in unfinished}
         self._opened &= before | self._in_flight

@@ -1,0 +1,30 @@
+"""An event that threads of the recorder wait for."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+
+class Latch:
+    """Is set once. A wait is one call of C, of `threading.Event` seven functions of Python.
+
+    Training has evicted their code from the caches each time that a thread wakes.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._held = threading.Lock()
+        self._held.acquire()
+
+    def set(self) -> None:
+        """Let all waits end, also those to come."""
+        self.is_set = True
+        with suppress(RuntimeError):  # it was set before
+            self._held.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set, at most so long, which is more than 0; say whether it is."""
+        if self._held.acquire(timeout=timeout_s):
+            self.set()  # for others that wait
+        return self.is_set
