@@ -7,9 +7,10 @@ from contextlib import suppress
 
 
 class Latch:
-    """Is set once. A wait is one call of C, of `threading.Event` seven functions of Python.
+    """Is set once. A wait runs one function of C.
 
-    Training has evicted their code from the caches each time that a thread wakes.
+    A wait for a `threading.Event` runs seven functions of Python. Each time that a thread of the
+    recorder wakes, training has evicted their code from the caches.
     """
 
     def __init__(self) -> None:
