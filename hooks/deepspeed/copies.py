@@ -59,9 +59,13 @@ class DeepSpeedCopiesHook(Hook):
         super().__init__(recorder)
         self._on_host: set[int] = set()  # `ds_id` of parameters, which no two engines share
         self._after_step: _Begun | None = None
-        self._offloads = False  # any engine, anything
         self._late = PatchSet()
         recorder.shared(KnownEngines).append(self._learn)
+
+    @property
+    def _offloads(self) -> bool:
+        """Whether any engine offloads anything."""
+        return self.switch.in_python
 
     def patches(self, module: str) -> list[Patch]:
         """Patch only the gather until an engine offloads: most never do."""
@@ -73,7 +77,8 @@ class DeepSpeedCopiesHook(Hook):
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         if target.name == _GATHER:
-            return self._if_offloading(original, self._timed(original, self._gathered))
+            timed = self._timed(original, self._gathered)
+            return self.in_c("idle", original, self._if_offloading(original, timed), ())
         if target.name in _MEASURES:
             return self._timed(original, _MEASURES[target.name])
         before, after = self._around[target.name]
@@ -90,12 +95,12 @@ class DeepSpeedCopiesHook(Hook):
     def _if_offloading(
         self, original: Callable[..., Any], timed: Callable[..., Any]
     ) -> Callable[..., Any]:
-        hook = self
+        switch = self.switch
 
         # Called for each fetch, and another hook may be around it.
         @functools.wraps(original)
         def copies(*args: Any, **kwargs: Any) -> Any:
-            return timed(*args, **kwargs) if hook._offloads else original(*args, **kwargs)
+            return timed(*args, **kwargs) if switch.in_python else original(*args, **kwargs)
 
         hide_from_dynamo(copies)
         return copies
@@ -138,7 +143,7 @@ class DeepSpeedCopiesHook(Hook):
         elif not _offloads(engine.zero_offload_optimizer()):
             return
         if not self._offloads:
-            self._offloads = True
+            self.switch.in_python = True
             for module in filter(sys.modules.__contains__, self.modules()):
                 late = [one for one in self.patches(module) if one.name != _GATHER]
                 self._late.apply(late)

@@ -16,6 +16,8 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
 from tests.handed_over import handed_over
 
+pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
+
 
 @pytest.fixture
 def recorder() -> Recorder:

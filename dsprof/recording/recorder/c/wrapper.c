@@ -16,6 +16,8 @@ PyAPI_FUNC(PyObject *) PyObject_Vectorcall(PyObject *, PyObject *const *, size_t
 #endif
 #pragma weak PyObject_Vectorcall
 
+static Called call_idle;
+
 static const struct {
     const char *name;
     Called *called;
@@ -24,7 +26,7 @@ static const struct {
     {"request", call_request},         {"flush", call_flush},
     {"epilogue", call_epilogue},       {"fetch start", call_fetch_start},
     {"fetch stop", call_fetch_stop},   {"release", call_release},
-    {"engine", call_engine},
+    {"engine", call_engine},           {"idle", call_idle},
 };
 
 static Called *called_for(const char *name)
@@ -71,6 +73,12 @@ PyObject *pass_on(PyObject *function, const Given *given)
     Py_XDECREF(positions);
     Py_XDECREF(named);
     return result;
+}
+
+/* Of a hook that has nothing to do until it leaves all to Python. It holds nothing. */
+static PyObject *call_idle(Wrapper *self, const Given *given)
+{
+    return pass_on(self->on->in_python ? self->python : self->original, given);
 }
 
 static PyObject *vectorcall(Wrapper *self, PyObject *const *args, size_t count, PyObject *names)
