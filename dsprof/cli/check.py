@@ -9,6 +9,7 @@ from pathlib import Path
 from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import escaped
 
 _NAMED = 6
@@ -54,10 +55,17 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
             arguments.paths, arguments.config, arguments.baseline, Reading.of(arguments)
         )
         lines = broken(budget, diagnosis)
-        holds = f"{arguments.budget}: the budget holds{_beside(unjudged(budget, diagnosis))}"
+        beside = _missing(diagnosis) + _beside(unjudged(budget, diagnosis))
+        holds = f"{arguments.budget}: the budget holds{beside}"
         said = lines or ([] if arguments.quiet else [holds])
         print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
         return 1 if lines else 0
+
+
+def _missing(diagnosis: Diagnosis) -> str:
+    """Say of how many ranks nothing was checked."""
+    missing = len(diagnosis.quality.missing_ranks)
+    return f"; {missing} of {diagnosis.run.world_size} ranks are missing" if missing else ""
 
 
 def _beside(rules: Sequence[str]) -> str:

@@ -172,14 +172,16 @@ def load_diagnosis(
         DsprofError: a path cannot be read, or the configuration is wrong.
     """
     from dsprof.diagnosis.model import from_json
+    from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import LARGEST_WHOLE_BYTES
     from dsprof.trace.trace_files import is_diagnosis
 
     saved = [path for path in paths if is_diagnosis(path)]
-    if saved and (config or baseline or len(paths) > 1):
+    is_chosen = reading.engine or (reading.selection or EVERYTHING) != EVERYTHING
+    if saved and (config or baseline or is_chosen or len(paths) > 1):
         raise DsprofError(
-            f"{saved[0]}: a saved diagnosis is shown as it is; give only this file and no "
-            "--config or --baseline, or give the traces"
+            f"{saved[0]}: a saved diagnosis is shown as it is; give only this file and no option "
+            "that chooses what is read or how it is judged, or give the traces"
         )
     if saved:
         return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))

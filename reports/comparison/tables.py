@@ -13,6 +13,7 @@ from dsprof.diagnosis.comparison.model import (
     TimeChange,
 )
 from dsprof.diagnosis.comparison.noise import CONFIDENCE
+from dsprof.diagnosis.comparison.verdict import has_known_bytes
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
@@ -79,8 +80,14 @@ def _how_judged(changes: Iterable[TimeChange]) -> str:
 def operations(changes: Iterable[OperationChange]) -> Table:
     """All operations: calls and bytes are exact, times are not judged."""
     columns = (*map(Column, ("Operation", "Calls", "Bytes", "Exposed")), Column("Calls and bytes"))
-    rows = [(one.op, *_numbers(one), "changed" if one.is_changed else "same") for one in changes]
+    rows = [(one.op, *_numbers(one), _judged(one)) for one in changes]
     return Table(columns, tuple(rows), _OF_A_STEP)
+
+
+def _judged(one: OperationChange) -> str:
+    if one.is_changed:
+        return "changed"
+    return "same" if has_known_bytes(one) else "same calls, bytes unknown"
 
 
 def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
@@ -114,9 +121,10 @@ def settings(changes: Iterable[Change], noun: str) -> Table:
 def _kind(one: KindChange) -> str:
     mode = "async" if one.is_async else "sync"
     is_whole = one.group == "all ranks"
+    ranks = f"{one.group_size} ranks" if one.group_size else "group of unknown size"
     words = (
         "" if is_whole else ROLES.get(one.group, one.group),
-        f"{'all ' if is_whole else ''}{one.group_size} ranks",
+        f"{'all ' if is_whole else ''}{ranks}",
         one.phase,
         one.size_class,
         one.dtype,

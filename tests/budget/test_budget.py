@@ -11,12 +11,15 @@ import pytest
 
 from dsprof.diagnosis.budget.judge import broken, unjudged
 from dsprof.diagnosis.budget.limits import Budget, load_budget
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import DeviceRow, Diagnosis
 from dsprof.errors import ConfigError
 from dsprof.findings.finding import Finding, Severity, Status
 from tests.factories import diagnosis as factory
 
-RULES = ("late-rank", "low-comm-overlap", "stuck-collective", "data-quality")
+RULES = (
+    *("late-rank", "low-comm-overlap", "stuck-collective"),
+    *("data-quality", "device-out-of-memory"),
+)
 
 Load = Callable[[str], Budget]
 
@@ -221,3 +224,33 @@ def test_a_run_that_was_killed_or_failed_holds_no_budget(load: Load, ends: dict[
     assert line.startswith("data-quality: the run hung, crashed or was killed")
     killed.quality = msgspec.structs.replace(killed.quality, is_recorded=False)
     assert lines(load("bytes_per_step: 1e12\n"), killed) == []
+
+
+def test_a_run_that_ended_out_of_memory_is_told_by_its_rule(load: Load) -> None:
+    made = run(findings=[finding("device-out-of-memory")])
+    made.quality = msgspec.structs.replace(made.quality, exceptions={"torch.OutOfMemoryError": [0]})
+    [line] = lines(load("bytes_per_step: 1e12\n"), made)
+    assert line.startswith("device-out-of-memory: the run hung, crashed or was killed")
+    assert line.endswith("may_be_unknown: why")
+    allowed = "bytes_per_step: 1e12\nmay_be_unknown: [device-out-of-memory]\n"
+    assert lines(load(allowed), made) == []
+
+
+@pytest.mark.parametrize("gap", ["dropped_events", "broken_lines"])
+def test_sums_that_lack_a_part_hold_no_limit(load: Load, gap: str) -> None:
+    made = run()
+    made.quality = msgspec.structs.replace(made.quality, **{gap: 2})
+    text = "operations_per_step: 100\n"
+    [line] = lines(load(text), made)
+    assert line.startswith("1:22: operations_per_step could not be measured: the record ")
+    [line] = lines(load("operations_per_step: 5\n"), made)
+    assert line.endswith("operations_per_step is 8.125, more than 5")
+    assert lines(load(f"{text}may_be_unknown: [operations_per_step]\n"), made) == []
+
+
+def test_sums_of_a_sample_hold_no_limit(load: Load) -> None:
+    made = run()
+    numbers = {one.name: 0 for one in msgspec.structs.fields(DeviceRow) if one.required}
+    made.devices = [DeviceRow(**numbers, is_sampled=True)]
+    [line] = lines(load("bytes_per_step: 1e12\n"), made)
+    assert "could not be measured: the files hold only a sample" in line

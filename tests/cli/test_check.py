@@ -75,6 +75,24 @@ def test_a_saved_diagnosis_is_checked_as_the_traces_are(
     assert check(folder, "operations_per_step: 0", "saved.json") == 1
 
 
+@pytest.mark.parametrize("chosen", ["--steps 2:4", "--ranks 0", "--epoch 1", "--engine dask://h:1"])
+def test_of_a_saved_diagnosis_no_part_is_checked_in_silence(
+    folder: Path, capsys: pytest.CaptureFixture[str], chosen: str
+) -> None:
+    assert main(["report", "run", "--format", "json", "-o", "saved.json"]) == 0
+    (folder / "b.yaml").write_text(LOOSE)
+    assert main(["check", "saved.json", "--budget", "b.yaml", *chosen.split()]) == 2
+    assert "saved.json: a saved diagnosis is shown as it is" in capsys.readouterr().err
+
+
+def test_ranks_that_were_not_checked_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next((folder / "run").glob("trace.rank00001*")).unlink()
+    check(folder, LOOSE)
+    assert "the budget holds; 1 of 2 ranks are missing" in capsys.readouterr().out
+
+
 def test_mistakes_are_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(folder, "byte_per_step: 1") == 2
     assert "budget.yaml:1:1: unknown key 'byte_per_step'" in capsys.readouterr().err

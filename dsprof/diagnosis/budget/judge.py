@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dsprof.analysis.aggregates.run import is_of_memory
 from dsprof.diagnosis.budget.limits import SEVERITIES, Budget
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.findings.finding import Finding, Status
-from dsprof.findings.wording import reason
+from dsprof.findings.wording import plural, reason
 
 _HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
-_ENDS = "data-quality"
+_ENDS, _OF_MEMORY = "data-quality", "device-out-of-memory"
+_SUMS = ("bytes_per_step", "operations_per_step")
 
 
 def broken(budget: Budget, diagnosis: Diagnosis) -> list[str]:
@@ -51,7 +53,10 @@ def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.run.is_running and _ENDS not in budget.may_be_unknown:
         yield f"the run goes on, and {_ENDS} is not in may_be_unknown; check it when it has ended"
     if quality.is_recorded and (quality.unclean_ranks or quality.exceptions):
-        said[_ENDS] = next((one.summary for one in failing if one.rule == _ENDS), "")
+        is_memory = not quality.unclean_ranks and all(map(is_of_memory, quality.exceptions))
+        rule = _OF_MEMORY if is_memory else _ENDS
+        why = next((one.summary for one in failing if one.rule == rule), "")
+        said[rule] = why or ", ".join(quality.exceptions)
     for rule, why in said.items():
         if rule not in budget.may_be_unknown:
             yield (
@@ -100,10 +105,25 @@ def _findings(budget: Budget, findings: list[Finding]) -> Iterator[str]:
 
 
 def _unmeasured(budget: Budget, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    measured = _measured(diagnosis)
+    measured, gap = _measured(diagnosis), _gap(diagnosis)
     for name, limit in budget.figures.items():
-        if measured[name] is None and name not in budget.may_be_unknown:
-            yield name, f"{limit.origin}: {name} could not be measured"
+        value, why = measured[name], gap if name in _SUMS else ""
+        # Too much is too much, also where a part is missing.
+        is_known = value is not None and (not why or value > limit.value)
+        if not is_known and name not in budget.may_be_unknown:
+            yield name, f"{limit.origin}: {name} could not be measured{why}"
+
+
+def _gap(diagnosis: Diagnosis) -> str:
+    """Say what is known to make every sum too small."""
+    quality = diagnosis.quality
+    if quality.dropped_events:
+        return f": the record lacks {plural(quality.dropped_events, 'dropped event')}"
+    if quality.broken_lines:
+        return f": the record has {plural(quality.broken_lines, 'unreadable line')}"
+    if any(row.is_sampled for row in diagnosis.devices):
+        return ": the files hold only a sample of the events"
+    return ""
 
 
 def _undecided(budget: Budget, findings: list[Finding]) -> Iterator[tuple[str, str]]:

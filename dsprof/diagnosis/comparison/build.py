@@ -10,7 +10,7 @@ from dsprof._version import __version__
 from dsprof.diagnosis.comparison import settings
 from dsprof.diagnosis.comparison.model import Change, Comparison, Fate, FindingChange, Side
 from dsprof.diagnosis.comparison.times import time_changes
-from dsprof.diagnosis.comparison.traffic import kind_changes, operation_changes
+from dsprof.diagnosis.comparison.traffic import kind_changes, operation_changes, untold
 from dsprof.diagnosis.comparison.verdict import summary, verdict
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Finding, Severity, Status, worst
@@ -27,12 +27,14 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         after=_side(names[1], after),
         dsprof_version=__version__,
         unlike=reasons,
+        untold=untold(before, after),
         unrecorded=unrecorded,
-        operations=operation_changes(before, after),
-        kinds=kind_changes(before, after),
         times=list(time_changes(before, after, reasons)),
         findings=list(finding_changes(before.findings, after.findings)),
     )
+    if not comparison.untold:
+        comparison.operations = operation_changes(before, after)
+        comparison.kinds = kind_changes(before, after)
     if not unrecorded:
         comparison.configuration = _changes(settings.configuration, before, after)
         comparison.environment = _changes(settings.environment, before, after)
@@ -129,13 +131,17 @@ def finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Iter
 def _fate(old: Sequence[Finding], new: Sequence[Finding]) -> Fate:
     was, now = _failing(old), _failing(new)
     if not was:
-        return "new"
+        return "unknown before" if _is_open(old) else "new"
     if not now:
-        is_open = not new or any(one.status in _UNDECIDED for one in new)
-        return "now unknown" if is_open else "gone"
+        return "now unknown" if _is_open(new) else "gone"
     order = list(Severity).index
     change = order(_severity(now)) - order(_severity(was))
     return "still there" if change == 0 else "milder" if change > 0 else "worse"
+
+
+def _is_open(findings: Sequence[Finding]) -> bool:
+    """Whether a rule may fail that does not: it was not run, or reached no verdict."""
+    return not findings or any(one.status in _UNDECIDED for one in findings)
 
 
 def _failing(findings: Sequence[Finding]) -> list[Finding]:

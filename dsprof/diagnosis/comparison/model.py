@@ -17,8 +17,8 @@ SCHEMA_VERSION = 1
 Judgement = Literal["faster", "slower", "same", "inconclusive", "not compared"]
 """`same`: within the tolerance, with confidence; `inconclusive`: the noise hides it."""
 
-Fate = Literal["gone", "new", "worse", "milder", "still there", "now unknown"]
-"""`now unknown`: it was found before, and the later run lacks what the rule needs."""
+Fate = Literal["gone", "new", "worse", "milder", "still there", "now unknown", "unknown before"]
+"""The last two: one run was not judged by the rule, which lacked its input or was not run."""
 
 
 class _Part(msgspec.Struct, kw_only=True):
@@ -61,7 +61,7 @@ class KindChange(OperationChange, kw_only=True):
     """Like collectives of both runs; those that only one run has count 0 in the other."""
 
     group: str
-    group_size: int
+    group_size: int | None
     phase: str
     size_class: str
     dtype: str
@@ -103,6 +103,7 @@ class Comparison(_Part):
     schema_version: int = SCHEMA_VERSION
     dsprof_version: str = ""
     unlike: list[str] = []  # why times do not compare: the runs are not comparable
+    untold: str = ""  # why operations and bytes are not compared; "" if they are
     unrecorded: list[str] = []  # "before", "after": its settings are not known, and not compared
     configuration: list[Change] = []
     environment: list[Change] = []

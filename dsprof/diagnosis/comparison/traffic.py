@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import added
 from dsprof.diagnosis.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
@@ -57,6 +58,18 @@ class Sums:
         return None if total is None else total / self.rank_steps
 
 
+def untold(before: Diagnosis, after: Diagnosis) -> str:
+    """Say why operations and bytes of two runs do not compare; "" if they do."""
+    sides = {"before": before, "after": after}
+    stepless = [name for name, made in sides.items() if not made.steps.measured_steps]
+    if len(stepless) == 1:
+        return f"no step was measured {stepless[0]}"
+    silent = [name for name, made in sides.items() if not made.communication]
+    if len(silent) == 1 and not sides[silent[0]].quality.is_recorded:
+        return f"the files of other tools {silent[0]} hold no collective"
+    return ""
+
+
 def operation_changes(before: Diagnosis, after: Diagnosis) -> list[OperationChange]:
     """Compare operation by operation, those with the most bytes first."""
     found = [
@@ -78,10 +91,23 @@ def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
                 after_busbw=new.busbw,
             ),
         )
-        for kind, old, new in _pairs(before, after, _kind)
+        for kind, old, new in _pairs(before, after, _kinds(before, after))
     ]
-    found.sort(key=lambda one: (not one[1].is_changed, _weight(one[1]), one[0]))
+    found.sort(key=lambda one: (not one[1].is_changed, _weight(one[1]), [*map(str, one[0])]))
     return [change for _, change in found]
+
+
+def _kinds(*runs: Diagnosis) -> Callable[[CommunicationRow, int | None], Kind]:
+    """Return the kind of a row, without its size where sizes of its operation are not known."""
+    unsized = {
+        row.op for run in runs for row in run.communication if row.size_class == SIZE_NOT_KNOWN
+    }
+
+    def kind(row: CommunicationRow, world_size: int | None) -> Kind:
+        found = _kind(row, world_size)
+        return found._replace(size_class=SIZE_NOT_KNOWN) if row.op in unsized else found
+
+    return kind
 
 
 def _kind(row: CommunicationRow, world_size: int | None) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from dsprof.diagnosis.comparison.model import Comparison, OperationChange, TimeChange
@@ -51,7 +52,7 @@ def summary(comparison: Comparison, *, has_configuration: bool) -> str:
     """
     clauses = "; ".join(
         (
-            _traffic(comparison.operations),
+            _traffic(comparison),
             *_findings(comparison),
             _settings(comparison, has_configuration=has_configuration),
         )
@@ -59,14 +60,29 @@ def summary(comparison: Comparison, *, has_configuration: bool) -> str:
     return f"{clauses[0].upper()}{clauses[1:]}."
 
 
-def _traffic(operations: list[OperationChange]) -> str:
+_ROUNDING = 1e-9
+"""Of a sum of means: less is no change."""
+
+
+def _traffic(comparison: Comparison) -> str:
+    operations = comparison.operations
+    if comparison.untold:
+        return f"calls and bytes not compared: {comparison.untold}"
     if not operations:
         return "no collective was recorded in either"
     if not any(one.is_changed for one in operations):
-        return "the same calls and bytes"
+        is_known = all(map(has_known_bytes, operations))
+        return "the same calls and bytes" if is_known else "the same calls; not all bytes are known"
     calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
     nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
+    if not (calls or nbytes):
+        return "other operations, with as many calls and bytes per rank and step"
     return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} per rank and step"
+
+
+def has_known_bytes(change: OperationChange) -> bool:
+    """Whether the bytes of an operation can be compared."""
+    return change.before_bytes is not None and change.after_bytes is not None
 
 
 def _more(
@@ -77,7 +93,7 @@ def _more(
     if len(known) < len(pairs):
         return words(None)
     before, after = (sum(values) for values in zip(*known, strict=True))
-    if before == after:
+    if math.isclose(before, after, rel_tol=_ROUNDING):
         return ""
     is_small = not before or abs(after / before - 1) < 0.001
     share = "" if is_small else f" ({percent(after / before - 1, sign='+')})"

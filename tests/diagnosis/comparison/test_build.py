@@ -21,6 +21,7 @@ from dsprof.diagnosis.model import (
 )
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.formatting import duration
+from dsprof.reports.comparison.tables import sections
 from tests.factories import diagnosis as factory
 from tests.factories.trace import summary, zero_rank
 
@@ -396,6 +397,7 @@ def test_what_became_of_findings() -> None:
         finding("kept", fail, low),
         finding("passing", ok),
         finding("remark", Status.INFO),
+        finding("lately", unknown),
     ]
     after = [
         finding("mended", ok),
@@ -406,6 +408,7 @@ def test_what_became_of_findings() -> None:
         finding("passing", ok),
         finding("remark", fail, low),
         finding("fresh", fail, high),
+        finding("lately", fail, high),
     ]
     made = compared(run(findings=before), run(findings=after))
     assert {one.rule: (one.fate, one.before, one.after) for one in made.findings} == {
@@ -416,9 +419,10 @@ def test_what_became_of_findings() -> None:
         "shrunk": ("milder", "high", "low"),
         "kept": ("still there", "low", "low"),
         "remark": ("new", "info", "low"),
-        "fresh": ("new", "", "high"),
+        "fresh": ("unknown before", "", "high"),
+        "lately": ("unknown before", "unknown", "high"),
     }
-    assert "2 new" in made.summary
+    assert "1 new, 2 unknown before" in made.summary
     assert "1 gone" in made.summary
 
 
@@ -426,3 +430,56 @@ def test_runs_without_steps_are_compared_all_the_same() -> None:
     made = compared(factory.empty(), factory.empty())
     assert made.verdict.startswith("Step times not compared: ")
     assert made.summary.startswith("No collective was recorded")
+
+
+def without_steps(*rows: CommunicationRow) -> Diagnosis:
+    made = factory.empty()
+    made.communication = list(rows)
+    return made
+
+
+def test_a_record_without_steps_is_not_one_of_a_single_step() -> None:
+    made = compared(with_rows(row()), without_steps(row()))
+    assert (made.operations, made.kinds) == ([], [])
+    assert made.untold == "no step was measured after"
+    assert made.summary.startswith("Calls and bytes not compared: no step was measured after")
+
+
+@pytest.mark.parametrize(("is_recorded", "is_compared"), [(True, True), (False, False)])
+def test_files_that_hold_no_collective_are_not_a_run_without_any(
+    is_recorded: bool, is_compared: bool
+) -> None:
+    silent = with_rows()
+    silent.quality = msgspec.structs.replace(silent.quality, is_recorded=is_recorded)
+    made = compared(silent, with_rows(row()))
+    assert bool(made.operations) is is_compared
+    assert ("other tools before hold no collective" in made.summary) is not is_compared
+
+
+UNSIZED = {"size_class": "not known", "nbytes": 0}
+
+
+def test_bytes_that_are_not_known_are_not_called_the_same() -> None:
+    made = compared(with_rows(row()), with_rows(row(**UNSIZED)))
+    assert made.summary.startswith("The same calls; not all bytes are known")
+    assert [(one.before_calls, one.after_calls) for one in made.kinds] == [(1, 1)]
+    [told] = [table.rows[0][-1] for name, table in sections(made) if name == "Operations and bytes"]
+    assert told == "same calls, bytes unknown"
+
+
+def test_operations_that_take_the_place_of_others_are_told() -> None:
+    made = compared(with_rows(row()), with_rows(row("broadcast")))
+    assert made.summary.startswith("Other operations, with as many calls and bytes")
+
+
+def test_sums_of_means_differ_by_more_than_rounding() -> None:
+    tenths = [row(op, 16 * tenth) for op, tenth in (("a", 1), ("b", 2), ("c", 3))]
+    turned = [row(op, 16 * tenth) for op, tenth in (("a", 3), ("b", 1), ("c", 2))]
+    assert compared(with_rows(*tenths), with_rows(*turned)).summary.startswith("Other operations")
+
+
+def test_groups_of_unknown_size_are_compared() -> None:
+    before, after = (row(group="data", group_size=size) for size in (None, 4))
+    made = compared(with_rows(before), with_rows(after))
+    named = next(table.rows for name, table in sections(made) if name == "Operations in detail")
+    assert {cells[0].split(", ")[1] for cells in named} == {"4 ranks", "group of unknown size"}
