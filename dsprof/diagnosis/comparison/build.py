@@ -10,7 +10,7 @@ from dsprof._version import __version__
 from dsprof.diagnosis.comparison import settings
 from dsprof.diagnosis.comparison.model import Change, Comparison, Fate, FindingChange, Side
 from dsprof.diagnosis.comparison.times import time_changes
-from dsprof.diagnosis.comparison.traffic import kind_changes, operation_changes, untold
+from dsprof.diagnosis.comparison.traffic import kind_changes, operation_changes, why_not_compared
 from dsprof.diagnosis.comparison.verdict import summary, verdict
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Finding, Severity, Status, worst
@@ -27,12 +27,12 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         after=_side(names[1], after),
         dsprof_version=__version__,
         unlike=reasons,
-        untold=untold(before, after),
+        traffic_not_compared=why_not_compared(before, after),
         unrecorded=unrecorded,
         times=list(time_changes(before, after, reasons)),
         findings=list(finding_changes(before.findings, after.findings)),
     )
-    if not comparison.untold:
+    if not comparison.traffic_not_compared:
         comparison.operations = operation_changes(before, after)
         comparison.kinds = kind_changes(before, after)
     if not unrecorded:

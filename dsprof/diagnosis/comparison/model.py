@@ -103,7 +103,7 @@ class Comparison(_Part):
     schema_version: int = SCHEMA_VERSION
     dsprof_version: str = ""
     unlike: list[str] = []  # why times do not compare: the runs are not comparable
-    untold: str = ""  # why operations and bytes are not compared; "" if they are
+    traffic_not_compared: str = ""  # why operations and bytes are not; "" if they are
     unrecorded: list[str] = []  # "before", "after": its settings are not known, and not compared
     configuration: list[Change] = []
     environment: list[Change] = []

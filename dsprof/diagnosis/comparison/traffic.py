@@ -58,7 +58,7 @@ class Sums:
         return None if total is None else total / self.rank_steps
 
 
-def untold(before: Diagnosis, after: Diagnosis) -> str:
+def why_not_compared(before: Diagnosis, after: Diagnosis) -> str:
     """Say why operations and bytes of two runs do not compare; "" if they do."""
     sides = {"before": before, "after": after}
     stepless = [name for name, made in sides.items() if not made.steps.measured_steps]

@@ -66,8 +66,8 @@ _ROUNDING = 1e-9
 
 def _traffic(comparison: Comparison) -> str:
     operations = comparison.operations
-    if comparison.untold:
-        return f"calls and bytes not compared: {comparison.untold}"
+    if comparison.traffic_not_compared:
+        return f"calls and bytes not compared: {comparison.traffic_not_compared}"
     if not operations:
         return "no collective was recorded in either"
     if not any(one.is_changed for one in operations):

@@ -441,7 +441,7 @@ def without_steps(*rows: CommunicationRow) -> Diagnosis:
 def test_a_record_without_steps_is_not_one_of_a_single_step() -> None:
     made = compared(with_rows(row()), without_steps(row()))
     assert (made.operations, made.kinds) == ([], [])
-    assert made.untold == "no step was measured after"
+    assert made.traffic_not_compared == "no step was measured after"
     assert made.summary.startswith("Calls and bytes not compared: no step was measured after")
 
 
