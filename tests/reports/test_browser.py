@@ -196,6 +196,22 @@ def test_a_heading_sorts_its_table_and_what_was_not_measured_stays_last(
     assert page.evaluate(column) == ["1.90 ms", "21.5 ms", "61.0 ms", "not measurable"]
 
 
+def test_sorting_orders_the_folded_rows_too(chromium: browser.Browser, page_file: Path) -> None:
+    page = chromium.open(page_file)
+    table = "document.querySelector('#step > details:last-of-type table')"
+    counts = f"[...{table}.tBodies].map((body) => body.rows.length)"
+    column = "[...{0}.tBodies].flatMap((body) => [...body.rows]).map((row) => {1})"
+    click = "{0}.tHead.rows[0].cells[{1}].querySelector('button').click()"
+    assert page.evaluate(counts) == [10, 40]
+    page.evaluate(click.format(table, 1))
+    totals = page.evaluate(column.format(table, "Number(row.cells[1].dataset.v)"))
+    assert totals == sorted(totals, reverse=True)
+    page.evaluate(click.format(table, 0))
+    steps = page.evaluate(column.format(table, "row.cells[0].textContent"))
+    assert steps == [str(number) for number in range(50)]
+    assert page.evaluate(counts) == [10, 40]
+
+
 def test_figures_follow_a_change_of_light(chromium: browser.Browser, page_file: Path) -> None:
     page = chromium.open(page_file, dark=False)
     page.evaluate(DRAW_ALL)

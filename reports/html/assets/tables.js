@@ -9,16 +9,17 @@
     const compare = (a, b) => {
       if (a === null || b === null) return (a === null) - (b === null);
       const sign = descending ? -1 : 1;
-      return sign * (typeof a === "number" ? a - b : a.localeCompare(b));
+      return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
     };
     const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
     rows.sort((a, b) => compare(value(a.cells[column]), value(b.cells[column])));
+    // Counted first: a row that is put into a body leaves its own.
+    const counts = [...table.tBodies].map((body) => body.rows.length);
     let begun = 0;
-    for (const body of table.tBodies) {
-      const count = body.rows.length;
-      body.append(...rows.slice(begun, begun + count));
+    counts.forEach((count, i) => {
+      table.tBodies[i].replaceChildren(...rows.slice(begun, begun + count));
       begun += count;
-    }
+    });
   }
 
   for (const heading of document.querySelectorAll("table.data th")) {
