@@ -32,7 +32,12 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(chromium: browser.Browser, page_file: Path) -> browser.Page:
-    page = chromium.open(page_file)
+    return opened(chromium, page_file)
+
+
+def opened(chromium: browser.Browser, path: Path) -> browser.Page:
+    """Open a report and draw its timeline."""
+    page = chromium.open(path)
     page.evaluate("document.getElementById('timeline').scrollIntoView({ behavior: 'instant' })")
     page.wait(
         "document.querySelector('#timeline[data-live]') && document.querySelector('.bars path')"
@@ -148,6 +153,22 @@ def test_the_pointer_names_a_bar(page: browser.Page) -> None:
     page.wait("!document.querySelector('.tip').hidden")
     said = page.evaluate("document.querySelector('.tip').textContent")
     assert said == "rank 0, phases, forward, 62.0 ms, from 0 ns"
+
+
+def test_its_table_sorts_by_value(chromium: browser.Browser, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_bytes(render(factory.diagnosis(12, 20), "html"))
+    page = opened(chromium, tmp_path / "report.html")
+    click = "document.querySelectorAll('.live table.data th button')[{}].click()"
+    rows = "[...document.querySelector('.live table.data tbody').rows].map((row) => {})"
+    for place in (3, 4, 5):
+        page.evaluate(click.format(place))
+        values = page.evaluate(rows.format(f"Number(row.cells[{place}].dataset.v)"))
+        assert values == sorted(values)
+        assert values[0] < values[-1]
+    page.evaluate(click.format(0))
+    ranks = [int(text) for text in page.evaluate(rows.format("row.cells[0].textContent"))]
+    assert ranks == sorted(ranks)
+    assert ranks[-1] == 11
 
 
 @pytest.mark.parametrize("width", [390, 1440])

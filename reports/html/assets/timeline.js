@@ -250,7 +250,12 @@
     body.replaceChildren();
     for (const [key, [count, sum, most]] of sums) {
       const row = body.insertRow();
-      for (const text of [...key.split("\n"), count, duration(sum), duration(most)]) row.insertCell().textContent = text;
+      for (const text of key.split("\n")) row.insertCell().textContent = text;
+      for (const [value, text] of [[count, count], [sum, duration(sum)], [most, duration(most)]]) {
+        const cell = row.insertCell();
+        cell.dataset.v = value;
+        cell.textContent = text;
+      }
     }
   }
 
