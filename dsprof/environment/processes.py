@@ -19,6 +19,14 @@ class ProcessLook(NamedTuple):
     waits_in: str = ""
 
 
+def pid_namespace() -> int:
+    """Return the inode of the PID namespace of this process, 0 where there is none."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
 def look_at(pid: int, known_at_ns: int, proc: Path = Path("/proc")) -> ProcessLook:
     """Return the state of a process that lived at a time of the monotonic clock.
 

@@ -64,6 +64,8 @@ class Standing:
             return
         self.waiting = [rule.rule for rule in judgement.rules if rule.judges_end]
         failed = [one for one in failed if one.rule not in self.waiting]
+        # After an end that was none, what was found of it does not hold.
+        self.findings = [one for one in self.findings if one.rule not in self.waiting]
         standing = self._settled({one.rule for one in failed})
         known = {one.rule for one in failed}
         kept = [one for one in self.findings if one.rule in standing - known]
@@ -107,7 +109,7 @@ class Asked:
 
     def ask(self) -> None:
         """Start it; where that is not possible now, it is due again later."""
-        self._used_s = _used_by_children_s()
+        self._used_s = used_by_children_s()
         self._due = monotonic() + _AGAIN_S
         with suppress(OSError):  # no more processes, or no room for their answers
             self._files = tuple(map(tempfile.TemporaryFile, ("w+b", "w+b")))
@@ -128,7 +130,7 @@ class Asked:
         if self._process is None or self._process.poll() is None:
             return None
         code, self._process = self._process.returncode, None
-        rest_s = self._rest * (_used_by_children_s() - self._used_s)
+        rest_s = self._rest * (used_by_children_s() - self._used_s)
         self._due = monotonic() + max(rest_s, _SHORTEST_REST_S)
         self._rest = min(2 * self._rest, REST)
         with self._files[0] as output, self._files[1] as errors:
@@ -146,7 +148,7 @@ class Asked:
             self._process.wait()
 
 
-def _used_by_children_s() -> float:
+def used_by_children_s() -> float:
     """Return the CPU time of all children that have ended; a wait on a busy machine costs none."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -168,6 +170,8 @@ class Judge:
 
     def poll(self, *, is_over: bool, is_stalled: bool) -> None:
         """Take answers that are ready, and ask again where that is due."""
+        if not is_over:  # also again: a rank that was silent, or thought gone, may go on
+            self.is_done = self._is_of_whole = False
         try:
             self._take()
         except DsprofError as error:

@@ -8,6 +8,7 @@ import time
 
 from dsprof import environment
 from dsprof._version import __version__
+from dsprof.environment.processes import pid_namespace
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 from dsprof.trace.scope import clock
 
@@ -32,6 +33,7 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
         device=device,
         versions={"dsprof": __version__},
         anonymized=anonymized,
+        pid_namespace=pid_namespace(),
     )
 
 

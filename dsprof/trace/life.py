@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsprof.environment import boot_id
-from dsprof.environment.processes import GONE, look_at
+from dsprof.environment.processes import GONE, look_at, pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.state_file import Sign, memory_folders, read_sign, state_of
 from dsprof.trace.rolling.parts import is_rolling, parts_of
@@ -32,14 +32,25 @@ def life_of(path: Path, header: Header) -> Life:
     sign = _sign(header)
     if sign is not None:
         silent_s = min(silent_s, (time.monotonic_ns() - sign.beat_ns) / 1e9)
-    # In a container of their own processes have other numbers: the live state or silence decides.
-    is_seen = sign is not None or (is_here(header) and silent_s > SILENT_S)
-    is_gone = is_seen and look_at(header.pid, header.started_monotonic_ns).state == GONE
+    # Older traces do not name the namespace: their process may have another number here.
+    is_sure = header.pid_namespace != 0 or silent_s > SILENT_S
+    is_gone = (
+        is_here(header)
+        and is_sure
+        and look_at(header.pid, header.started_monotonic_ns).state == GONE
+    )
     return Life(silent_s, is_gone)
 
 
 def is_here(header: Header) -> bool:
-    """Say whether the process of a rank ran on this machine since it was started."""
+    """Say whether the process of a rank has its recorded number here, as far as the trace says.
+
+    It ran on this machine since it was started, and in no container that numbers its own processes.
+    """
+    return _is_of_this_boot(header) and header.pid_namespace in (0, pid_namespace())
+
+
+def _is_of_this_boot(header: Header) -> bool:
     return bool(header.boot_id) and header.boot_id == boot_id()
 
 
@@ -55,7 +66,7 @@ def _written_s(files: Iterable[Path]) -> float:
 def _sign(header: Header) -> Sign | None:
     """Return the sign of life in the memory of this machine, if the process keeps one there."""
     name = state_of(header)
-    if not name or not is_here(header):
+    if not name or not _is_of_this_boot(header):
         return None
     for folder in memory_folders():
         with suppress(TraceError):

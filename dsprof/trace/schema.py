@@ -534,6 +534,7 @@ class Header(msgspec.Struct, omit_defaults=True):
         list[str], "epochs of one job share a key; another job may share one with `perhaps`"
     ] = []
     restarts: Annotated[int, "starts of the workers before this one; -1: unknown"] = -1
+    pid_namespace: Annotated[int, "inode of the PID namespace of `pid`; 0: unknown"] = 0
 
 
 class Trailer(msgspec.Struct, omit_defaults=True):

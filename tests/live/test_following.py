@@ -3,12 +3,14 @@
 import gzip
 import os
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
+from dsprof.environment import boot_id
 from dsprof.errors import TraceError
 from dsprof.live import watching
 from dsprof.live.screen import Chosen, screen
@@ -288,6 +290,36 @@ def test_a_run_in_which_no_step_ends_is_stalled(
     beat = LINES["heartbeat"](args=make.heartbeat(1000, 1, 900))
     assert [seen(*lines[:4]), seen(*lines[4:7]), seen(beat), seen(beat)] == [False] * 3 + [True]
     assert not seen(*lines[7:10])
+
+
+def test_a_rank_that_writes_again_after_it_seemed_gone_is_judged_again(tmp_path: Path) -> None:
+    path = tmp_path / "trace.rank00000.json"
+    lines = events(0)
+    lines[0].args.boot_id, lines[0].args.pid = boot_id(), 1 << 22
+    path.write_bytes(encode(lines[:8])[:-3])
+    os.utime(path, (time.time() - 12,) * 2)
+    watched = Watched([tmp_path])
+    watched.look()
+    watched.judge.is_done = True
+    assert (watched.now().ranks[0].state, watched.is_over) == ("gone", True)
+    path.write_bytes(encode(lines)[:-3])
+    watched.look()
+    watched.judge.close()
+    assert (watched.now().ranks[0].state, watched.is_over) == ("running", False)
+    assert not watched.judge.is_done
+
+
+def test_a_rank_in_a_container_of_its_own_is_silent_not_gone(tmp_path: Path) -> None:
+    path = tmp_path / "trace.rank00000.json"
+    lines = events(0)
+    head = lines[0].args
+    head.boot_id, head.pid, head.pid_namespace = boot_id(), 1 << 22, 1
+    path.write_bytes(encode(lines)[:-3])
+    os.utime(path, (time.time() - 12,) * 2)
+    watched = Watched([tmp_path])
+    watched.look()
+    watched.judge.close()
+    assert (watched.now().ranks[0].state, watched.is_over) == ("silent", False)
 
 
 def test_a_file_that_goes_keeps_what_was_known(tmp_path: Path, watched: Watched) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
@@ -101,6 +102,35 @@ def test_a_judgement_of_the_whole_run_that_fails_is_not_repeated_at_once(tmp_pat
     assert not judge.is_busy
 
 
+def test_a_run_that_goes_on_after_its_end_is_judged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a rank was thought to be gone, and writes again."""
+    said = msgspec.json.encode({"run": {"steps": 3}, "findings": [], "rules": []}).decode()
+    monkeypatch.setattr(own_command, "_PROGRAM", f"print({said!r})")
+    monkeypatch.setattr(judging, "monotonic", count().__next__)
+    judge = Judge([tmp_path])
+
+    def until_done() -> None:
+        while not judge.is_done:
+            judge.poll(is_over=True, is_stalled=False)
+
+    until_done()
+    judge.steps = None
+    while judge.steps is None:
+        judge.poll(is_over=False, is_stalled=False)
+        assert not judge.is_done
+    until_done()
+    judge.close()
+
+
+def test_findings_of_an_end_that_was_none_do_not_stand() -> None:
+    standing = Standing()
+    standing.hear(judged("a", "at-the-end"), is_over=True)
+    standing.hear(judged("a", "at-the-end"), is_over=False)
+    assert [one.rule for one in standing.findings] == ["a"]
+
+
 def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
     def answer(*arguments: str) -> bytes:
         asked = Asked(*arguments)
@@ -117,7 +147,7 @@ def test_a_command_beside_answers_or_says_why_not(tmp_path: Path) -> None:
 
 def test_judgements_are_close_together_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     used_s = count(step=2)
-    monkeypatch.setattr(judging, "_used_by_children_s", lambda: next(used_s))
+    monkeypatch.setattr(judging, "used_by_children_s", lambda: next(used_s))
     asked = Asked("--version")
 
     def rest_s() -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
+from dsprof.environment import processes
 from dsprof.recording import header
 from dsprof.recording.header import header_of
 
@@ -15,6 +17,18 @@ def test_slurm_says_the_rank_on_the_host(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SLURM_PROCID", "9")
     monkeypatch.setenv("SLURM_LOCALID", "1")
     assert header_of(9, 16, backend="gloo", device="cpu", anonymized=False).local_rank == 1
+
+
+def test_the_namespace_of_the_process_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = header_of(0, 1, backend="gloo", device="cpu", anonymized=False)
+    assert made.pid_namespace == int(os.readlink("/proc/self/ns/pid")[len("pid:[") : -1])
+
+    def absent(_: str) -> os.stat_result:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(processes, "os", SimpleNamespace(stat=absent))
+    made = header_of(0, 1, backend="gloo", device="cpu", anonymized=False)
+    assert made.pid_namespace == 0
 
 
 def test_both_clocks_are_read_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.environment import boot_id
+from dsprof.environment.processes import pid_namespace
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace import life
@@ -58,11 +59,28 @@ def test_a_process_that_is_there_is_not_gone(tmp_path: Path, memory: Path) -> No
 
 
 @pytest.mark.parametrize(("age_s", "is_gone"), [(0, False), (60, True)])
-def test_without_a_live_state_silence_decides(
+def test_where_the_namespace_is_not_recorded_silence_decides(
     tmp_path: Path, memory: Path, age_s: float, is_gone: bool
 ) -> None:
     """In a container of its own, a process that writes has another number."""
     assert life_of(*recorded(tmp_path, age_s, pid=_NO_PID)).is_gone == is_gone
+
+
+def test_in_the_same_namespace_it_is_known_at_once(tmp_path: Path, memory: Path) -> None:
+    assert life_of(*recorded(tmp_path, pid=_NO_PID, pid_namespace=pid_namespace())).is_gone
+
+
+def test_a_process_of_another_namespace_is_not_known_to_be_gone(
+    tmp_path: Path, state: LiveState
+) -> None:
+    """As of a container beside this one that shares /dev/shm: its process has another number."""
+    path, head = recorded(tmp_path, age_s=60, pid=_NO_PID, pid_namespace=1)
+    assert not life_of(path, head).is_gone
+    assert state.open(head, lambda definition: definition) == ""
+    found = life_of(path, head)
+    assert not found.is_gone
+    assert found.silent_s < 60  # its live state is read all the same
+    assert goes_on(find_run([tmp_path]))
 
 
 def test_a_process_of_another_machine_is_not_known_to_be_gone(tmp_path: Path) -> None:
@@ -70,7 +88,7 @@ def test_a_process_of_another_machine_is_not_known_to_be_gone(tmp_path: Path) ->
 
 
 def test_with_a_live_state_it_is_known_at_once(tmp_path: Path, state: LiveState) -> None:
-    path, head = recorded(tmp_path, pid=_NO_PID)
+    path, head = recorded(tmp_path, pid=_NO_PID, pid_namespace=pid_namespace())
     assert state.open(head, lambda definition: definition) == ""
     assert life_of(path, head).is_gone
     assert not is_growing(find_run([tmp_path]))
@@ -79,7 +97,8 @@ def test_with_a_live_state_it_is_known_at_once(tmp_path: Path, state: LiveState)
 def test_a_run_of_which_a_rank_was_killed_does_not_go_on(tmp_path: Path, state: LiveState) -> None:
     recorded(tmp_path, world_size=2)
     assert goes_on(find_run([tmp_path]))
-    _, head = recorded(tmp_path, rank=1, world_size=2, pid=_NO_PID)
+    given = {"pid": _NO_PID, "pid_namespace": pid_namespace()}
+    _, head = recorded(tmp_path, rank=1, world_size=2, **given)
     assert state.open(head, lambda definition: definition) == ""
     assert is_growing(find_run([tmp_path]))
     assert not goes_on(find_run([tmp_path]))
