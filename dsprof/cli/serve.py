@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import show_address
 from dsprof.cli.loading import (
@@ -16,6 +17,9 @@ from dsprof.cli.loading import (
 )
 from dsprof.cli.output import print_bytes
 from dsprof.errors import DsprofError
+
+if TYPE_CHECKING:
+    from dsprof.live.site import Site
 
 
 class ServeCommand:
@@ -49,19 +53,10 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
     def run(self, arguments: Namespace) -> int:
         """Serve until interrupted."""
         from dsprof.live.http import Server
-        from dsprof.live.site import Site, check_confined
         from dsprof.live.updating import UpdatingSite
 
         reading = Reading.of(arguments)
-
-        def load() -> Site:
-            run, diagnosis = load_run_and_diagnosis(
-                arguments.paths, arguments.config, arguments.baseline, reading
-            )
-            check_confined(run, arguments.paths)
-            return Site(run, diagnosis)
-
-        site = UpdatingSite(load)
+        site = UpdatingSite(lambda: _site(arguments, reading))
         try:
             server = Server(arguments.port, site.page, lambda: arguments.live and site.is_growing)
         except OSError as error:
@@ -80,6 +75,22 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
             except KeyboardInterrupt:
                 print_bytes(b"\n")
         return 0
+
+
+def _site(arguments: Namespace, reading: Reading) -> Site:
+    from dsprof.live.site import Site, check_confined
+    from dsprof.trace.run import find_run, is_growing
+    from dsprof.trace.selection import EVERYTHING
+
+    # Asked before: a run that ends while it is judged is judged once more.
+    was_growing = arguments.live and is_growing(
+        find_run(arguments.paths, reading.selection or EVERYTHING)
+    )
+    run, diagnosis = load_run_and_diagnosis(
+        arguments.paths, arguments.config, arguments.baseline, reading
+    )
+    check_confined(run, arguments.paths)
+    return Site(run, diagnosis, was_growing=was_growing)
 
 
 def port(text: str) -> int:

@@ -24,7 +24,7 @@ from dsprof.reports import render
 from dsprof.reports.base import Link
 from dsprof.reports.html.steps_page import steps_page
 from dsprof.trace.rolling.parts import is_rolling, parts_of
-from dsprof.trace.run import RunFiles, is_growing
+from dsprof.trace.run import RunFiles
 
 _RANKS = 16
 """As many on one page, if the report draws none; else its own. Each rank has a page, too."""
@@ -51,17 +51,16 @@ def check_confined(run: RunFiles, roots: Sequence[Path]) -> None:
 class Site:
     """Makes a page when it is asked for; one at a time, because each may read whole traces."""
 
-    def __init__(self, run: RunFiles, diagnosis: Diagnosis) -> None:
+    def __init__(self, run: RunFiles, diagnosis: Diagnosis, *, was_growing: bool = False) -> None:
+        """Show a run; `was_growing` says whether it went on before it was judged."""
         self._run, self._diagnosis = run, diagnosis
+        self.is_growing = was_growing or diagnosis.run.is_running
+        """Whether the run may hold more than the pages: its end, too, if it came meanwhile."""
+        self.failure = ""  # why a newer judgement failed
         self._ranks = sorted(header.rank for header in run.headers)
         self._steps = [row.step for row in diagnosis.steps.rows if row.step is not None]
         self._lock = Lock()
         self._drawn = lru_cache(maxsize=32)(self._draw)
-
-    @cached_property
-    def is_growing(self) -> bool:
-        """Whether the run went on when it was judged."""
-        return is_growing(self._run)
 
     def page(self, path: str) -> bytes | None:
         """Return the page at a path; None where there is none.
@@ -77,7 +76,15 @@ class Site:
 
     def _report(self) -> bytes:
         links = [Link("Every step", "/steps")] if self._steps else []
-        return render(self._diagnosis, "html", links=links)
+        return render(self._with_failure(), "html", links=links)
+
+    def _with_failure(self) -> Diagnosis:
+        if not self.failure:
+            return self._diagnosis
+        quality = self._diagnosis.quality
+        limits = [f"The page is out of date: {self.failure}", *quality.limits]
+        quality = msgspec.structs.replace(quality, limits=limits)
+        return msgspec.structs.replace(self._diagnosis, quality=quality)
 
     def _list(self, page: int = 0) -> bytes | None:
         rows = self._diagnosis.steps.rows[page * _STEPS : (page + 1) * _STEPS]

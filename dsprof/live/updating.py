@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Event
 from time import thread_time
+from traceback import format_exception_only
 
 from dsprof.errors import DsprofError
-from dsprof.live.judging import REST
+from dsprof.live.judging import REST, used_by_children_s
 from dsprof.live.site import Site
 
 _SHORTEST_REST_S = 5.0
@@ -31,14 +31,23 @@ class UpdatingSite:
 
     @property
     def is_growing(self) -> bool:
-        """Whether the run went on when it was last judged."""
+        """Whether the run may hold more than the newest judgement."""
         return self._site.is_growing
 
     def follow(self, stopped: Event) -> None:
-        """Judge until the run is over, with 4 % of a core."""
+        """Judge until a judgement has seen the end of the run, with 4 % of a core."""
         took_s = 0.0
         while self.is_growing and not stopped.wait(max(REST * took_s, _SHORTEST_REST_S)):
-            began_s = thread_time()
-            with suppress(DsprofError, MemoryError):  # what is known stays; it may go on later
+            began_s = _used_s()
+            try:
                 self._site = self._load()
-            took_s = thread_time() - began_s
+            except DsprofError as error:  # what is known stays; it may go on later
+                self._site.failure = str(error)
+            except Exception as error:  # noqa: BLE001 - no other thread would show it
+                self._site.failure = format_exception_only(error)[-1].strip()
+            took_s = _used_s() - began_s
+
+
+def _used_s() -> float:
+    """Return the CPU time of this thread and of processes that read for it."""
+    return thread_time() + used_by_children_s()

@@ -4,19 +4,25 @@ import os
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.cli import serve
 from dsprof.diagnosis.build import diagnose
+from dsprof.environment.processes import GONE, ProcessLook
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.live import updating
 from dsprof.live.site import Site
 from dsprof.live.updating import UpdatingSite
+from dsprof.trace import life
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, is_growing
 from tests.browser import EXECUTABLE, chromium
@@ -94,7 +100,7 @@ def test_pages_are_of_the_newest_judgement(tmp_path: Path, monkeypatch: pytest.M
 
     def load() -> Site:
         run = find_run([tmp_path])
-        return Site(run, diagnose(run))
+        return Site(run, diagnose(run), was_growing=is_growing(run))
 
     def reload() -> Site:
         next(rounds)()
@@ -122,7 +128,7 @@ def test_what_was_known_stays_when_the_traces_go(tmp_path: Path) -> None:
         raise TraceError("gone")
 
     run = find_run([tmp_path])
-    site = UpdatingSite(lambda: Site(run, diagnose(run)))
+    site = UpdatingSite(lambda: Site(run, diagnose(run), was_growing=True))
     site._load = gone
     updating_rest, updating._SHORTEST_REST_S = updating._SHORTEST_REST_S, 0.01
     try:
@@ -131,6 +137,88 @@ def test_what_was_known_stays_when_the_traces_go(tmp_path: Path) -> None:
         updating._SHORTEST_REST_S = updating_rest
     assert tries["gone"] == 3
     assert site.page("/steps")
+    assert b"The page is out of date: gone" in page(site)
+
+
+def page(site: UpdatingSite) -> bytes:
+    found = site.page("/")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_run_that_ends_while_it_is_judged_is_judged_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """With a killed rank the page does not say that it goes on, but lacks its last steps."""
+    monkeypatch.setattr(updating, "_SHORTEST_REST_S", 0.01)
+    monkeypatch.setattr(life, "boot_id", lambda: "boot-a")
+    monkeypatch.setattr(
+        life, "look_at", lambda pid, _: ProcessLook(GONE if is_killed and pid == 101 else "R")
+    )
+    monkeypatch.setattr(life, "SILENT_S", -1.0)
+    write(tmp_path, 9)
+    judge = serve.load_run_and_diagnosis
+
+    def slowly(*arguments: Any) -> Any:
+        found = judge(*arguments)
+        write(tmp_path, 30, is_over=True)
+        return found
+
+    monkeypatch.setattr(serve, "load_run_and_diagnosis", slowly)
+    serve.ServeCommand().prepare(parser := ArgumentParser())
+    arguments = parser.parse_args([str(tmp_path), "--live"])
+    site = UpdatingSite(lambda: serve._site(arguments, serve.Reading.of(arguments)))
+    assert (b"steps, still running" in page(site)) is not is_killed
+    assert b"9 steps" in page(site)
+    site.follow(Event())
+    assert b"30 steps" in page(site)
+    assert b"steps, still running" not in page(site)
+
+
+def test_whatever_ends_a_judgement_is_on_the_page_until_the_next(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    run = find_run([tmp_path])
+    rounds = iter([ValueError("<b>"), Site(run, diagnose(run))])
+    site = UpdatingSite(lambda: Site(run, diagnose(run), was_growing=True))
+    seen = []
+
+    class Rests(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            seen.append(page(site))
+            return False
+
+    def load() -> Site:
+        found = next(rounds)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    site._load = load
+    site.follow(Rests())
+    said = b"The page is out of date: ValueError: &lt;b&gt;"
+    assert [said in one for one in [*seen, page(site)]] == [False, True, False]
+
+
+def test_the_rest_counts_the_processes_that_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 9)
+    run = find_run([tmp_path])
+    rests_s: list[float] = []
+
+    class Rests(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            rests_s.append(timeout)
+            return len(rests_s) == 2
+
+    site = UpdatingSite(lambda: Site(run, diagnose(run), was_growing=True))
+    used_s = count(step=40)
+    monkeypatch.setattr(updating, "thread_time", lambda: 0)
+    monkeypatch.setattr(updating, "used_by_children_s", lambda: next(used_s))
+    site.follow(Rests())
+    assert rests_s == [5, 25 * 40]
 
 
 @pytest.mark.browser
