@@ -22,6 +22,9 @@ PARTS = {
 """Parts of a step in the order in which they are stacked, with their labels."""
 
 
+Level = Literal["ok", "note", "flaw"]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a step, and its share of the whole step."""
@@ -58,7 +61,7 @@ class QualityLine:
     fails; a note makes them less exact, where it remarks.
     """
 
-    level: Literal["ok", "note", "flaw"]
+    level: Level
     label: str
     text: str
 
@@ -192,12 +195,7 @@ def _own_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     yield _ending_line(quality, diagnosis.run)
     yield _events_line(quality)
     if quality.waits:
-        yield QualityLine(
-            "note" if quality.unmatched_waits else "ok",
-            "Waits",
-            f"{fmt.count(quality.waits - quality.unmatched_waits)} of {fmt.count(quality.waits)} "
-            "matched to their collective",
-        )
+        yield _waits_line(quality)
     yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
     yield _cost_line(quality, _limit(diagnosis, "cost_share"))
 
@@ -251,6 +249,22 @@ def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
     return QualityLine("ok", "End of the run", "every rank closed its trace")
 
 
+def _unknown(quality: Quality, what: str) -> str:
+    """Say what the missing trailers would have told; "" where none is missing."""
+    if not quality.unclean_ranks:
+        return ""
+    return f"{what} unknown for {fmt.named_ranks(quality.unclean_ranks)}: no trailer"
+
+
+def _waits_line(quality: Quality) -> QualityLine:
+    if unknown := _unknown(quality, "unmatched ones are"):
+        known = _counts((quality.waits, "recorded"), (quality.unmatched_waits, "unmatched"))
+        return QualityLine("note", "Waits", "; ".join([*known, unknown]))
+    matched = fmt.count(quality.waits - quality.unmatched_waits)
+    text = f"{matched} of {fmt.count(quality.waits)} matched to their collective"
+    return QualityLine("note" if quality.unmatched_waits else "ok", "Waits", text)
+
+
 def _events_line(quality: Quality) -> QualityLine:
     lost = _counts((quality.dropped_events, "dropped"), (quality.broken_lines, "unreadable"))
     partial = [
@@ -261,6 +275,8 @@ def _events_line(quality: Quality) -> QualityLine:
         )
         if number
     ]
+    if quality.is_recorded and (unknown := _unknown(quality, "dropped events are")):
+        partial.append(unknown)
     text = "; ".join(lost + partial) or "complete, none dropped"
     return QualityLine("flaw" if lost else "note" if partial else "ok", "Events", text)
 
@@ -282,7 +298,7 @@ def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
 def _cost_line(quality: Quality, limit: float) -> QualityLine:
     if quality.training_cost_share is None:
         text = "not measurable: no rank that took a step closed its trace"
-        return QualityLine("ok", "Cost of dsprof", text)
+        return QualityLine("note", "Cost of dsprof", text)
     text = (
         f"{fmt.share(quality.training_cost_share)} of the step in the training threads (estimate), "
         f"{fmt.share(quality.writer_cost_share)} in the writer thread"

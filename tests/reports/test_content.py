@@ -90,6 +90,7 @@ def test_what_was_not_measured_is_neither_exact_nor_zero() -> None:
     made = factory.diagnosis(quality=Quality())
     lines = {line.label: line for line in content.quality_lines(made)}
     assert lines["Clock"].level == "note"
+    assert lines["Cost of dsprof"].level == "note"
     assert lines["Cost of dsprof"].text.startswith("not measurable: no rank")
     assert "Waits" not in lines
 
@@ -126,7 +127,6 @@ def test_what_is_left_of_nothing_is_not_known() -> None:
     ("changes", "level"),
     [
         ({"missing_ranks": [1]}, "flaw"),
-        ({"unclean_ranks": [1]}, "flaw"),
         ({"dropped_events": 1}, "flaw"),
         ({"broken_lines": 1, "counted_only_steps": 1}, "flaw"),
         ({"counted_only_steps": 1}, "note"),
@@ -142,6 +142,16 @@ def test_a_flaw_is_what_makes_figures_wrong(changes: dict[str, object], level: s
     quality = msgspec.structs.replace(factory.diagnosis().quality, **changes)
     lines = content.quality_lines(factory.diagnosis(quality=quality))
     assert [line.level for line in lines if line.level != "ok"] == [level]
+
+
+def test_what_trailers_would_have_told_of_killed_ranks_is_unknown() -> None:
+    killed = msgspec.structs.replace(factory.diagnosis(4).quality, unclean_ranks=[2, 3], waits=1200)
+    lines = {one.label: one for one in content.quality_lines(factory.diagnosis(quality=killed))}
+    assert lines["End of the run"].level == "flaw"
+    assert {lines[label].level for label in ("Events", "Waits")} == {"note"}
+    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: no trailer"
+    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: no trailer"
+    assert lines["Waits"].text == waits
 
 
 LIMITS = data_quality.RULE.thresholds
