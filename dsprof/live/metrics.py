@@ -100,7 +100,7 @@ def _of_run(now: RunNow) -> Iterator[Metric]:
     yield _gauge(
         "dsprof_straggler_lateness_seconds",
         "By how much it delays the others in a step",
-        _seconds(now.straggler_ns) or 0,
+        _seconds(now.straggler_ns),
     )
     yield _gauge("dsprof_stuck", "1 if no step ends and the cause is known", bool(now.stuck))
     found = GaugeMetricFamily("dsprof_findings", "Findings so far", labels=["severity"])
@@ -141,7 +141,8 @@ def _of_steps(totals: Totals) -> Iterator[Metric]:
         so_far = accumulate(steps.lengths[place] for place in range(len(_LENGTHS)))
         buckets = [(length, float(n)) for length, n in zip(_LENGTHS, so_far, strict=True)]
         lengths.add_metric([host], buckets, steps.total_s)
-        exposed.add_metric([host], steps.exposed_s)
+        if steps.exposed_s is not None:
+            exposed.add_metric([host], steps.exposed_s)
     yield lengths
     yield exposed
 

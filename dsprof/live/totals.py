@@ -39,7 +39,7 @@ class StepSums:
 
     lengths: Counter[int] = field(default_factory=Counter)  # place in `BUCKETS_S`, or behind it
     total_s: float = 0.0
-    exposed_s: float = 0.0
+    exposed_s: float | None = None  # of steps in which it is known; None: of none
 
 
 class Totals:
@@ -50,7 +50,8 @@ class Totals:
         self.nbytes: Counter[tuple[str, str]] = Counter()
         self.flushes: Counter[str] = Counter()  # by cause
         self.steps: defaultdict[str, StepSums] = defaultdict(StepSums)
-        self._newest: dict[int, tuple[int, StepOfRank]] = {}  # of each rank: it may still change
+        self._newest: dict[int, tuple[int, StepOfRank | None]] = {}
+        """The newest step of each rank: it may still change, until it is counted (None)."""
 
     def add(self, chunk: Chunk, labels: Mapping[int, str]) -> None:
         """Count collectives that have ended, and flushes; `labels` are those of process groups."""
@@ -71,18 +72,26 @@ class Totals:
 
     def add_step(self, rank: int, number: int, found: StepOfRank, host: str) -> None:
         """Take a step of a rank; a later account of it replaces the one before."""
-        before = self._newest.get(rank)
-        if before is not None and before[0] < number:
-            self._count(host, before[1])
-        if before is None or before[0] <= number:
+        newest, held = self._newest.get(rank, (-1, None))
+        if newest < number:
+            self.end(rank, host)
+        if newest < number or (newest == number and held is not None):
             self._newest[rank] = number, found
+
+    def end(self, rank: int, host: str) -> None:
+        """Count the newest step of a rank, too: no later account of it comes."""
+        number, held = self._newest.get(rank, (-1, None))
+        if held is not None:
+            self._count(host, held)
+            self._newest[rank] = number, None
 
     def _count(self, host: str, found: StepOfRank) -> None:
         known = bounded(host, self.steps)
         sums, seconds = self.steps[known], found.total_ns / 1e9
         sums.lengths[bisect_left(BUCKETS_S, seconds)] += 1
         sums.total_s += seconds
-        sums.exposed_s += (found.exposed_ns or 0) / 1e9
+        if found.exposed_ns is not None:
+            sums.exposed_s = (sums.exposed_s or 0.0) + found.exposed_ns / 1e9
 
 
 def bounded(host: str, hosts: Collection[str]) -> str:

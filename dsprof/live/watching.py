@@ -92,6 +92,9 @@ class Watched:
                 self.totals.add(chunk, labels)
         self._take([window for window in windows if window is not None])
         if not self.is_behind:
+            for number, rank in self.ranks.items():
+                if rank.is_over or rank.is_gone:
+                    self.totals.end(number, rank.header.host)
             self.judge.poll(is_over=self.is_over, is_stalled=self.is_stalled)
 
     def _take(self, windows: Sequence[RankTrace]) -> None:

@@ -86,8 +86,23 @@ def test_steps_are_those_of_the_whole_files_wherever_they_were_cut(
     assert watched.is_over
     assert watched.totals.calls == {("all_reduce", "world"): 24, ("all_gather", "world"): 24}
     assert watched.totals.nbytes == dict.fromkeys(watched.totals.calls, 24 << 20)
-    # The newest step of a rank may still change, and is not counted yet.
-    assert sum(sum(one.lengths.values()) for one in watched.totals.steps.values()) == 2 * 11
+    assert counted_steps(watched) == 2 * 12
+
+
+def counted_steps(watched: Watched) -> int:
+    return sum(sum(one.lengths.values()) for one in watched.totals.steps.values())
+
+
+def test_the_newest_step_counts_once_the_rank_has_ended(tmp_path: Path, watched: Watched) -> None:
+    rest = events(0)[1:]
+    grow(tmp_path, 0, encode(rest)[2:-3] + b",\n")
+    watched.look()
+    assert counted_steps(watched) == 11  # the newest one may still change
+    grow(tmp_path, 0, encode([TRAILER])[2:])
+    for _ in range(2):
+        watched.look()
+        assert counted_steps(watched) == 12
+    watched.judge.close()
 
 
 def test_a_step_holds_what_ended_after_it(tmp_path: Path, watched: Watched) -> None:
@@ -302,11 +317,13 @@ def test_a_rank_that_writes_again_after_it_seemed_gone_is_judged_again(tmp_path:
     watched.look()
     watched.judge.is_done = True
     assert (watched.now().ranks[0].state, watched.is_over) == ("gone", True)
+    assert counted_steps(watched) == 1
     path.write_bytes(encode(lines)[:-3])
     watched.look()
     watched.judge.close()
     assert (watched.now().ranks[0].state, watched.is_over) == ("running", False)
     assert not watched.judge.is_done
+    assert counted_steps(watched) == 10  # not the newest, and the one before the gap once
 
 
 def test_a_rank_in_a_container_of_its_own_is_silent_not_gone(tmp_path: Path) -> None:

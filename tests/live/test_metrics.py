@@ -53,6 +53,15 @@ def test_steps_are_a_histogram_and_count_once_though_told_twice() -> None:
     assert found["dsprof_exposed_seconds_total", ("node-a",)] == pytest.approx(0.06)
 
 
+def test_a_step_that_is_told_again_after_the_end_counts_once() -> None:
+    totals = Totals()
+    totals.add_step(0, 0, step(30), "node-a")
+    totals.end(0, "node-a")
+    totals.add_step(0, 0, step(40), "node-a")  # the rank was thought gone, and writes again
+    totals.end(0, "node-a")
+    assert scraped(run(), totals)["dsprof_step_seconds_sum", ("node-a",)] == pytest.approx(0.03)
+
+
 def test_collectives_are_counted_by_operation_and_group_up_to_a_number() -> None:
     totals = Totals()
     calls = [sync("all_reduce", 0, 1, nbytes=100, group=1) for _ in range(3)]
@@ -87,10 +96,20 @@ def test_flushes_are_counted_by_cause() -> None:
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    found = scraped(run(rank(0, rss_bytes=None), straggler=None))
+    totals = Totals()
+    for number in range(3):
+        totals.add_step(0, number, step(100, None), "gpu-host")
+    found = scraped(run(rank(0, rss_bytes=None), straggler=None), totals)
     names = {name for name, _ in found}
-    assert not names & {"dsprof_straggler_rank", "dsprof_host_memory_bytes", "dsprof_findings"}
-    assert "dsprof_device_stuck_bytes" not in names
+    assert not names & {
+        "dsprof_straggler_rank",
+        "dsprof_straggler_lateness_seconds",
+        "dsprof_host_memory_bytes",
+        "dsprof_findings",
+        "dsprof_device_stuck_bytes",
+        "dsprof_exposed_seconds_total",
+    }
+    assert found["dsprof_step_seconds_count", ("gpu-host",)] == 2
 
 
 def test_findings_are_counted_by_severity_once_judged() -> None:
