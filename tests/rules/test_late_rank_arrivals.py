@@ -101,6 +101,15 @@ def test_a_long_delay_of_one_step_is_not_said_of_every_step():
     assert uneven.problem == "Rank 1 delays most steps by 50.0 ms (mean 90.0 ms)"
 
 
+@pytest.mark.parametrize(("seconds", "begin"), [(1.0, "Rank 1 delays"), (99.0, "Rank 1 may delay")])
+def test_a_rank_that_is_late_in_some_steps_is_not_said_to_delay_most(seconds: float, begin: str):
+    """The median step is not delayed at all."""
+    ranks = jittering(42, (10,), (50, 10, 10, 10), *[(10,)] * 10)
+    finding = said(RULE, *ranks, seconds=seconds)
+    assert finding.ranks == (1,)
+    assert finding.problem == f"{begin} 10 of 40 steps by 40.0 ms"
+
+
 def at(*arrivals: float) -> list[RankTrace]:
     return [rank(n, arrive, world=len(arrivals)) for n, arrive in enumerate(arrivals)]
 

@@ -199,7 +199,8 @@ class Votes:
     apart. A single such step proves little: steps without a vote then count against the rank.
 
     Costs are means over all steps, of how much longer the others waited than the rank: the median
-    of them, and the least. `usual_ns` is that of the median step.
+    of them, and the least. `usual_ns` is that of the median step, `voted_ns` the mean over the
+    steps with a vote for the rank.
     """
 
     ranks: tuple[int, ...]
@@ -210,6 +211,7 @@ class Votes:
     median_ns: Array
     least_ns: Array
     usual_ns: Array
+    voted_ns: Array
 
     @property
     def leader(self) -> int:
@@ -222,10 +224,20 @@ class Votes:
         return int(self.median_ns[self.leader])
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether a few long waits are most of the mean."""
+        return self.cost_ns > UNEVEN * int(self.usual_ns[self.leader])
+
+    @property
+    def is_of_most(self) -> bool:
+        """Whether most steps vote for the leader; else the median step need not be delayed."""
+        return 2 * int(self.votes[self.leader]) > self.steps
+
+    @property
     def typical_ns(self) -> int:
-        """The same, in the median step where a few long waits are most of the mean."""
-        usual_ns = int(self.usual_ns[self.leader])
-        return usual_ns if self.cost_ns > UNEVEN * usual_ns else self.cost_ns
+        """The same, in the median step of an uneven rank that delays most steps."""
+        is_usual = self.is_uneven and self.is_of_most
+        return int(self.usual_ns[self.leader]) if is_usual else self.cost_ns
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -252,9 +264,9 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
     is_known = (late.waited_ns >= 0).all(axis=0)
     waited = late.waited_ns if is_known.all() else late.waited_ns[:, is_known]
     count, steps = waited.shape
-    votes, wide, least_ns = (np.zeros(count, np.int64) for _ in range(3))
+    votes, voted_ns, wide, wide_ns, least_ns = (np.zeros(count, np.int64) for _ in range(5))
     if not steps:
-        return Votes(late.ranks, votes, 0, 0, 0, votes, votes, votes)
+        return Votes(late.ranks, votes, 0, 0, 0, *[votes] * 4)
     median_ns, cast, wide_cast = np.empty_like(waited), 0, 0
     width = max(CELLS // count, 1)
     for columns in (slice(first, first + width) for first in range(0, steps, width)):
@@ -266,10 +278,12 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
         for column in np.flatnonzero(median.max(axis=0) + 1 >= least_gap_ns):
             found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns)
             votes += found
+            voted_ns += found * median[:, column]
             cast += bool(found.any())
             if not found.any() and count <= _FEW:
                 found = low_outliers(some[:, column], least_gap_ns, late.doubt_ns, _WIDE)
             wide += found
+            wide_ns += found * median[:, column]
             wide_cast += bool(found.any())
     rows = (median_ns[at : at + PAIRED_RANKS] for at in range(0, count, PAIRED_RANKS))
     usual_ns = [np.median(some, axis=1) for some in rows]
@@ -282,8 +296,15 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
         median_ns.sum(axis=1) // steps,
         least_ns // steps,
         np.concatenate(usual_ns).astype(np.int64),
+        voted_ns // np.maximum(votes, 1),
     )
-    by_gaps = replace(by_outliers, votes=wide, cast=wide_cast, of=steps)
+    by_gaps = replace(
+        by_outliers,
+        votes=wide,
+        cast=wide_cast,
+        of=steps,
+        voted_ns=wide_ns // np.maximum(wide, 1),
+    )
     return by_gaps if by_gaps.late and by_gaps.chance < by_outliers.chance else by_outliers
 
 

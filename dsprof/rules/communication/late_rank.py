@@ -17,7 +17,6 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.pace import others_pace
 from dsprof.analysis.run.lateness import (
-    UNEVEN,
     Lateness,
     Together,
     Votes,
@@ -153,12 +152,10 @@ class LateRank:
         more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
         verb = "Record" if run[Run].selection.steps is None else "Choose"
         record = "" if more is None else f"{verb} {plural(more, 'more step')}"
-        cost_ns = votes.cost_ns
         rank = votes.ranks[votes.leader]
-        delay = f"{duration(cost_ns)} ({percent(cost_ns / step_ns)})"
         return self.meta.unknown(
             f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}.",
-            problem=f"Rank {rank} may delay every step by {delay}",
+            problem=f"Rank {rank} may delay {_delay(votes, step_ns)}",
             fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
             more_steps=more,
@@ -177,7 +174,7 @@ class LateRank:
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
-        problem = _problem(votes.late, cost_ns, share, int(votes.usual_ns[place]), known)
+        problem = f"{ranks_do(votes.late, 'delay')} {_delay(votes, step_ns, known.named)}"
         since = ""
         if begin := onset(late, place):
             delay = duration(begin.delay_ns)
@@ -223,7 +220,8 @@ class LateRank:
             severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
-            problem=_problem(several.ranks, several.cost_ns, share, several.cost_ns, known),
+            problem=f"{ranks_do(several.ranks, 'delay')} {known.named} by "
+            f"{duration(several.cost_ns)} ({percent(share)})",
             fix=fix,
             ranks=several.ranks,
             evidence=(evidence,),
@@ -346,21 +344,25 @@ class _Known(NamedTuple):
         return self.steps >= _KNOWN_SHARE * self.of
 
     @property
+    def named(self) -> str:
+        return "every step" if self.is_all else f"{self.steps:,} of {self.of:,} steps"
+
+    @property
     def note(self) -> str:
         if self.is_all:
             return ""
         return f" In the other {self.of - self.steps} measured steps this is unknown."
 
 
-def _problem(
-    ranks: tuple[int, ...], cost_ns: float, share: float, usual_ns: float, known: _Known
-) -> str:
-    """Say the mean delay, and that of the median step where a few long delays are most of it."""
-    late, mean = ranks_do(ranks, "delay"), duration(cost_ns)
-    if cost_ns > UNEVEN * usual_ns:
-        return f"{late} most steps by {duration(usual_ns)} (mean {mean})"
-    steps = "every step" if known.is_all else f"{known.steps:,} of {known.of:,} steps"
-    return f"{late} {steps} by {mean} ({percent(share)})"
+def _delay(votes: Votes, step_ns: float, known: str = "every step") -> str:
+    """Say which steps the leader delays, and by how much: where few delays make the mean, these."""
+    place, mean = votes.leader, duration(votes.cost_ns)
+    if not votes.is_uneven:
+        return f"{known} by {mean} ({percent(votes.cost_ns / step_ns)})"
+    if votes.is_of_most:
+        return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
+    delay = duration(int(votes.voted_ns[place]))
+    return f"{votes.votes[place]:,} of {votes.steps:,} steps by {delay}"
 
 
 def _mean_waited(late: Lateness) -> float:
