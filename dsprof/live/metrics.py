@@ -24,15 +24,11 @@ from prometheus_client.registry import Collector
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Severity
 from dsprof.live.now import RankNow, RunNow
-from dsprof.live.totals import BUCKETS_S, OTHERS, Totals, bounded
+from dsprof.live.totals import BUCKETS_S, Totals, bounded
 
 _MOST_RANKS = 64
 """Of more, each series is of a host."""
 
-_MOST_GROUPS = 200
-"""Operations and groups with series of their own; the rest is `others`."""
-
-_MOST_CAUSES = 16
 _LENGTHS = (*map(str, BUCKETS_S), "+Inf")
 
 
@@ -150,20 +146,13 @@ def _of_steps(totals: Totals) -> Iterator[Metric]:
 def _of_traffic(totals: Totals) -> Iterator[Metric]:
     calls = CounterMetricFamily("dsprof_calls", "Collectives", labels=["op", "group"])
     nbytes = CounterMetricFamily("dsprof_bytes", "Bytes of collectives", labels=["op", "group"])
-    kept = dict(totals.calls.most_common(_MOST_GROUPS))
-    sums: Counter[tuple[str, str]] = Counter()
-    sizes: Counter[tuple[str, str]] = Counter()
-    for what, count in totals.calls.items():
-        known = what if what in kept else (OTHERS, OTHERS)
-        sums[known] += count
-        sizes[known] += totals.nbytes[what]
-    for (op, group), count in sums.items():
+    for (op, group), count in totals.calls.items():
         calls.add_metric([op, group], count)
-        nbytes.add_metric([op, group], sizes[op, group])
+        nbytes.add_metric([op, group], totals.nbytes[op, group])
     yield calls
     yield nbytes
     flushes = CounterMetricFamily("dsprof_flushes", "Flushes of gradient buckets", labels=["cause"])
-    for cause, count in totals.flushes.most_common(_MOST_CAUSES):
+    for cause, count in totals.flushes.items():
         flushes.add_metric([cause], count)
     yield flushes
     own = CounterMetricFamily(

@@ -21,8 +21,8 @@ BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 3
 """Lengths up to which steps are counted."""
 
 OTHERS = "others"
-_MOST_KINDS = 1 << 12
-"""Kinds that are counted by themselves."""
+_MOST_GROUPS, _MOST_CAUSES = 200, 16
+"""So many kinds are counted by themselves: the first ones. Chosen anew, a count could decrease."""
 
 _MOST_HOSTS = 2048
 _LONGEST = 200
@@ -63,10 +63,11 @@ class Totals:
                 self._add_calls(line.name, labels.get(line.args.group, ""), 1, nbytes)
             elif type(line) is _FLUSH_LINE:
                 cause = line.args.cause[:_LONGEST]
-                self.flushes[_counted(cause, self.flushes, OTHERS)] += 1
+                self.flushes[_counted(cause, self.flushes, _MOST_CAUSES, OTHERS)] += 1
 
     def _add_calls(self, op: str, label: str, count: int, nbytes: int) -> None:
-        what = _counted((op[:_LONGEST], label[:_LONGEST]), self.calls, (OTHERS, OTHERS))
+        what = op[:_LONGEST], label[:_LONGEST]
+        what = _counted(what, self.calls, _MOST_GROUPS, (OTHERS, OTHERS))
         self.calls[what] += count
         self.nbytes[what] += nbytes
 
@@ -99,9 +100,9 @@ def bounded(host: str, hosts: Collection[str]) -> str:
     return host[:_LONGEST] if host[:_LONGEST] in hosts or len(hosts) < _MOST_HOSTS else OTHERS
 
 
-def _counted(kind: Kind, counts: Counter[Kind], others: Kind) -> Kind:
+def _counted(kind: Kind, counts: Counter[Kind], most: int, others: Kind) -> Kind:
     """Return as what a kind is counted: by itself while there are not too many."""
-    return kind if kind in counts or len(counts) < _MOST_KINDS else others
+    return kind if kind in counts or len(counts) < most else others
 
 
 def _kinds(rows: Rows) -> Iterator[tuple[str, int, int, int]]:

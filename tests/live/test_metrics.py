@@ -82,9 +82,32 @@ def test_names_without_end_and_numbers_beyond_all_machines_are_bounded() -> None
     for number in range(5000):
         totals.add(Chunk(events=[sync(f"op{number}", 0, 1, nbytes=10**400)]), {})
         totals.add(Chunk(events=[LINES["flush"](args=flush(0, 0, 1, cause=f"c{number}"))]), {})
-    assert max(len(totals.calls), len(totals.nbytes), len(totals.flushes)) < 4200
+    assert len(totals.calls) == len(totals.nbytes) == 201
+    assert len(totals.flushes) == 17
     found = scraped(run(), totals)
     assert sum(n for (name, _), n in found.items() if name == "dsprof_calls_total") == 5000
+
+
+def test_no_count_decreases_though_others_become_more_common() -> None:
+    totals = Totals()
+
+    def counts() -> dict[tuple[str, tuple[str, ...]], float]:
+        return {key: n for key, n in scraped(run(), totals).items() if key[0].endswith("_total")}
+
+    def add(numbers: range, calls: int, nbytes: int) -> None:
+        for number in numbers:
+            more = [sync("all_gather", 0, 1, nbytes=nbytes, group=number) for _ in range(calls)]
+            more += [LINES["flush"](args=flush(0, 0, 1, cause=f"c{number}")) for _ in range(calls)]
+            totals.add(Chunk(events=more), {number: f"group {number}"})
+
+    add(range(210), 2, 10**6)
+    before = counts()
+    add(range(100, 210), 3, 1)
+    after = counts()
+    own = "dsprof_own_cpu_seconds_total", ()
+    assert before.keys() == after.keys()
+    assert [key for key in before if key != own and after[key] < before[key]] == []
+    assert after["dsprof_flushes_total", ("others",)] == 194 * 2 + 110 * 3
 
 
 def test_flushes_are_counted_by_cause() -> None:
