@@ -162,13 +162,16 @@ def with_status(diagnosis: Diagnosis, *statuses: Status) -> list[Finding]:
     return [finding for finding in diagnosis.findings if finding.status in statuses]
 
 
-def run_line(run: RunInfo) -> list[str]:
-    """The run in a few words each: set-up, ranks, hosts, steps."""
+def run_line(run: RunInfo, *, is_recorded: bool = True) -> list[str]:
+    """The run in a few words each: set-up, ranks, hosts, steps.
+
+    Other tools than dsprof (`is_recorded` is False) may not mark steps: no steps are not none.
+    """
     ranks = fmt.plural(run.world_size or len(run.ranks), "rank")
     if run.world_size and len(run.ranks) < run.world_size:
         ranks = f"{fmt.count(len(run.ranks))} of {ranks}"
     hosts = fmt.plural(len(run.hosts), "host") if len(run.hosts) > 1 else "".join(run.hosts)
-    steps = fmt.plural(run.steps, "step") if run.steps or run.source else ""
+    steps = fmt.plural(run.steps, "step") if run.steps or (run.source and is_recorded) else ""
     epoch = f"epoch {run.epoch} of {run.epochs}" if run.epochs > 1 else ""
     state = "still running" if run.is_running else ""
     words = [run.setup, ranks, hosts, epoch, steps, state, run.backend, run.device]

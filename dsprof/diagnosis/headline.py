@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
@@ -51,6 +52,12 @@ def leading(findings: Sequence[Finding]) -> Finding | None:
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
     grave = [f for f in problems if f.severity is not Severity.LOW or f.saving_ms_per_step]
     return [*grave, *waiting, *problems][0]
+
+
+def has_verdict(findings: Iterable[Finding]) -> bool:
+    """Whether a rule could judge more than the quality of the data."""
+    decided = (Status.PASS, Status.FAIL)
+    return any(one.status in decided and one.category != "quality" for one in findings)
 
 
 def headline_of(finding: Finding) -> Headline:
@@ -125,7 +132,7 @@ def _where_time_goes(
         return f"{_no_problems(findings)}. {step}."
     if summary[Run].is_recorded:
         return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
-    if any(f.status is Status.PASS and f.category != "quality" for f in findings):
+    if has_verdict(findings):
         return f"{NO_PROBLEMS}. {_without_steps(summary)}"
     return f"Nothing to judge. {_without_steps(summary)}"
 
@@ -138,13 +145,23 @@ def _without_steps(summary: RunSummary) -> str:
         fullest = max(snapshots, key=lambda one: one.reserved_bytes)
         of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
         return f"{of} reserved device memory is in use."
+    if dumps := summary[FlightRecorders].ranks.values():
+        return f"Read: flight recorders of {plural(len(dumps), 'rank')}{_in_flight(dumps)}."
     if logs := summary[Logs].ranks:
         return f"Read: logs of {plural(len(logs), 'rank')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())
+    if not calls:
+        return "No step and no collective was recorded."
     run = summary[Run]
     part = f"{len(run.ranks)} of " if run.missing_ranks else ""
     ranks = plural(run.first.world_size, "rank")
     return f"Recorded: {plural(calls, 'collective')} of {part}{ranks}; no step is marked."
+
+
+def _in_flight(dumps: Iterable[DumpedRank]) -> str:
+    groups = [flight for dump in dumps for flight in dump.groups.values()]
+    calls = sum(len(one.in_flight) + len(one.p2p_in_flight) for one in groups)
+    return f", {plural(calls, 'call')} in flight" if calls else ""
 
 
 def _interrupted(summary: RunSummary) -> str:

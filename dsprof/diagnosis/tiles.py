@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from dsprof.diagnosis.headline import has_verdict
 from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile, TypicalStep
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity
@@ -161,7 +162,8 @@ def _log(d: Diagnosis) -> Iterator[Tile]:
     failed = [one for one in d.findings if one.status is Status.FAIL]
     if failed:
         yield Tile("First problem", failed[0].problem, first_sentence(failed[0].cause))
-    yield Tile("Problems", f"{len(failed)}", by_severity(failed))
+    if failed or has_verdict(d.findings):
+        yield Tile("Problems", f"{len(failed)}", by_severity(failed))
     if d.run.source:
         yield Tile("Read", plural(len(d.run.source), "file"), named_ranks(d.run.ranks))
 

@@ -15,7 +15,7 @@ def first_screen(diagnosis: Diagnosis) -> str:
         .get_template("notebook.html.j2")
         .render(
             d=diagnosis,
-            facts=content.run_line(diagnosis.run),
+            facts=content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded),
             failed=content.with_status(diagnosis, Status.FAIL),
             step=content.typical_step(diagnosis.steps),
         )

@@ -17,7 +17,7 @@ def steps_page(diagnosis: Diagnosis, rows: Sequence[StepParts], links: Sequence[
     return rendered(
         "steps_page.html.j2",
         title="dsprof: steps",
-        facts=content.run_line(diagnosis.run),
+        facts=content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded),
         bars=bars,
         parts=content.PARTS.values(),
         drawing_of_steps=step_columns(bars) if len(bars) > 1 else None,

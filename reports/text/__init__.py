@@ -88,7 +88,9 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
 def _verdict(diagnosis: Diagnosis, page: Page) -> list[str]:
     first = page.wrap(diagnosis.headline.line or diagnosis.verdict or "No verdict.")
     others = (page.wrap(one.line, "  - ") for one in diagnosis.next_lines)
-    facts = page.wrap(" | ".join(content.run_line(diagnosis.run)))
+    facts = page.wrap(
+        " | ".join(content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded))
+    )
     tiles = page.wrap(" | ".join(f"{one.label}: {one.value}" for one in diagnosis.tiles))
     lead = [page.paint(line, "1") for line in first]
     return [*lead, *itertools.chain.from_iterable(others), *facts, *tiles]

@@ -309,7 +309,7 @@ class _Case:
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
-            "Nothing to judge. Recorded: 0 collectives of 2 ranks; no step is marked.",
+            "Nothing to judge. No step and no collective was recorded.",
         ),
         _Case(
             (rank_trace(0),),
@@ -329,6 +329,11 @@ def test_verdict_is_one_honest_sentence(case):
     sentence = diagnosed(*case.traces).verdict
     assert sentence.startswith(case.start)
     assert sentence.endswith(".")
+
+
+def test_where_nothing_was_judged_no_problems_are_counted():
+    made = diagnosed(foreign(rank_trace(0)), foreign(rank_trace(1)))
+    assert "Problems" not in {tile.label for tile in made.tiles}
 
 
 def test_the_verdict_on_files_without_steps_says_the_finding_and_how_many_follow():

@@ -183,3 +183,11 @@ def test_the_page_remarks_from_where_the_rule_does(
 def test_ranks_that_are_missing_are_counted_in_the_facts() -> None:
     run = msgspec.structs.replace(factory.diagnosis(4, 2).run, ranks=[0, 1, 3], hosts=["node-a"])
     assert content.run_line(run)[1:3] == ["3 of 4 ranks", "node-a"]
+
+
+def test_no_steps_of_other_tools_are_not_counted() -> None:
+    run = msgspec.structs.replace(factory.diagnosis().run, steps=0)
+    assert "0 steps" in content.run_line(run)
+    assert "0 steps" not in content.run_line(run, is_recorded=False)
+    marked = msgspec.structs.replace(run, steps=3)
+    assert "3 steps" in content.run_line(marked, is_recorded=False)
