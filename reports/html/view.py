@@ -88,7 +88,7 @@ class View:
         self.carried = [step for step in diagnosis.timelines if step.bars]
         self.picks = [step for step in self.carried if step.why in _PICKS]
         self.is_live = bool(self.carried) and not is_static
-        self.run_line = content.run_line(diagnosis.run)
+        self.run_line = content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded)
         self.quality = list(content.quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
         self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
@@ -111,9 +111,18 @@ class View:
 
     def address(self, headline: Headline) -> str:
         """Return where the finding of a headline is; "" where it is of none."""
+        found = self._finding_of(headline)
+        return found.anchor if found else ""
+
+    @property
+    def lead(self) -> Shown | None:
+        """The finding that the headline says; None where it is of none."""
+        return self._finding_of(self._diagnosis.headline)
+
+    def _finding_of(self, headline: Headline) -> Shown | None:
         alike = [one for one in self._shown if one.finding.rule == headline.rule]
         exact = [one for one in alike if one.finding.problem == headline.problem]
-        return next((one.anchor for one in exact or alike), "")
+        return next(iter(exact or alike), None)
 
     def telling(self, verdict: HangVerdict) -> Shown | None:
         """Return the problem that says what a verdict on a hang says."""

@@ -31,6 +31,19 @@ def test_dumps_are_no_record_of_dsprof(tmp_path: Path) -> None:
     assert not judged(tmp_path).quality.is_recorded
 
 
+def test_dumps_are_said_to_be_read_and_count_no_steps(tmp_path: Path) -> None:
+    for rank in range(2):
+        calls = [flight.call(4, done=True), flight.call(5)]
+        flight.write(tmp_path, rank, flight.document(calls))
+    made = diagnose(find_run([tmp_path]))
+    line = "No problems found. Read: flight recorders of 2 ranks, 2 calls in flight."
+    assert made.headline.line == line
+    page = parse(render(made, "html"))
+    assert page.one("section", id="findings").one("p", _class="empty").text == line
+    for form in ("html", "text"):
+        assert b"0 steps" not in render(made, form)
+
+
 def test_groups_with_something_in_flight_are_listed(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path)
     table = tables.flights(diagnosis.flights)

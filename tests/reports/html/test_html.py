@@ -10,6 +10,7 @@ import re
 import msgspec
 import pytest
 
+from dsprof.diagnosis.headline import headline_of
 from dsprof.diagnosis.model import (
     Diagnosis,
     Headline,
@@ -139,6 +140,23 @@ def test_two_findings_of_a_rule_have_addresses_of_their_own() -> None:
     assert [one.attributes["id"] for one in articles] == [
         "reduction-every-micro-step", "reduction-every-micro-step-2",
     ]  # fmt: skip
+
+
+def test_without_a_failed_finding_the_section_agrees_with_the_headline() -> None:
+    def said(headline: Headline, **changes: object) -> Element:
+        found = [msgspec.structs.replace(factory.findings()[0], **changes)] if changes else []
+        made = factory.diagnosis(findings=found, headline=headline)
+        return page_of(made).one("section", id="findings").one("p", _class="empty")
+
+    nothing = "Nothing to judge. No step and no collective was recorded."
+    assert said(Headline(line=nothing)).text == nothing
+    fix = "Record 4 more steps"
+    lead = headline_of(msgspec.structs.replace(factory.findings()[0], fix=fix))
+    undecided = said(lead, status=Status.UNKNOWN, more_steps=4)
+    assert undecided.text == "No problem is certain yet. Record 4 more steps."
+    noted = said(lead, status=Status.INFO)
+    assert noted.text.startswith("Nothing failed; see Worth knowing")
+    assert noted.one("a").attributes["href"] == "#reduction-every-micro-step"
 
 
 def test_a_rule_is_explained_without_links_and_markup_of_its_page() -> None:
