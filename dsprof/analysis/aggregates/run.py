@@ -114,7 +114,8 @@ class Run(Aggregate):
     @property
     def missing_ranks(self) -> list[int]:
         """Ranks of the world without a trace."""
-        return [rank for rank in range(self.first.world_size) if rank not in self.ranks]
+        present = set(self.ranks)  # which a world of a million ranks is compared to
+        return [rank for rank in range(self.first.world_size) if rank not in present]
 
     @property
     def unread_ranks(self) -> list[int]:
