@@ -89,9 +89,11 @@ class ConfigFile:
     def _compose(self) -> Node | None:
         import yaml
 
+        from dsprof.config.shallow_yaml import ShallowLoader
+
         try:
             data = read_input(self._path, _LARGEST_BYTES)
-            return yaml.compose(data, Loader=yaml.SafeLoader)
+            return yaml.compose(data, Loader=ShallowLoader)
         except OSError as error:
             self._mistakes.append(f"{self._path}: cannot be read: {error.strerror}")
         except yaml.MarkedYAMLError as error:

@@ -190,6 +190,12 @@ def test_a_wrong_value_is_named_with_its_place(
     assert mistakes_of_file(yaml_file(line)) == [f"dsprof.yaml:{message}"]
 
 
+@pytest.mark.parametrize("text", ["[" * 200, "{a: " * 200, "- " * 200, "rules: " + "[" * 100])
+def test_what_is_nested_too_deeply_is_refused(yaml_file: WriteYaml, text: str) -> None:
+    said = "dsprof.yaml: not a configuration: nested too deeply"
+    assert mistakes_of_file(yaml_file(text)) == [said]
+
+
 def test_null_is_a_value_where_the_type_says_so(yaml_file: WriteYaml) -> None:
     file = yaml_file("steps: null\n")
     assert load_config({}, {"config": file}).steps is None
