@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsprof.analysis.summary import RankClock, collected
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.rule import Rule
 from dsprof.trace.schema import EngineConfig
-from tests.factories.trace import header, judged, rank_trace
+from tests.factories.trace import header, judged, judged_summary, rank_trace
 
 Written = dict[str, Any]
 
@@ -50,4 +51,6 @@ def _judged(
     rule: Rule, engine: EngineConfig, deepspeed: str, device: str = "", **thresholds: Any
 ) -> list[Finding]:
     head = header(versions={"deepspeed": deepspeed} if deepspeed else {}, device=device)
-    return judged(rule, rank_trace(engine=engine, head=head), **thresholds)
+    trace = rank_trace(engine=engine, head=head)
+    # No more than `dsprof lint` collects: tests judge thousands of configurations.
+    return judged_summary(rule, collected(trace, RankClock(), rule.meta.needs), **thresholds)

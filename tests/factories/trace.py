@@ -335,8 +335,13 @@ def summary(*traces: RankTrace) -> RunSummary:
 
 def judged(rule: Rule, *traces: RankTrace, **thresholds: Any) -> list[Finding]:
     """What a rule says about a run; `thresholds` replace some of its own."""
+    return judged_summary(rule, summary(*traces), **thresholds)
+
+
+def judged_summary(rule: Rule, run: RunSummary, **thresholds: Any) -> list[Finding]:
+    """What a rule says about aggregates of a run."""
     given = replace(rule.thresholds, **thresholds)
-    findings = judge(summary(*traces), [rule], {rule.meta.id: given})
+    findings = judge(run, [rule], {rule.meta.id: given})
     for finding in findings:
         assert_can_be_shown(finding)
     return findings

@@ -204,7 +204,9 @@ def _switched(path: str, value: Any) -> Any:
 def _value(config: Mapping[str, Any], path: str) -> Any:
     found: Any = config
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        if not isinstance(found, dict):
+            return None
+        found = found.get(name)
     return found
 
 
