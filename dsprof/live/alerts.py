@@ -45,7 +45,8 @@ class Alerts:
         self._severities = _ORDER[: _ORDER.index(Severity(on_finding.severity)) + 1]
         self._now: RunNow | None = None
         self._run_key = ""
-        self._known: set[str] = set()  # rules, and why the run is stuck
+        self._known: set[str] = set()  # rules
+        self._known_stuck: set[str] = set()  # what is stuck, since a step has ended
         self._next_at = monotonic()
         self._sender = ThreadPoolExecutor(1)
         self._sent: Future[None] | None = None
@@ -53,6 +54,8 @@ class Alerts:
     def show(self, now: RunNow) -> None:
         """Send what is new in the state of a run, unless something is being sent."""
         self._now = now
+        if not now.stuck:
+            self._known_stuck.clear()
         is_busy = self._sent is not None and not self._sent.done()
         if not is_busy and monotonic() >= self._next_at:
             self._send_new(now)
@@ -65,16 +68,18 @@ class Alerts:
 
     def _send_new(self, now: RunNow) -> None:
         if now.run_key != self._run_key and now.epoch == 1:  # else it restarted
-            self._run_key, self._known = now.run_key, set()
+            self._run_key, self._known, self._known_stuck = now.run_key, set(), set()
         new = [
             one
             for one in now.findings
             if one.severity in self._severities and one.rule not in self._known
         ]
-        if not new and (not now.stuck or now.stuck in self._known):
+        if not new and (not now.stuck or now.stuck_key in self._known_stuck):
             return
         self._next_at = monotonic() + 60 * self._on_finding.every_minutes
-        self._known |= {one.rule for one in new} | {now.stuck}
+        self._known |= {one.rule for one in new}
+        if now.stuck:
+            self._known_stuck.add(now.stuck_key)
         alert = Alert(now.run_key, now.step, now.stuck, new)
         self._sent = self._sender.submit(self._send, msgspec.json.encode(alert))
 

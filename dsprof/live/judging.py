@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from dsprof.analysis.hang.model import HangReport
+from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError
@@ -161,6 +161,7 @@ class Judge:
         self.standing = Standing()
         self.steps: int | None = None  # that the last judgement saw
         self.stuck = ""  # why no step ends
+        self.stuck_key = ""  # of what is stuck: `stuck` also says for how long
         self.failure = ""  # why there is no judgement
         self.is_done = False  # the whole run is judged
         names = [str(path) for path in paths]
@@ -179,7 +180,7 @@ class Judge:
         except msgspec.MsgspecError:  # as of a dsprof that is installed anew meanwhile
             self.failure = "dsprof report or dsprof hang gave no readable answer"
         if not is_stalled:
-            self.stuck = ""
+            self.stuck = self.stuck_key = ""
         elif self._hang.is_due:
             self._hang.ask()
         is_new_end = is_over and not (self._is_of_whole or self._report.is_busy)
@@ -200,9 +201,18 @@ class Judge:
     def _take(self) -> None:
         if (answer := self._hang.answer()) is not None:
             found = msgspec.json.decode(answer, type=HangReport).verdicts
-            self.stuck = next((one.sentence for one in found if not one.is_healthy), "")
+            problem = next((one for one in found if not one.is_healthy), None)
+            self.stuck = problem.sentence if problem else ""
+            self.stuck_key = _key(problem) if problem else ""
         if (answer := self._report.answer()) is not None:
             judgement = msgspec.json.decode(answer, type=Judgement)
             self.failure, self.steps = "", judgement.run.steps
             self.standing.hear(judgement, is_over=self._is_of_whole)
             self.is_done = self._is_of_whole
+
+
+def _key(verdict: HangVerdict) -> str:
+    """Return what stays the same of a verdict while the same is stuck."""
+    call = verdict.operation
+    words = [verdict.kind, *verdict.ranks, *([call.op, call.group, call.seq] if call else [])]
+    return " ".join(map(str, words))

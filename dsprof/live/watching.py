@@ -150,6 +150,7 @@ class Watched:
             straggler=straggler,
             straggler_ns=None if votes is None or straggler is None else votes.typical_ns,
             stuck=self.judge.stuck,
+            stuck_key=self.judge.stuck_key,
             findings=self.judge.standing.findings,
             judged_steps=self.judge.steps,
             judge_failure=self.judge.failure,
@@ -170,6 +171,7 @@ class Watched:
             self.judge.close()
             self.recent, self.totals, self.judge = RecentSteps(), Totals(), Judge(self._paths)
             self._last_ended, self._furthest = -1, {}
+            self._moved_at = monotonic()
         self.ranks = {
             header.rank: known.get(path) or FollowedRank(path, header)
             for path, header in zip(run.files, run.headers, strict=True)

@@ -112,6 +112,20 @@ def test_a_stuck_run_is_told_without_a_finding(tmp_path: Path) -> None:
     assert [alert["stuck"] for alert in lines(out)] == ["Rank 1 never entered all_reduce 7."]
 
 
+def test_what_is_stuck_is_told_once_until_it_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    states = [
+        run(stuck=f"Rank {rank} never came; the others waited {waited} s.", stuck_key=str(rank))
+        for rank, waited in ((1, 30), (1, 75), (2, 75), (1, 90))
+    ]
+    told(OnFinding(command=appending(out), every_minutes=1e-9), *states, run(), states[0])
+    assert [alert["stuck"] for alert in lines(out)] == [
+        "Rank 1 never came; the others waited 30 s.",
+        "Rank 2 never came; the others waited 75 s.",
+        "Rank 1 never came; the others waited 30 s.",
+    ]
+
+
 def test_a_restart_tells_nothing_again(tmp_path: Path) -> None:
     found = [finding("late-rank")]
     given = OnFinding(command=appending(tmp_path / "told"), every_minutes=1e-9)

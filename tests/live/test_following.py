@@ -5,6 +5,7 @@ import os
 import random
 import time
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -305,6 +306,23 @@ def test_a_run_in_which_no_step_ends_is_stalled(
     beat = LINES["heartbeat"](args=make.heartbeat(1000, 1, 900))
     assert [seen(*lines[:4]), seen(*lines[4:7]), seen(beat), seen(beat)] == [False] * 3 + [True]
     assert not seen(*lines[7:10])
+
+
+def test_a_new_run_is_not_stalled_by_the_time_since_the_last(
+    tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [monotonic()]
+    monkeypatch.setattr(watching, "monotonic", lambda: now_s[0])
+    grow(tmp_path, 0, encode(events(0)[1:])[2:])
+    watched.look()
+    now_s[0] += 3600
+    assert watched.is_stalled
+    head = make.header(0, 1, run_key="next", started_epoch_ns=1 << 61)
+    (tmp_path / "trace.next.rank00000.json").write_bytes(encode([LINES["header"](args=head)])[:-3])
+    watched.look()
+    watched.judge.close()
+    assert watched.now().run_key == "next"
+    assert not watched.is_stalled
 
 
 def test_a_rank_that_writes_again_after_it_seemed_gone_is_judged_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dsprof.analysis.hang.model import HangReport, HangVerdict, Operation
 from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.environment import own_command
 from dsprof.errors import DsprofError
@@ -122,6 +123,29 @@ def test_a_run_that_goes_on_after_its_end_is_judged_again(
         assert not judge.is_done
     until_done()
     judge.close()
+
+
+def test_what_is_stuck_is_the_same_though_the_wait_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(seq: int, waited_s: int) -> tuple[str, str]:
+        call = Operation("all_reduce", "world", seq)
+        sentence = f"Rank 1 never came; rank 0 waited {waited_s} s"
+        verdict = HangVerdict(kind="never_entered", ranks=(1,), operation=call, sentence=sentence)
+        said = msgspec.json.encode(HangReport(verdicts=[verdict])).decode()
+        monkeypatch.setattr(own_command, "_PROGRAM", f"print({said!r})")
+        judge = Judge([tmp_path])
+        while not judge.stuck:
+            judge.poll(is_over=False, is_stalled=True)
+        found = judge.stuck, judge.stuck_key
+        judge.poll(is_over=False, is_stalled=False)
+        assert (judge.stuck, judge.stuck_key) == ("", "")
+        judge.close()
+        return found
+
+    first, later, other = asked(4, 30), asked(4, 75), asked(5, 30)
+    assert first[0] != later[0]
+    assert first[1] == later[1] != other[1]
 
 
 def test_findings_of_an_end_that_was_none_do_not_stand() -> None:
