@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsprof.analysis.alignment.clocks import NO_TIME_LINE
-from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo, StepParts, Steps, TypicalStep
+from dsprof.diagnosis.model import (
+    Diagnosis,
+    Epochs,
+    Quality,
+    RunInfo,
+    StepParts,
+    Steps,
+    TypicalStep,
+)
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 
@@ -176,6 +184,15 @@ def run_line(run: RunInfo, *, is_recorded: bool = True) -> list[str]:
     state = "still running" if run.is_running else ""
     words = [run.setup, ranks, hosts, epoch, steps, state, run.backend, run.device]
     return [word for word in words if word]
+
+
+def starts(run: RunInfo, epochs: Epochs) -> str:
+    """Say how often the run was started, or made its process group again, as restarted-job does."""
+    if any(row.end == "new process group" for row in epochs.rows):
+        return f"The process group was created {fmt.plural(run.epochs, 'time')}."
+    unrecorded = sum(row.unrecorded for row in epochs.rows)
+    only = f"; {fmt.count(run.epochs)} of these starts are recorded" if unrecorded else ""
+    return f"The run was started {fmt.plural(run.epochs + unrecorded, 'time')}{only}."
 
 
 def quality_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:

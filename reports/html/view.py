@@ -89,6 +89,7 @@ class View:
         self.picks = [step for step in self.carried if step.why in _PICKS]
         self.is_live = bool(self.carried) and not is_static
         self.run_line = content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded)
+        self.starts = content.starts(diagnosis.run, diagnosis.epochs)
         self.quality = list(content.quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
         self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)

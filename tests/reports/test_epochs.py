@@ -1,0 +1,47 @@
+"""The section on the epochs of a run that was started more than once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.reports import render
+from dsprof.trace.run import find_run
+from dsprof.trace.schema import EXIT, NEW_GROUP
+from tests.factories.epochs import Start, write
+from tests.reports.pages import Element, parse
+
+KILLED = Start(0, ends=(None, (EXIT, "")))
+REMADE = Start(0, ends=((NEW_GROUP, ""), (NEW_GROUP, "")))
+
+
+def judged(folder: Path, *starts: Start) -> Diagnosis:
+    return diagnose(find_run([write(folder / "run", *starts)]))
+
+
+def section_of(made: Diagnosis) -> Element:
+    return parse(render(made, "html")).one("section", id="epochs")
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ((KILLED, Start(60)), "The run was started 2 times. "),
+        (
+            (KILLED, Start(60, fields=(("restarts", 5),))),
+            "The run was started 6 times; 2 of these starts are recorded. ",
+        ),
+        ((REMADE, Start(60)), "The process group was created 2 times. "),
+    ],
+)
+def test_starts_are_one_more_than_restarts(
+    tmp_path: Path, starts: tuple[Start, ...], said: str
+) -> None:
+    made = judged(tmp_path, *starts)
+    assert section_of(made).one("p", _class="lead").text.startswith(said)
+    (found,) = (one for one in made.findings if one.rule == "restarted-job")
+    restarts = {"2": "1 restart ", "6": "5 restarts "}[said.split(" times", maxsplit=1)[0][-1]]
+    assert found.summary.startswith((restarts, said.rstrip(". ")))
