@@ -172,7 +172,7 @@ class LowCommOverlap:
             fails = on_device and high < thresholds.failing_overlap
             gravity = _gravity(share, split, thresholds) if fails else {}
             if overlap.on_device:
-                cause, action = _on_device_cause(split), _on_device_action(split)
+                cause, action = _on_device_cause(split), _on_device_action(split, run[Engines])
             else:
                 cause, action = _BY_GLOO if _is_by_gloo(run[Run]) else _ON_HOST
             yield self.meta.finding(
@@ -247,10 +247,13 @@ def _on_device_cause(split: Attribution | None) -> str:
     )
 
 
-def _on_device_action(split: Attribution | None) -> str:
+def _on_device_action(split: Attribution | None, engines: Engines) -> str:
     if split is not None and split.waiting > split.transfer:
         return "First fix what makes ranks late: overlap cannot hide a wait for a late rank."
-    return "Start collectives earlier: prefetch, use smaller buckets, set overlap_comm to true."
+    ways = "prefetch, use smaller buckets"
+    if engines.zero("overlap_comm") is not True:
+        ways += ", set overlap_comm to true"
+    return f"Start collectives earlier: {ways}."
 
 
 def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> dict[str, Any]:

@@ -87,6 +87,18 @@ def test_on_a_device_gathers_of_stage_3_wait_for_reductions(stage, device, is_to
     assert (finding.status, "share a process group" in finding.cause) == (Status.INFO, is_told)
 
 
+@pytest.mark.parametrize(("overlaps", "is_offered"), [(True, False), (False, True)])
+def test_overlap_is_advised_only_where_it_is_not_in_force(overlaps: bool, is_offered: bool):
+    """It is the default of ZeRO-3."""
+    trace = gathering(wait=2)
+    trace.engines[1].effective["zero_optimization"]["overlap_comm"] = overlaps
+    run = summary(trace)
+    run = run.with_part(replace(run[Overlap], on_device=True))
+    (finding,) = RULE.check(run, RULE.thresholds)
+    assert finding.action.startswith("Start collectives earlier: prefetch, use smaller buckets")
+    assert ("set overlap_comm to true" in finding.action) is is_offered
+
+
 def test_prefetching_switched_off_fails():
     finding = said(RULE, gathering(wait=2, zero=OFF))
     assert finding.status is Status.FAIL
