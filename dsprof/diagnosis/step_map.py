@@ -219,6 +219,8 @@ def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]
     lengths = np.array([parts[number].total_ns for number in numbers], np.float64)
     usual = steps.throughout.fair or numbers
     usual_ns = float(np.median([parts[number].total_ns for number in usual])) if usual else 0.0
+    if usual_ns <= 0:  # a clock that counts in milliseconds: no step is some times as long
+        return
     is_slow = dict(zip(numbers, slow_places(lengths, _SLOW_SHARE).tolist(), strict=True))
     for block in blocks:
         if slow := [number for number in block if is_slow.get(number)]:

@@ -59,6 +59,12 @@ def test_first_times_above_the_later_level_are_unsettled(times: list[float], cou
     assert unsettled(np.array(times, np.float64)) == count
 
 
+def test_no_step_is_a_multiple_of_a_median_of_nothing() -> None:
+    """That was a ZeroDivisionError, and no report."""
+    steps = [step(number, at := max(number - 24, 0), at + (number >= 24)) for number in range(30)]
+    assert diagnosed(rank_trace(0, 1, steps=steps)).step_map.marks == []
+
+
 def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
     made = diagnosed(paced(0, SETTLING), paced(1, SETTLING))
     typical = made.steps.typical
