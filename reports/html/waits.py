@@ -30,6 +30,11 @@ class WaitRow:
     cells: list[Cell]
     mean_ns: float | None  # of the measured steps
 
+    @property
+    def was_last(self) -> bool:
+        """Whether a cell of it is outlined."""
+        return any(cell.is_last and cell.ns is not None for cell in self.cells)
+
 
 def rows(waits: WaitMatrix, arrivals: ArrivalInfo, measured: Set[int]) -> list[WaitRow]:
     """Lay out waits by rank and step, neighbouring steps averaged down to MAX_COLUMNS."""

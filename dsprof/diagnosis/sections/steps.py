@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
 import numpy as np
@@ -48,10 +48,13 @@ def split_steps(summary: RunSummary) -> model.Steps:
 
 
 def waits(summary: RunSummary) -> model.WaitMatrix:
-    """Lay out exposed communication by rank and step, of up to 64 ranks and 500 steps."""
+    """Lay out exposed communication by rank and step, of up to 64 ranks and 500 steps.
+
+    Of more ranks, those that wait least, among whom stragglers are, and those that wait longest.
+    """
     facts = summary[Steps]
     measurable = [rank for rank in sorted(facts.ranks) if facts.ranks[rank].exposed_ns is not None]
-    ranks, numbers = measurable[:_WAIT_RANKS], facts.numbers[-_WAIT_STEPS:]
+    ranks, numbers = _extremes(measurable, facts), facts.numbers[-_WAIT_STEPS:]
     matrix = []
     for rank in ranks:
         row = facts.ranks[rank]
@@ -65,6 +68,21 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
         exposed_ns=matrix,
         left_out_ranks=len(measurable) - len(ranks),
     )
+
+
+def _extremes(ranks: Sequence[int], facts: Steps) -> list[int]:
+    if len(ranks) <= _WAIT_RANKS:
+        return [*ranks]
+    measured = np.array([*facts.measured], np.int64)
+    waits_ns: dict[int, float] = {}
+    for rank in ranks:
+        row = facts.ranks[rank]
+        exposed = row.exposed_ns if row.exposed_ns is not None else np.zeros(0, np.int64)
+        known = exposed[np.isin(row.number, measured)]
+        waits_ns[rank] = float(known.mean()) if known.size else 0.0
+    order = sorted(ranks, key=lambda rank: (waits_ns[rank], rank))
+    half = _WAIT_RANKS // 2
+    return sorted([*order[:half], *order[-half:]])
 
 
 def devices(summary: RunSummary) -> list[model.DeviceRow]:

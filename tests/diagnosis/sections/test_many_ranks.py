@@ -8,7 +8,7 @@ from dsprof.diagnosis import model
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.trace.schema import MemorySample
-from tests.factories.trace import header, ns, rank_trace, step, summary
+from tests.factories.trace import header, ns, rank_trace, step, summary, sync
 
 HOST_RANKS = 8
 
@@ -54,6 +54,31 @@ def test_rows_of_the_map_are_whole_hosts(large: model.Diagnosis) -> None:
     drawn = heat_map(found)
     assert drawn is not None
     assert "A row is 2 hosts, and" in drawn.sentence
+
+
+def test_the_waits_are_of_ranks_that_wait_least_and_longest() -> None:
+    """Rank 90 arrives last, and waits least; rank 80 waits longest."""
+    waits_ms = dict.fromkeys(range(100), 20.0) | {90: 1.0, 80: 40.0}
+    found = diagnosis_of(
+        summary(
+            *(
+                rank_trace(
+                    rank,
+                    100,
+                    steps=[step(n, 100 * n, 100 * n + 100) for n in range(4)],
+                    comm=[
+                        sync("all_reduce", 100 * n + 90 - ms, ms, seq=n, step=n) for n in range(4)
+                    ],
+                )
+                for rank, ms in waits_ms.items()
+            )
+        ),
+        {},
+    ).waits
+    assert len(found.ranks) == 64
+    assert {80, 90} <= set(found.ranks)
+    assert found.ranks == sorted(found.ranks)
+    assert found.left_out_ranks == 36
 
 
 def test_few_ranks_are_all_there() -> None:

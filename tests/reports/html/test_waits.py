@@ -37,3 +37,14 @@ def test_the_page_frames_the_last_rank_and_lists_the_arrivals():
     shown = [ns for ns in made.waits.exposed_ns[0] if ns >= 0]
     assert len(page.all("td", **{"class": "last"})) == len(shown) > 0
     assert "others waited for it, per step" in page.one("section", id="waits").text
+
+
+def test_the_outline_is_explained_only_where_a_cell_has_one():
+    sentence = "The outlined cell is the rank that the others waited for longest."
+    made = factory.diagnosis(2, 4)
+    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    assert sentence in section.text
+    made.arrivals.last_ranks = {"0": 99}
+    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    assert sentence not in section.text
+    assert "A rank that waits little while all others wait long" in section.text
