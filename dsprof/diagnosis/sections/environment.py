@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ def environment_info(
     files: dict[str, dict[str, str]] = {}
     for (file, name), values in facts.files.items():
         files.setdefault(file, {})[name] = _first(values)
+    limits = _limits(facts)
     engine = facts.first_engine
     return model.EnvironmentInfo(
         variables=_shared(facts, facts.variables_apart),
@@ -30,7 +32,7 @@ def environment_info(
         versions=_shared(facts, facts.versions),
         gpus=_devices(facts, "gpus"),
         network_devices=_devices(facts, "network"),
-        limits={name: _first(values) for name, values in facts.limits.items()},
+        limits={name: int(value) for name, value in _shared(facts, limits).items()},
         redacted=sorted(facts.redacted),
         differences=list(_differences(facts)),
         written_config=engine.written if engine else {},
@@ -56,11 +58,38 @@ def _settings(engine: EngineConfig) -> model.EngineSettings:
 
 def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
-    settings = (facts.variables_apart, facts.versions, machine, facts.precision)
+    limits = {f"limit {name}": held for name, held in _limits(facts).items()}
+    hardware = (_devices_of_ranks(facts), machine, limits)
+    settings = (facts.variables_apart, facts.versions, *hardware, facts.precision)
     for part in (*settings, facts.written_apart):
         for name, values in facts.differing(part).items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)
+
+
+def _limits(facts: EnvironmentFacts) -> Facts[str, str]:
+    return {
+        name: {str(value): ranks for value, ranks in held.items()}
+        for name, held in facts.limits.items()
+    }
+
+
+def _devices_of_ranks(facts: EnvironmentFacts) -> Facts[str, str]:
+    """Count the devices of each rank; where on its host a device is may differ."""
+    gpus = [(names, ranks) for names, ranks in facts.devices.get("gpus", {}).items() if names]
+    held = [("GPUs", *one) for one in gpus if len(gpus) > 1]  # a rank names none before it uses one
+    for host in facts.accelerators.values():
+        for some, ranks in host.items():
+            held.append(("accelerators", tuple(one.name or one.vendor for one in some), ranks))
+    for ports in facts.adapters.values():
+        held += [("adapters", tuple(map(_adapter, some)), ranks) for some, ranks in ports.items()]
+    found: dict[str, dict[str, RankSet]] = {}
+    for kind, names, ranks in held:
+        counts = sorted(Counter(names).items())
+        text = ", ".join(f"{count} of {name}" for name, count in counts)
+        values = found.setdefault(kind, {})
+        values[text] = values.get(text, 0) | ranks
+    return found
 
 
 def _shared(facts: EnvironmentFacts, part: Facts[str, str]) -> dict[str, str]:
