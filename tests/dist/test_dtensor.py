@@ -22,7 +22,9 @@ SCENARIOS = ("tensor_parallel", "sequence_parallel", "redistribute", "gradient_n
 @pytest.fixture(scope="module", params=[2, 4])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dtensor")
-    launch(PROGRAMS / "dtensor_changes.py", request.param, args=[folder], imported="torch").check()
+    launch(
+        PROGRAMS / "dtensor_changes.py", request.param, args=[folder], imported="compiler"
+    ).check()
     return folder
 
 

@@ -23,7 +23,7 @@ RANKS = 2
 @pytest.fixture(scope="module")
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ddp")
-    launch(PROGRAMS / "ddp_buckets.py", args=[folder], imported="torch").check()
+    launch(PROGRAMS / "ddp_buckets.py", args=[folder], imported="compiler").check()
     return folder
 
 
@@ -76,7 +76,7 @@ def test_ddp_phases_and_micro_steps(ddp: Path) -> None:
 @pytest.fixture(scope="module")
 def fsdp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fsdp")
-    launch(PROGRAMS / "fsdp_units.py", 4, args=[folder], imported="torch").check()
+    launch(PROGRAMS / "fsdp_units.py", 4, args=[folder], imported="compiler").check()
     return folder
 
 

@@ -19,7 +19,7 @@ ROWS = 8 // MICRO_BATCHES
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipelining")
-    launch(PROGRAMS / "pipeline_stages.py", args=[folder], imported="torch").check()
+    launch(PROGRAMS / "pipeline_stages.py", args=[folder], imported="compiler").check()
     return folder
 
 

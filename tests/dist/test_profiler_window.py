@@ -22,7 +22,7 @@ def test_all_ranks_profile_the_steps_that_were_asked_for(tmp_path: Path) -> None
         "DSPROF_CAPTURE_PROFILER": "1",
         "DSPROF_OUT": str(tmp_path),
     }
-    launch(PROGRAMS / "profiled.py", args=[tmp_path], env=variables).check()
+    launch(PROGRAMS / "profiled.py", args=[tmp_path], env=variables, imported="torch").check()
     asked = []
     for rank in range(2):
         file = tmp_path / f"trace.rank{rank:05d}.profile.gz"

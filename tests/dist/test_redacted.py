@@ -25,7 +25,9 @@ def test_ranks_whose_secrets_differ_are_told_and_no_byte_shows_secret_or_key(
 ) -> None:
     out, key_file = tmp_path / "out", tmp_path / "key"
     variables = {"NCCL_NET_PLUGIN": ON_RANK_0, "NCCL_TUNER_PLUGIN": SHARED}
-    done = launch(PROGRAMS / "redacted.py", args=[out, key_file, ON_RANK_1], env=variables).check()
+    done = launch(
+        PROGRAMS / "redacted.py", args=[out, key_file, ON_RANK_1], env=variables, imported="torch"
+    ).check()
     written = {kind: _report(out, tmp_path / kind) for kind in ("html", "json", "text")}
     traces = [path.read_bytes() for path in out.iterdir()]
     key = bytes.fromhex(key_file.read_text())

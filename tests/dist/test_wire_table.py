@@ -34,7 +34,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
         launch(
             PROGRAM, nproc, args=[out / "oracle", name, "--oracle"], env=BARE, imported="compiler"
         ).check()
-        launch(PROGRAM, nproc, args=[out / "traces", name], imported="torch").check()
+        launch(PROGRAM, nproc, args=[out / "traces", name], imported="compiler").check()
         return Table(out / "oracle", out / "traces", nproc)
 
     return table
