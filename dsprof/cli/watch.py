@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
@@ -61,27 +63,47 @@ traces; the training does no extra work.
 
 
 def found(paths: Sequence[Path]) -> Watched:
-    """Return the run; where nothing is recorded yet, wait for it.
+    """Return the run; wait for it while none is recorded yet, or none can be read, and say why.
 
     Raises:
         TraceError: a path is a file that cannot be read.
     """
     from dsprof.live.watching import NotGrowingError, Watched
 
-    is_said = False
+    names = escaped(", ".join(map(str, paths)))
+    said = None
     while True:
         try:
             return Watched(paths)
         except NotGrowingError:
             raise
-        except TraceError:
+        except TraceError as error:
             if any(path.exists() and not path.is_dir() for path in paths):
                 raise
-        if not is_said:
-            names = escaped(", ".join(map(str, paths)))
-            print(f"dsprof: waiting for the first trace in {names}; Ctrl-C quits", file=sys.stderr)
-            is_said = True
+            why = "" if _is_nothing_there(paths) else f"; {error}"
+        if why != said:
+            what = f"dsprof: waiting for the first trace in {names}; Ctrl-C quits{why}"
+            print(what, file=sys.stderr, flush=True)
+            said = why
         time.sleep(_WAIT_S)
+
+
+def _is_nothing_there(folders: Sequence[Path]) -> bool:
+    """Say whether no trace has begun: a folder is missing, or has no trace but empty ones."""
+    from dsprof.trace.trace_files import trace_files
+
+    there = []
+    try:
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                os.scandir(folder).close()
+                there.append(folder)
+        files, unopened = trace_files(there)
+        return not unopened and not any(os.path.getsize(file) for file in files)
+    except TraceError:  # they have no traces
+        return True
+    except OSError:
+        return False
 
 
 def _print(watched: Watched, form: str) -> None:

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.cli import watch as command
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Status
@@ -104,6 +106,30 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     assert main(["watch", str(run), *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_why_a_trace_cannot_be_read_is_said_while_it_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    path = folder / "trace.rank00000.json"
+    good = encode(events(0))
+    states: list[Callable[[], object]] = [
+        folder.mkdir,
+        path.touch,
+        lambda: path.write_bytes(good.replace(b'"schema_version":1', b'"schema_version":99')),
+        lambda: path.write_bytes(good.replace(b'"schema_version":1', b'"schema_version":99')),
+        lambda: path.write_bytes(good.replace(b'"world_size":2', b'"world_size":0')),
+        lambda: path.write_bytes(good),
+    ]
+    steps = iter(states)
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=lambda _: next(steps)()))
+    command.found([folder]).judge.close()
+    waits = f"dsprof: waiting for the first trace in {folder}; Ctrl-C quits"
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == waits
+    assert second.startswith(f"{waits}; {path}: written in trace version 99, this dsprof reads")
+    assert third.startswith(f"{waits}; {path}: line 1: invalid rank 0 for world size 0")
 
 
 @pytest.fixture
