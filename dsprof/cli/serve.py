@@ -67,7 +67,8 @@ machine, forward the port: ssh -L 8642:127.0.0.1:8642 HOST"""
         with server:
             print_bytes(f"{server.gate.address}\nIt works once. Ctrl-C ends.\n".encode())
             if arguments.open:
-                show_address(server.gate.address)
+                # A browser in this terminal ends later: it must be answered meanwhile.
+                Thread(target=show_address, args=[server.gate.address], daemon=True).start()
             if arguments.live:
                 Thread(target=site.follow, args=[Event()], daemon=True).start()
             try:

@@ -137,3 +137,33 @@ def test_a_port_in_use_is_said(
     assert f"cannot listen on port {port}: Address already in use; choose another" in (
         capsys.readouterr().err
     )
+
+
+def test_a_browser_that_is_waited_for_is_answered(tmp_path: Path, site: Site) -> None:
+    program = """\
+import sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+found = urlsplit(sys.argv[1])
+connection = HTTPConnection(found.netloc, timeout=30)
+connection.request("GET", f"/?{found.query}")
+try:
+    print("answered", connection.getresponse().status, flush=True)
+except TimeoutError:
+    print("not answered", flush=True)
+"""
+    (tmp_path / "browser.py").write_text(program)
+    command = [sys.executable, "-m", "dsprof", "serve", str(tmp_path / "traces"), "--port", "0"]
+    browser = f"{sys.executable} {tmp_path / 'browser.py'} %s"
+    with subprocess.Popen(
+        [*command, "--open"],
+        env=environment(BROWSER=browser),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as serving:
+        assert serving.stdout is not None
+        try:
+            assert "answered 303\n" in [serving.stdout.readline() for _ in range(3)]
+        finally:
+            serving.kill()
