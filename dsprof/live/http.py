@@ -1,4 +1,4 @@
-"""A server of pages for one reader: bounded in time, size and number of requests, and read-only."""
+"""Servers that are bounded in time, size and number of requests; one of pages for one reader."""
 
 from __future__ import annotations
 
@@ -40,25 +40,22 @@ Pages = Callable[[str], bytes | None]
 """Returns the page at a path; None where there is none."""
 
 
-class Server(ThreadingHTTPServer):
-    """Serves pages on 127.0.0.1 to whoever holds the session of its gate."""
+class BoundedServer(ThreadingHTTPServer):
+    """Answers a few requests at once, each in a thread of its own."""
 
     daemon_threads = True  # Ctrl-C waits for no reader
     request_queue_size = REQUESTS
 
-    def __init__(
-        self, port: int, pages: Pages, changes: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Serve `pages`; the first one asks to be loaded again while it `changes`."""
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.pages, self.changes = pages, changes
-        self.gate = Gate(self.server_port)
+    def __init__(self, address: tuple[str, int], handler: type[BoundedHandler]) -> None:
+        """Listen on an address."""
+        super().__init__(address, handler)
         self._free = BoundedSemaphore(REQUESTS)
 
     def server_bind(self) -> None:
         """Bind, and look up no name."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, unless too many are busy."""
@@ -78,13 +75,34 @@ class Server(ThreadingHTTPServer):
         """Say nothing of readers that went away."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
+class BoundedHandler(BaseHTTPRequestHandler):
+    """Takes requests up to a size and a time."""
+
     server_version, sys_version = "dsprof", ""
 
     def setup(self) -> None:
+        """Bound what is read."""
         super().setup()
         self.rfile = BufferedReader(_Request(self.connection))
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: lines of requests may hold a token."""
+
+
+class Server(BoundedServer):
+    """Serves pages on 127.0.0.1 to whoever holds the session of its gate."""
+
+    def __init__(
+        self, port: int, pages: Pages, changes: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Serve `pages`; the first one asks to be loaded again while it `changes`."""
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.pages, self.changes = pages, changes
+        self.gate = Gate(self.server_port)
+
+
+class _Handler(BoundedHandler):
+    server: Server
 
     def do_GET(self) -> None:
         """Answer with a page, or refuse."""
@@ -125,9 +143,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: lines of requests hold the token."""
 
 
 class _Request(RawIOBase):

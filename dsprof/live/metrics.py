@@ -6,12 +6,13 @@ Labels are hosts, operations and groups, never steps, and ranks only where they 
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
-from threading import Lock
+from threading import Lock, Thread
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -23,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Severity
+from dsprof.live.http import BoundedHandler, BoundedServer
 from dsprof.live.now import RankNow, RunNow
 from dsprof.live.totals import BUCKETS_S, Totals, bounded
 
@@ -62,10 +64,8 @@ def listen(collector: RunCollector, host: str, port: int) -> int:
     Raises:
         DsprofError: the address cannot be listened on.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
     try:
-        return start_http_server(port, host, registry)[0].server_port
+        server = _Server(host, port, collector)
     except UnicodeError:  # no name has such parts
         raise DsprofError(f"unknown host '{host}'; correct --host") from None
     except OSError as error:
@@ -73,6 +73,23 @@ def listen(collector: RunCollector, host: str, port: int) -> int:
             f"cannot listen on {host}:{port}: {error.strerror}; choose "
             "another port with --port N, or any with --port 0"
         ) from None
+    Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port
+
+
+class _Server(BoundedServer):
+    def __init__(self, host: str, port: int, collector: RunCollector) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]  # IPv6, too
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(collector)
+        super().__init__((str(address[0]), port), _Handler.of(registry))
+
+
+class _Handler(BoundedHandler, MetricsHandler):
+    @classmethod
+    def of(cls, registry: CollectorRegistry) -> type[BoundedHandler]:
+        return type("_Handler", (cls,), {"registry": registry})
 
 
 def _of_run(now: RunNow) -> Iterator[Metric]:

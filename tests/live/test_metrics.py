@@ -1,7 +1,11 @@
 """What Prometheus reads: known names, bounded labels, nothing where nothing is known."""
 
+import gzip
 import re
+import socket
 from collections import Counter
+from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsprof.__main__ import main
-from dsprof.live.metrics import RunCollector
+from dsprof.errors import DsprofError
+from dsprof.live import http
+from dsprof.live.metrics import RunCollector, listen
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
 from dsprof.live.totals import Totals
@@ -196,3 +202,27 @@ def test_a_host_that_has_no_possible_name_is_said(
 ) -> None:
     assert main(["metrics", str(tmp_path), "--host", "a..b", "--port", "0"]) == 2
     assert "unknown host 'a..b'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_many_open_connections_leave_prometheus_its_answers(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 1)
+    collector = RunCollector()
+    collector.show(run(), Totals())
+    try:
+        port = listen(collector, host, 0)
+    except DsprofError:
+        pytest.skip("this machine has no IPv6")
+    held = [socket.create_connection((host, port), timeout=30) for _ in range(3 * http.REQUESTS)]
+    for connection in held:  # each is closed: at once where too many are open, else after a second
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+        connection.close()
+    connection = HTTPConnection(host, port, timeout=30)
+    connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+    answer = connection.getresponse()
+    assert answer.status == 200
+    assert b"dsprof_step 40.0" in gzip.decompress(answer.read())
+    connection.close()
