@@ -20,6 +20,6 @@ def test_the_budget_tells_stages_apart(tmp_path: Path, stage: str, code: int) ->
     given = words[script + 1 :]
     given[given.index("--stage") + 1] = stage
     env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path / "out")}
-    launch(ROOT / words[script], args=given, env=env).check()
+    launch(ROOT / words[script], args=given, env=env, imported="torch").check()
     budget = str(ROOT / "examples" / "budget.yaml")
     assert main(["check", str(tmp_path / "out"), "--budget", budget]) == code

@@ -20,7 +20,9 @@ pytestmark = [
 
 
 def test_without_instructions_for_bfloat16_all_ranks_take_float32(tmp_path: Path) -> None:
-    done = launch(PROGRAMS / "fast_dtype.py", args=[tmp_path], env=AVX2_ONLY).check()
+    done = launch(
+        PROGRAMS / "fast_dtype.py", args=[tmp_path], env=AVX2_ONLY, imported="compiler"
+    ).check()
     [said, *_] = [line for line in done.output.splitlines() if line.startswith("dtype ")]
     assert said.startswith("dtype float32: this CPU multiplies two 256x256 matrices in ")
     for rank in range(2):

@@ -22,7 +22,7 @@ def train(library: str, out: Path | None, *more: str) -> list[str]:
     env = {"DSPROF": "1", "DSPROF_OUT": str(out)} if out else {"DSPROF": "0"}
     example = ROOT / "examples" / "other_backend.py"
     args = [example, "--library", library, *more]
-    result = launch(PROGRAMS / "left_in_order.py", args=args, env=env).check()
+    result = launch(PROGRAMS / "left_in_order.py", args=args, env=env, imported="compiler").check()
     lines = re.findall(r"rank \d losses [^r]* weights [0-9a-f]{16}", result.output)
     assert len(lines) == 2
     return sorted(lines)

@@ -22,7 +22,7 @@ def of(diagnosis: Diagnosis, rule: str) -> list[Finding]:
 
 
 def test_actor_critic_and_reference_are_judged_each_by_itself(tmp_path: Path) -> None:
-    launch(PROGRAMS / "rlhf.py", 2, args=[tmp_path], imported="torch").check()
+    launch(PROGRAMS / "rlhf.py", 2, args=[tmp_path], imported="compiler").check()
     diagnosis = diagnose(find_run([tmp_path]))
     settings = {one.engine: one.effective for one in diagnosis.environment.engines}
     stages = {n: one["zero_optimization"]["stage"] for n, one in settings.items()}

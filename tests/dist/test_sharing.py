@@ -16,7 +16,7 @@ LAYERS, STEPS = 2, 3
 
 
 def test_a_fetch_counts_whole_parameters_of_the_ranks_that_share_them(tmp_path: Path) -> None:
-    launch(PROGRAMS / "zero_in_pairs.py", 4, args=[tmp_path], imported="torch").check()
+    launch(PROGRAMS / "zero_in_pairs.py", 4, args=[tmp_path], imported="compiler").check()
     traces = [read_trace(file) for file in sorted(tmp_path.glob("*.json"))]
     assert [trace.rank for trace in traces] == [0, 1, 2, 3]
     for trace in traces:
