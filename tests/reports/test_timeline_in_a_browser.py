@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.findings import formatting as fmt
 from dsprof.reports import render
 from tests import browser
 from tests.factories import diagnosis as factory
@@ -153,6 +154,20 @@ def test_the_pointer_names_a_bar(page: browser.Page) -> None:
     page.wait("!document.querySelector('.tip').hidden")
     said = page.evaluate("document.querySelector('.tip').textContent")
     assert said == "rank 0, phases, forward, 62.0 ms, from 0 ns"
+
+
+def test_it_has_the_units_of_the_rest_of_the_page(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    made = factory.diagnosis(4, 20)
+    for step in made.timelines:
+        step.duration_ns *= 5
+    (tmp_path / "report.html").write_bytes(render(made, "html"))
+    page = opened(chromium, tmp_path / "report.html")
+    said = fmt.duration(made.timelines[0].duration_ns)
+    assert said == "2.26 s"
+    assert page.evaluate(TITLE).endswith(f": {said}")
+    assert page.evaluate(TICKS)[-1].endswith(" s")
 
 
 def test_its_table_sorts_by_value(chromium: browser.Browser, tmp_path: Path) -> None:

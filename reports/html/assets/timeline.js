@@ -15,7 +15,7 @@
   let paint = () => "other";
 
   const fixed = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : value.toPrecision(3));
-  const unit = (ns) => UNITS.find(([size]) => ns >= (size === 1e9 ? 1e10 : size)) ?? UNITS[3];
+  const unit = (ns) => UNITS.find(([size]) => ns >= size) ?? UNITS[3];
 
   function duration(ns) {
     const [size, name] = unit(ns);
