@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.reports import render
+from dsprof.reports import render, tables
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import EXIT, NEW_GROUP
 from tests.factories.epochs import Start, write
@@ -45,3 +45,11 @@ def test_starts_are_one_more_than_restarts(
     (found,) = (one for one in made.findings if one.rule == "restarted-job")
     restarts = {"2": "1 restart ", "6": "5 restarts "}[said.split(" times", maxsplit=1)[0][-1]]
     assert found.summary.startswith((restarts, said.rstrip(". ")))
+
+
+def test_hours_are_hours_in_the_table_as_in_the_drawing(tmp_path: Path) -> None:
+    table = tables.epochs(judged(tmp_path, KILLED, Start(7200)).epochs)
+    labels = [column.label for column in table.columns]
+    rows = [dict(zip(labels, row, strict=True)) for row in table.rows]
+    assert [row["Duration"] for row in rows] == ["1.00 s", "1.00 s"]
+    assert [row["Gap before it"] for row in rows] == ["0 ns", "2.00 h"]
