@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -27,8 +27,15 @@ def _renderer() -> MarkdownIt:
         made.add_render_rule(name, lambda *_: "")
     for name in ("heading_open", "heading_close"):
         made.add_render_rule(name, _heading)
+    for name in ("fence", "code_block"):
+        made.add_render_rule(name, _code)
     return made
 
 
 def _heading(_: object, tokens: list[Token], index: int, *__: object) -> str:
     return "<h4>" if tokens[index].nesting == 1 else "</h4>"
+
+
+def _code(_: object, tokens: list[Token], index: int, *__: object) -> str:
+    """Show code that the keyboard can scroll where it is wider than the page."""
+    return f'<pre tabindex="0"><code>{escape(tokens[index].content)}</code></pre>\n'

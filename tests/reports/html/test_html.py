@@ -169,6 +169,14 @@ def test_a_rule_is_explained_without_links_and_markup_of_its_page() -> None:
     assert not explained.all("a")
 
 
+def test_code_of_a_rule_scrolls_by_the_keyboard() -> None:
+    text = "# id\n\n```json\n<b>1</b>\n```\n\n    indented\n"
+    about = RuleInfo("small-collectives", "t", "w", "communication", page=text)
+    rule = page_of(factory.diagnosis(rules=[about])).one("article", id="small-collectives")
+    code = rule.one("div", _class="explained").all("pre", tabindex="0")
+    assert [one.text for one in code] == ["<b>1</b>", "indented"]
+
+
 def test_a_page_on_files_of_other_tools_claims_no_complete_data() -> None:
     shown = page_of(factory.diagnosis(quality=Quality(is_recorded=False)))
     for words in ("closed its trace", "none dropped", "Cost of dsprof"):
