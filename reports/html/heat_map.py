@@ -136,8 +136,9 @@ def _range(first: int, last: int) -> str:
 
 
 def _sentence(found: StepMap) -> str:
-    count = found.ranks[-1][1] - found.ranks[0][0] + 1
-    whose = f"of {fmt.plural(count, 'rank')}"
+    # Not from the first to the last: ranks between rows may be missing.
+    ranks = sum(last - first + 1 for first, last in found.ranks)
+    whose = f"of {fmt.plural(ranks, 'rank')}"
     if found.row_names:
         whose = f"from {found.row_names[0]} to {found.row_names[-1]}, mean over their ranks,"
     text = f"Time outside communication waits {whose}"

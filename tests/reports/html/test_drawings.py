@@ -149,6 +149,14 @@ def test_many_ranks_are_thin_rows_of_which_some_are_named() -> None:
     assert len(rectangles(made, f"heat-{LEVELS}")) == 1
 
 
+def test_ranks_that_were_not_read_are_not_counted() -> None:
+    found = cells([[100, 101], [100, 102]])
+    found.ranks = [(0, 0), (7, 7)]
+    made = heat_map(found)
+    assert made is not None
+    assert made.sentence.startswith("Time outside communication waits of 2 ranks in steps 7 to 8.")
+
+
 def test_one_step_or_nothing_known_is_no_heat_map() -> None:
     assert heat_map(cells([[1], [2]])) is None
     assert heat_map(cells([[-1, -1], [-1, -1]])) is None
