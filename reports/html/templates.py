@@ -102,6 +102,7 @@ def environment() -> Environment:
         "frames": shown_frames,
         "meaning": meaning,
         "named_ranks": fmt.named_ranks,
+        "plural": fmt.plural,
         "ranks": fmt.ranks,
         "saving": brief.saving,
         "share": fmt.share,

@@ -48,3 +48,11 @@ def test_the_outline_is_explained_only_where_a_cell_has_one():
     section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
     assert sentence not in section.text
     assert "A rank that waits little while all others wait long" in section.text
+
+
+def test_one_rank_that_is_not_shown_is_not_several():
+    made = factory.diagnosis(2, 4)
+    made.arrivals.left_out_ranks = made.waits.left_out_ranks = 1
+    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    assert "Not shown: 1 more rank." in section.text
+    assert "Not shown: 1 more rank between those that wait least and longest." in section.text
