@@ -111,10 +111,13 @@ def _print(watched: Watched, form: str) -> None:
     from dsprof.live.screen import Chosen, as_text, screen
 
     watched.judge.standing = Standing(persistence=1)  # no second judgement follows
-    watched.look()
-    while watched.is_behind or watched.judge.is_busy:
-        time.sleep(0 if watched.is_behind else _POLL_S)
+    try:
         watched.look()
+        while watched.is_behind or watched.judge.is_busy:
+            time.sleep(0 if watched.is_behind else _POLL_S)
+            watched.look()
+    finally:
+        watched.judge.close()
     now = watched.now()
     if form == "json":
         import msgspec

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,25 @@ def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert "Step 11  50.0 ms per step" in text
     assert "after 12 steps" in text
+
+
+def test_a_judgement_ends_with_the_command_that_is_interrupted(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=interrupt))
+    assert main(["watch", str(run), "--once"]) == 130
+    assert [one.returncode for one in started] == [-signal.SIGKILL]
 
 
 LATE = ("late-rank", "late-barely", "late-and-once-for-long")
