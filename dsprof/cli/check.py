@@ -5,12 +5,15 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
-from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import escaped
+
+if TYPE_CHECKING:
+    from dsprof.diagnosis.model import Diagnosis
 
 _NAMED = 6
 
