@@ -71,7 +71,7 @@ def saving(finding: Finding) -> str:
     """Say what the fix saves: "30 ms per step, 8 %", both as ranges; "" where that is unknown."""
     if finding.saving_ms_per_step is not None:
         low, high = finding.saving_ms_per_step
-        is_long = high >= _LONG_MS
+        is_long = round(high) >= _LONG_MS
         scale, unit = (1e3, "s") if is_long else (1, "ms")
         words = [f"{between(low / scale, high / scale, unit)} per step"]
         if finding.saving_share is not None:
@@ -94,7 +94,9 @@ def line(finding: Finding) -> str:
 
 def between(low: float, high: float, unit: str) -> str:
     """Say a range, no more exact than an estimate is: from low to high, or "up to 0.3 ms"."""
-    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (low, high)]
+    ends = [f"{value:,.{0 if value >= 9.95 else 1}f}" for value in (low, high)]
+    if ends[1] == "0.0" and high:
+        return f"< 0.1 {unit}"
     if ends[0] == "0.0" != ends[1]:
         return f"up to {ends[1]} {unit}"
     return f"{_DASH.join(dict.fromkeys(ends))} {unit}"

@@ -109,11 +109,20 @@ def rate(bytes_per_s: float) -> str:
 
 
 def scaled(value: float, units: Units) -> str:
-    """Show a value in the largest unit that it reaches, one of the smallest as it is."""
-    scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+    """Show a value in the largest unit that it reaches as shown, one of the smallest as it is."""
+    smallest = len(units) - 1
+    at = next((at for at, (scale, _) in enumerate(units) if abs(value) >= scale), smallest)
+    if at and _rounded(abs(value) / units[at][0]) * units[at][0] >= units[at - 1][0]:
+        at -= 1  # 999.6 ms are 1.00 s
+    scale, unit = units[at]
     number = value / scale
     is_whole = scale == 1 and float(number).is_integer()
     return f"{f'{number:,.0f}' if is_whole else figures(number)} {unit}"
+
+
+def _rounded(value: float) -> float:
+    """Return the number that `figures` shows."""
+    return float(figures(value).replace(",", ""))
 
 
 def figures(value: float) -> str:
@@ -124,12 +133,22 @@ def figures(value: float) -> str:
     return f"{value:,.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
 
 
+_ALL = 100 - 1e-6
+"""Per cent: sums of shares are as exact."""
+
+
 def percent(part: float, sign: str = "-") -> str:
-    """Show a part of one: `6.6 %`, without decimals from 10 % on; `sign` as in a format."""
+    """Show a part of one: `6.6 %`, without decimals from 10 % on; `sign` as in a format.
+
+    Only nothing is `0 %`, and less than all is not `100 %`.
+    """
     value = part * 100
-    if 0 < abs(value) < 0.05:
+    size = abs(value)
+    if 0 < size < 0.05:
         return "< 0.1 %"
-    number = f"{value:{sign},.{0 if abs(value) >= 9.95 else 1}f}"
+    if 99.95 <= value < _ALL:
+        return "> 99.9 %"
+    number = f"{value:{sign},.{0 if 9.95 <= size < 99.5 or size >= _ALL else 1}f}"
     return f"{number.removesuffix('.0')} %"
 
 

@@ -54,6 +54,13 @@ def test_settings_are_dotted_outside_zero_optimization() -> None:
             "6.9\u201311 ms per step, 7.5\u201312 %",
         ),
         ({"saving_ms_per_step": (12_000.0, 20_400.0)}, "12\u201320 s per step"),
+        ({"saving_ms_per_step": (7_000.0, 9_999.6)}, "7.0\u201310 s per step"),
+        (
+            {"saving_ms_per_step": (0.02, 0.04), "saving_share": (0.00008, 0.00015)},
+            "< 0.1 ms per step, < 0.1 %",
+        ),
+        ({"saving_ms_per_step": (9.96, 9.97)}, "10 ms per step"),
+        ({"saving_ms_per_step": (0.0, 0.0)}, "0.0 ms per step"),
         ({"saving_bytes_per_step": 2**21}, "2.00 MiB per step"),
         ({"saving_bytes_per_step": 0}, ""),
         ({}, ""),

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.formatting import NO_BREAK, unbroken
-from dsprof.findings.wording import count, figures, listed, named, ranks_do, rate, reason
+from dsprof.findings.wording import (
+    count,
+    duration,
+    figures,
+    listed,
+    long_duration,
+    named,
+    percent,
+    ranks_do,
+    rate,
+    reason,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +34,35 @@ def test_whole_numbers_are_in_full() -> None:
 
 def test_bandwidth_is_decimal() -> None:
     assert (rate(96.2e9), rate(2e8)) == ("96.2 GB/s", "200 MB/s")
+
+
+def test_the_unit_is_that_of_the_rounded_number() -> None:
+    assert [duration(ns) for ns in (999_400, 999_600, -999_600e3)] == [
+        "999 µs",
+        "1.00 ms",
+        "-1.00 s",
+    ]
+    assert [size(1023.4 * 2**20), size(1023.7 * 2**20)] == ["1,023 MiB", "1.00 GiB"]
+    assert (rate(999.7e6), duration(999.6e9)) == ("1.00 GB/s", "1,000 s")
+    assert [long_duration(60e9 * minutes) for minutes in (59.94, 59.96)] == ["59.9 min", "1.00 h"]
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (0.0, "0 %"),
+        (0.0004, "< 0.1 %"),
+        (0.0995, "10 %"),
+        (0.9949, "99 %"),
+        (0.996, "99.6 %"),
+        (-0.996, "-99.6 %"),
+        (0.9996, "> 99.9 %"),
+        (1 - 1e-12, "100 %"),
+        (1.004, "100 %"),
+    ],
+)
+def test_neither_is_something_nothing_nor_a_part_all(part: float, words: str) -> None:
+    assert percent(part) == words
 
 
 def test_ranks_are_ranges_whatever_their_order() -> None:
