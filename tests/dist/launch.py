@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -71,9 +72,9 @@ def launch(
 ) -> Result:
     """Run `program` on `nproc` ranks of the interpreter `python` and wait for the end.
 
-    `behind` is a command that starts the launcher: `unshare ...`. Ranks start as those of a user
-    do, or, seconds sooner, as forks of a process that has `imported` torch, or also its compiler,
-    which every optimizer imports.
+    `behind` starts a command in a network of its own, where the run is then: `unshare ...`. Ranks
+    start as those of a user do, or, seconds sooner, as forks of a process that has `imported`
+    torch, or also its compiler, which every optimizer imports.
     After `timeout` seconds all its processes are killed and the result has exit code 124.
     """
     command = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
@@ -82,15 +83,15 @@ def launch(
     command += [str(program), *map(str, args)]
     variables = environment(env or {})
     start = time.monotonic()
-    with tempfile.NamedTemporaryFile() as output:
-        if behind or python != sys.executable:
+    with tempfile.NamedTemporaryFile() as output, _namespaces(behind) as entered:
+        if python != sys.executable:
             module = [*behind, str(python), "-m", TORCHRUN, *command]
             returncode = _started(module, variables, output.name, timeout)
         elif imported == "compiler":
-            job = (command, variables, output.name, timeout)
+            job = (command, variables, output.name, entered, timeout)
             returncode = _with_compiler().submit(_forked, _FORK, *job).result()
         else:
-            returncode = _forked(LAUNCHERS, command, variables, output.name, timeout)
+            returncode = _forked(LAUNCHERS, command, variables, output.name, entered, timeout)
         said = output.read().decode(errors="replace")
     return Result(returncode, said, time.monotonic() - start)
 
@@ -109,6 +110,29 @@ def _started(command: list[str], variables: dict[str, str], output: str, timeout
                 _kill(agent.pid)
 
 
+@contextlib.contextmanager
+def _namespaces(behind: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the files of the namespaces in which `behind` starts a command."""
+    if not behind:
+        yield []
+        return
+    with subprocess.Popen([*behind, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as held:
+        assert held.stdin is not None
+        assert held.stdout is not None
+        held.stdin.write(b"\n")
+        held.stdin.flush()
+        assert held.stdout.readline(), f"{behind[0]} failed"
+        yield [f"/proc/{held.pid}/ns/{kind}" for kind in ("user", "net")]
+
+
+def _enter_namespaces(paths: Sequence[str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for file in [os.open(path, os.O_RDONLY) for path in paths]:
+        if libc.setns(file, 0):  # Python has it from 3.12 on
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(file)
+
+
 @cache
 def _with_compiler() -> ProcessPoolExecutor:
     """Return a process to fork launchers from in which torch's compiler is imported."""
@@ -120,9 +144,10 @@ def _forked(
     arguments: list[str],
     variables: dict[str, str],
     output: str,
+    namespaces: list[str],
     timeout: float,
 ) -> int:
-    agent = context.Process(target=_torchrun, args=(arguments, variables, output))
+    agent = context.Process(target=_torchrun, args=(arguments, variables, output, namespaces))
     agent.start()
     try:
         agent.join(timeout)
@@ -133,8 +158,11 @@ def _forked(
             agent.join()
 
 
-def _torchrun(arguments: list[str], variables: dict[str, str], output: str) -> None:
+def _torchrun(
+    arguments: list[str], variables: dict[str, str], output: str, namespaces: list[str]
+) -> None:
     enter(variables, output, output)
+    _enter_namespaces(namespaces)
     import_module(TORCHRUN).main(arguments)
 
 

@@ -25,7 +25,7 @@ def test_a_mistake_is_found_and_its_change_is_tried(name, tmp_path):
     baseline = tmp_path / "baseline.json"
     baseline.write_text(json.dumps(BASELINE))
     args = [name, tmp_path, baseline, "--rounds", 2, "--seconds", 0.1]
-    launch(PROGRAM, args=args, imported="torch").check()
+    launch(PROGRAM, args=args, imported="compiler").check()
     prediction = json.loads((tmp_path / "prediction.json").read_text())
     assert prediction["status"] == "fail", CASES[name].rule
     low, high = prediction["saving_ms"]

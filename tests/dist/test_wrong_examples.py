@@ -37,7 +37,7 @@ def recorded(name: str, out: Path, patch: Patch | None = None, steps: int = 30) 
     change = [] if patch is None else ["--patch", json.dumps(patch)]
     env = {**CASES[name].variables, "DSPROF": "1", "DSPROF_OUT": str(out)}
     args = [name, "--steps", steps, *change]
-    launch(PROGRAM, args=args, env=env, behind=LINK, imported="torch").check()
+    launch(PROGRAM, args=args, env=env, behind=LINK, imported="compiler").check()
     return diagnose(find_run([out]))
 
 
