@@ -66,7 +66,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     launch(
         program, nproc, args=[out / "oracle", "--oracle", *args], env=bare, imported="compiler"
     ).check()
-    launch(program, nproc, args=[out / "traces", *args], imported="torch").check()
+    launch(program, nproc, args=[out / "traces", *args], imported="compiler").check()
     return Table(out / "oracle", out / "traces", list(zero_settings(stages)), nproc)
 
 
