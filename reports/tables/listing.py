@@ -51,7 +51,7 @@ def bounded(table: Table) -> Table:
     left = len(table.rows) - MAX_ROWS
     if left <= 0:
         return table
-    caption = f"{table.caption} ({fmt.count(left)} more rows left out)".lstrip()
+    caption = f"{table.caption} ({fmt.plural(left, 'more row')} left out)".lstrip()
     return Table(table.columns, table.rows[:MAX_ROWS], caption)
 
 

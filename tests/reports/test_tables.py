@@ -126,6 +126,7 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     table = tables.thresholds(rows)
     assert len(table.rows) == tables.MAX_ROWS
     assert "7 more rows left out" in table.caption
+    assert "(1 more row left out)" in tables.thresholds(rows[: tables.MAX_ROWS + 1]).caption
 
 
 def test_a_group_is_told_by_its_role_and_its_ranks():

@@ -143,6 +143,8 @@ def test_wrong_elements_are_critical():
     wrong, _ = findings(slow_benchmark, nccl_tests(WHOLE, wrong=3))
     assert (wrong.status, wrong.severity) == (Status.FAIL, Severity.CRITICAL)
     assert "3 wrong elements" in wrong.summary
+    wrong, _ = findings(slow_benchmark, nccl_tests(WHOLE, wrong=1))
+    assert "returned 1 wrong element." in wrong.summary
 
 
 def test_without_a_table_there_is_nothing_to_judge():

@@ -13,7 +13,7 @@ from dsprof.analysis.hang.fates import by_exception, by_kill
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
-from dsprof.findings.wording import duration, named, ranks_do
+from dsprof.findings.wording import duration, named, plural, ranks_do
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
@@ -109,14 +109,19 @@ def _is_dead(ending: Ending) -> bool:
 def _dumped(hang: Hang) -> HangVerdict:
     if not (pending := hang.stuck_groups):
         return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
+    first, more = words.call(pending[0]), len(pending) - 1
+    what, whom = (
+        (f"{first} and collectives of {plural(more, 'more group')} were", "them")
+        if more
+        else (f"{first} was", "it")
+    )
     return HangVerdict(
         kind="unknown",
         cause=Cause(
             "unknown",
             "The run was healthy at that moment, or the network or a device is stuck.",
         ),
-        sentence=f"{words.call(pending[0])} and collectives of {len(pending) - 1} more groups "
-        "were in flight; every rank with a dump had joined them.",
+        sentence=f"{what} in flight; every rank with a dump had joined {whom}.",
     )
 
 

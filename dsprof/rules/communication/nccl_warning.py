@@ -18,6 +18,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import plural
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
@@ -79,8 +80,8 @@ class NcclWarning:
         if strange := [one for one in found if one.known is None]:
             yield self.meta.finding(
                 Status.INFO,
-                f"{sum(one.lines for one in strange):,} warnings that dsprof does not know, "
-                f"such as “{strange[0].text}”.",
+                f"{plural(sum(one.lines for one in strange), 'warning')} that dsprof does not "
+                f"know, such as “{strange[0].text}”.",
                 ranks=ranks_of(union(one.ranks for one in strange)),
                 evidence=(_table(strange),),
             )

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent, rate, size
+from dsprof.findings.wording import percent, plural, rate, size
 from dsprof.rules.hardware.links import Expected, LinkModel, accelerator_link
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Measured
@@ -88,7 +88,7 @@ class SlowBenchmark:
         elements = sum(row.wrong for row in rows)
         return self.meta.finding(
             Status.FAIL,
-            f"{_what(rows[0])} returned {elements:,} wrong elements.",
+            f"{_what(rows[0])} returned {plural(elements, 'wrong element')}.",
             severity=Severity.CRITICAL,
             title="A collective returns wrong results",
             cause="A device, a link or a driver corrupts data.",

@@ -106,7 +106,7 @@ class PersistentParameterGathers(_SmallGathers):
             Status.FAIL if fails else Status.INFO,
             f"{count(calls_per_step(gathers))} parameters are all-gathered separately in each "
             f"step{took}.",
-            problem=f"{count(calls_per_step(gathers))} small all-gathers per step",
+            problem=f"{plural(calls_per_step(gathers), 'small all-gather')} per step",
             severity=Severity.MEDIUM if fails else Severity.NONE,
             cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not "
             "all-gathered with their module."

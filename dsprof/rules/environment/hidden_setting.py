@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Cell, Column, Finding, Status, Table
+from dsprof.findings.wording import plural
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -35,7 +36,7 @@ class HiddenSetting:
         names = ", ".join(dict.fromkeys(f"{name}={value or '(unset)'}" for name, value, *_ in rows))
         yield self.meta.finding(
             Status.INFO,
-            f"{len(rows)} settings come from files or were set by the process: {names[:300]}.",
+            f"{plural(len(rows), 'setting')} from files or set by the process: {names[:300]}.",
             action=(
                 "Check that they are meant for this run; a variable of the process overrides a "
                 "file."

@@ -20,7 +20,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import plural, shortened
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import ONE_ENVIRONMENT
@@ -84,7 +84,7 @@ class UnequalHosts:
 
     def _differing(self, found: Mapping[_Facet, Values]) -> Finding:
         first = min(found, key=lambda facet: list(Severity).index(facet.severity))
-        others = f", and {len(found) - 1} more differences" if len(found) > 1 else ""
+        others = f", and {plural(len(found) - 1, 'more difference')}" if len(found) > 1 else ""
         return self.meta.finding(
             Status.FAIL,
             f"The {first.name} differs: {_written(found[first])}{others}.",

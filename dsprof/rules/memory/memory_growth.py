@@ -122,7 +122,9 @@ class MemoryGrowth:
         worst = max(grown, key=lambda one: one.per_step)
         left = worst.steps_left
         ends = (
-            f" At this rate memory is exhausted in {left:,.0f} steps." if left is not None else ""
+            f" At this rate memory is exhausted in {plural(round(left), 'step')}."
+            if left is not None
+            else ""
         )
         return self.meta.finding(
             Status.FAIL,

@@ -19,7 +19,7 @@ from dsprof.analysis.aggregates.wait_causes import WaitCauses
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, percent
+from dsprof.findings.wording import duration, percent, plural
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import share_of_step
 from dsprof.rules.evidence.waits import longest_wait, longest_waits
@@ -77,9 +77,10 @@ class LowCommOverlap:
         elif not overlap.is_timed and not overlap.on_device:
             yield self.meta.unknown("Unknown: the trace has no device times.")
         elif overlap.unwaited_calls:
-            text = f"Unknown: {overlap.unwaited_calls} asynchronous collectives were recorded "
-            text += "without a recorded wait; they are probably awaited in C++."
-            yield self.meta.unknown(text)
+            unwaited = plural(overlap.unwaited_calls, "asynchronous collective")
+            yield self.meta.unknown(
+                f"Unknown: {unwaited} without a recorded wait, probably awaited in C++."
+            )
         elif overlap.on_device and run[Run].first.world_size < 2:
             yield self.meta.not_applicable(SINGLE_RANK)
         elif overlap.async_calls == 0:

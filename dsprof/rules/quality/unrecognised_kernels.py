@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dsprof.analysis.aggregates.device import Device, KernelSum
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Status, Table
-from dsprof.findings.wording import duration
+from dsprof.findings.wording import duration, plural
 from dsprof.rules.reasons import NO_DEVICE_TIMES
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
@@ -43,9 +43,10 @@ class UnrecognisedKernels:
             total = sum(sums.total_ns for sums in unknown)
             yield self.meta.finding(
                 Status.INFO,
-                f"{sum(sums.calls for sums in unknown):,} long kernels, {duration(total)}, run on "
-                "communication streams and are not recognised. They count as computation; if they "
-                "communicate, exposed communication is higher than shown.",
+                "Not recognised on communication streams: "
+                f"{plural(sum(sums.calls for sums in unknown), 'long kernel')}, "
+                f"{duration(total)}. This time counts as computation; if it is communication, "
+                "exposed communication is higher than shown.",
                 evidence=(_table(unknown, "kernel"),),
                 confidence="medium",
             )

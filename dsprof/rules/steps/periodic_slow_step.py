@@ -138,13 +138,13 @@ class PeriodicSlowStep:
         )
 
     def _long(self, found: Delays, of: int) -> Finding:
-        count = f"{'' if found.are_all else 'At least '}{len(found.steps):,} of {of:,}"
+        count = f"{'' if found.are_all else 'At least '}{_slow(len(found.steps), of)}"
         longest = _longest(found.steps, found.lengths_ns)
         return self._unmeasured(count, found.excess_ns, found.usual_ns, found.steps, longest)
 
     def _long_spans(self, spans: Sequence[BusySpan], of: int) -> Finding:
         late, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        count, usual_ns = f"At least {late:,} of {of:,}", spans[0].usual_ns
+        count, usual_ns = f"At least {_slow(late, of)}", spans[0].usual_ns
         steps = tuple(sorted({span.step for span in spans}))
         return self._unmeasured(count, lost_ns / late, usual_ns, steps, steps[:_ROWS])
 
@@ -156,7 +156,7 @@ class PeriodicSlowStep:
         steps: Sequence[int],
         longest: tuple[int, ...],
     ) -> Finding:
-        longer = f"{count} steps take {duration(excess_ns)} longer"
+        longer = f"{count} {duration(excess_ns)} longer"
         return self.meta.finding(
             Status.INFO,
             f"{longer} ({percent(excess_ns / usual_ns)}). Unknown: whether one rank delays them.",
@@ -172,14 +172,14 @@ class PeriodicSlowStep:
         count = int(np.count_nonzero(slow))
         return self.meta.finding(
             Status.INFO,
-            f"{count:,} of {len(slow):,} steps take far longer than their neighbours, without a "
+            f"{_slow(count, len(slow))} far longer than their neighbours, without a "
             f"period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
             cause="Unknown: the slow steps follow no period.",
             action=(
                 "Inspect these steps in the timeline, and check what else runs on the hosts then."
             ),
-            problem=f"{count:,} of {len(slow):,} steps take far longer",
+            problem=f"{_slow(count, len(slow))} far longer",
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
             confidence="low",
@@ -263,6 +263,10 @@ def _why(columns: StepColumns, part: str, ranks: tuple[int, ...]) -> tuple[str, 
             "Inspect the collectives of these steps in the timeline.",
         )
     return "The slower part of the step is unknown.", "Inspect these steps in the timeline."
+
+
+def _slow(count: int, of: int) -> str:
+    return f"{count:,} of {of:,} steps {'takes' if count == 1 else 'take'}"
 
 
 def _longest(steps: npt.ArrayLike, lengths_ns: npt.ArrayLike) -> tuple[int, ...]:

@@ -130,8 +130,9 @@ def _ends(failed: Sequence[Epoch], who: str) -> str:
     if who and len(failed) > 1:
         return f"{capitalised(who)} failed in each of {plural(len(failed), 'epoch')}."
     told = [f"epoch {one.number} {_end(one)}" for one in failed[-3:]]
-    more = f"{len(failed) - len(told)} earlier epochs failed, too" if len(failed) > 3 else ""
-    return f"{capitalised('; '.join(filter(None, (*told, more))))}."
+    more = len(failed) - len(told)
+    others = f"{plural(more, 'earlier epoch')} failed, too" if more else ""
+    return f"{capitalised('; '.join(filter(None, (*told, others))))}."
 
 
 def _end(one: Epoch) -> str:

@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import count, percent, size
+from dsprof.findings.wording import count, percent, plural, size
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Throughput
 
@@ -49,7 +49,7 @@ class ThroughputDrop:
             yield self.meta.not_applicable("No log with DeepSpeed's SamplesPerSec was given.")
         elif len(reports) < thresholds.reports:
             yield self.meta.unknown(
-                f"Unknown: {len(reports)} reports; {thresholds.reports} are needed."
+                f"Unknown: {plural(len(reports), 'report')}; {thresholds.reports} are needed."
             )
         else:
             yield self._throughput(reports, thresholds)

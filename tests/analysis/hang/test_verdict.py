@@ -639,6 +639,15 @@ def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
 
 
+def test_dumps_of_one_group_in_flight_speak_of_no_others(tmp_path: Path) -> None:
+    for number in range(RANKS):
+        entries = [flight.call(1, done=True), flight.call(2)]
+        flight.write(tmp_path, number, flight.document(entries, {"0": range(RANKS)}))
+    [found] = dumped(tmp_path)
+    assert found.sentence.endswith(" was in flight; every rank with a dump had joined it.")
+    assert "more group" not in found.sentence
+
+
 @pytest.mark.parametrize(
     ("name", "injected", "kind"),
     [("nvrx_gpu_error_1st", (12, 14), "frozen"), ("nvrx_lock_gil_2nd", (10, 15), "never_entered")],

@@ -18,6 +18,11 @@ def test_a_value_of_a_file_is_named_with_its_place():
     assert row == ("NCCL_CROSS_NIC", "1", "/etc/nccl.conf", "0-1", "")
 
 
+def test_one_setting_is_not_several():
+    (finding,) = judge(RULE, rank_trace(0, files=FILE))
+    assert finding.summary == "1 setting from files or set by the process: NCCL_CROSS_NIC=1."
+
+
 def test_a_file_that_the_environment_overrules():
     (row,) = rows(rank_trace(0, {"NCCL_CROSS_NIC": "2"}, files=FILE))
     assert row[-1] == "overridden by NCCL_CROSS_NIC=2"

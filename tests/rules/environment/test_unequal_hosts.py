@@ -47,7 +47,13 @@ def test_a_host_that_is_other_fails(other, severity, says):
     assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
     assert finding.ranks == (2,)
     assert says in finding.summary
-    assert "more differences" not in finding.summary
+    assert "more difference" not in finding.summary
+
+
+def test_one_more_difference_is_not_several():
+    other = changed(versions={"nccl": "2.26.2", "torch": "2.7.1"})
+    (finding,) = on_hosts(machines.h100_infiniband(), other)
+    assert finding.summary.endswith(", and 1 more difference.")
 
 
 @pytest.mark.parametrize(

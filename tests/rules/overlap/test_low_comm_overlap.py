@@ -210,6 +210,13 @@ def test_what_was_not_measured_is_unknown(trace):
     assert said(RULE, trace).status is Status.UNKNOWN
 
 
+def test_one_call_without_a_wait_is_not_several():
+    run = summary(gathering(wait=2))
+    run = run.with_part(replace(run[Overlap], unwaited_calls=1))
+    (finding,) = RULE.check(run, RULE.thresholds)
+    assert finding.summary.startswith("Unknown: 1 asynchronous collective without")
+
+
 def test_no_collectives_are_not_applicable():
     trace = rank_trace(steps=[step(n, n * 9, n * 9 + 9) for n in range(6)])
     assert said(RULE, trace).status is Status.NOT_APPLICABLE

@@ -19,6 +19,8 @@ def test_long_kernels_of_no_family_are_mentioned():
     finding = said(RULE, *ranks(STRANGE))
     assert finding.status is Status.INFO
     assert "2 long kernels, 6.00 ms" in finding.summary
+    one = said(RULE, ranks()[0], ranks(STRANGE)[1])
+    assert ": 1 long kernel, 3.00 ms. " in one.summary
     assert finding.evidence[0].rows == (("ours_exchange(float*)", 2, 6_000_000),)
     assert finding.evidence[0].rows == (("ours_exchange(float*)", 2, 6_000_000),)
 

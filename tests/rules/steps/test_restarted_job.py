@@ -64,6 +64,12 @@ def test_the_rank_that_fails_each_time_is_named(tmp_path: Path) -> None:
     assert found.fix == "Find out why rank 1 failed"
 
 
+def test_one_failure_beyond_those_that_are_named_is_one_epoch(tmp_path: Path) -> None:
+    ends = [CRASH, CRASH[::-1]] * 2
+    found, _ = judged(tmp_path, *(Start(30 * n, ends=ends[n]) for n in range(4)), Start(120))
+    assert "; 1 earlier epoch failed, too." in found.summary
+
+
 def test_the_host_that_fails_each_time_is_named_where_ranks_move(tmp_path: Path) -> None:
     first = Start(0, ends=CRASH, hosts=("node-a", "node-b"))
     moved = Start(30, ends=CRASH[::-1], hosts=("node-b", "node-c"))

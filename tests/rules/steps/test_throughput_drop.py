@@ -101,5 +101,7 @@ def test_few_reports_and_none():
     assert "4 reports; 12 are needed" in finding.summary
     (finding,) = findings(reports([200.0] * 9) + reports([200.0] * 7))  # of the last run
     assert "6 reports; 12 are needed" in finding.summary
+    (finding,) = findings(reports([200.0] * 2))
+    assert "1 report; 12 are needed" in finding.summary
     (finding,) = judged(RULE, rank_trace(0))
     assert finding.status is Status.NOT_APPLICABLE
