@@ -180,7 +180,8 @@ class LoadedRun(RunSummary):
         from dsprof.reports import content
 
         failed = content.with_status(self.diagnosis, Status.FAIL)
-        facts = ", ".join(content.run_line(self.diagnosis.run))
+        is_recorded = self.diagnosis.quality.is_recorded
+        facts = ", ".join(content.run_line(self.diagnosis.run, is_recorded=is_recorded))
         lines = [self.diagnosis.verdict, facts, self.unfinished()]
         lines += (f"{one.severity.value}: {one.title} ({one.rule})" for one in failed)
         return "\n  ".join([f"dsprof run: {lines[0]}", *filter(None, lines[1:])])

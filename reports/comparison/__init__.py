@@ -31,7 +31,7 @@ class HtmlRenderer:
             "comparison.html.j2",
             c=comparison,
             title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
-            sides=[(side, content.run_line(side.run)) for side in sides],
+            sides=[(side, _run_line(side)) for side in sides],
             steps=step_pair(*bars) if len(bars) == len(sides) else None,
             statistics=list(dict.fromkeys(step.statistic for step in steps)),
             sections=list(tables.sections(comparison)),
@@ -62,7 +62,11 @@ def _sections(comparison: Comparison, page: Page) -> Iterator[list[str]]:
 
 
 def _side(label: str, side: Side, page: Page) -> list[str]:
-    return page.wrap(" | ".join([side.name, *content.run_line(side.run)]), "", label)
+    return page.wrap(" | ".join([side.name, *_run_line(side)]), "", label)
+
+
+def _run_line(side: Side) -> list[str]:
+    return content.run_line(side.run, is_recorded=side.is_recorded)
 
 
 def _section(heading: str, table: Table, page: Page) -> list[str]:

@@ -67,6 +67,7 @@ def _side(name: str, diagnosis: Diagnosis) -> Side:
         verdict=diagnosis.verdict,
         measured_steps=diagnosis.steps.measured_steps,
         dsprof_version=diagnosis.dsprof_version,
+        is_recorded=diagnosis.quality.is_recorded,
         typical_step=diagnosis.steps.typical,
     )
 

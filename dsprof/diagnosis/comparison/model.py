@@ -33,6 +33,7 @@ class Side(_Part):
     verdict: str
     measured_steps: int
     dsprof_version: str = ""
+    is_recorded: bool = True  # by dsprof; else other tools wrote all files
     typical_step: TypicalStep | None = None
 
 

@@ -107,3 +107,13 @@ def test_names_from_a_run_are_text_on_the_page_and_on_the_terminal() -> None:
 @pytest.mark.parametrize("name", [renderer.name for renderer in RENDERERS])
 def test_the_same_comparison_gives_the_same_bytes(name: str) -> None:
     assert render(made(), name) == render(made(), name)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_steps_that_other_tools_did_not_mark_are_not_none(is_recorded: bool) -> None:
+    other = factory.empty()
+    other.quality.is_recorded = is_recorded
+    other.run.source = ["train.log"]
+    told = render(compare(factory.diagnosis(2, 40), other, ("one", "two")), "text").decode()
+    [after] = [line for line in told.splitlines() if line.startswith("after: ")]
+    assert ("0 steps" in after) is is_recorded
