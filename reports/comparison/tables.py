@@ -98,7 +98,7 @@ def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
         for one in changes[:MAX_ROWS]
     ]
     left = len(changes) - MAX_ROWS
-    caption = f"{_OF_A_STEP} ({fmt.count(left)} more rows left out)" if left > 0 else _OF_A_STEP
+    caption = f"{_OF_A_STEP} ({fmt.plural(left, 'more row')} left out)" if left > 0 else _OF_A_STEP
     return Table(tuple(map(Column, labels)), tuple(rows), caption)
 
 

@@ -82,7 +82,7 @@ _KEPT: tuple[Shown[KeptStep], ...] = (
 
 def kept_steps(found: History) -> Table:
     """Steps whose details were kept because they tell something."""
-    left = f" ({fmt.count(found.kept_left_out)} more rows left out)" if found.kept_left_out else ""
+    left = f" ({fmt.plural(found.kept_left_out, 'more row')} left out)" * bool(found.kept_left_out)
     caption = f"Unusual steps, kept in detail: captured ones first, then the slowest{left}"
     return listing(caption, _KEPT, found.kept)
 

@@ -15,7 +15,8 @@
   let paint = () => "other";
 
   const fixed = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : value.toPrecision(3));
-  const unit = (ns) => UNITS.find(([size]) => ns >= size) ?? UNITS[3];
+  // What would be rounded to 1,000 of a unit is 1 of the next.
+  const unit = (ns) => UNITS.find(([size]) => ns >= 0.9995 * size) ?? UNITS[3];
 
   function duration(ns) {
     const [size, name] = unit(ns);
