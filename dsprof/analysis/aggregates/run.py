@@ -114,7 +114,7 @@ class Run(Aggregate):
     @property
     def missing_ranks(self) -> list[int]:
         """Ranks of the world without a trace."""
-        present = set(self.ranks)  # which a world of a million ranks is compared to
+        present = set(self.ranks)  # a file may claim a million ranks
         return [rank for rank in range(self.first.world_size) if rank not in present]
 
     @property

@@ -36,7 +36,7 @@ class HiddenSetting:
         names = ", ".join(dict.fromkeys(f"{name}={value or '(unset)'}" for name, value, *_ in rows))
         yield self.meta.finding(
             Status.INFO,
-            f"{plural(len(rows), 'setting')} from files or set by the process: {names[:300]}.",
+            f"Files or the process itself set {plural(len(rows), 'variable')}: {names[:300]}.",
             action=(
                 "Check that they are meant for this run; a variable of the process overrides a "
                 "file."

@@ -20,7 +20,7 @@ def test_a_value_of_a_file_is_named_with_its_place():
 
 def test_one_setting_is_not_several():
     (finding,) = judge(RULE, rank_trace(0, files=FILE))
-    assert finding.summary == "1 setting from files or set by the process: NCCL_CROSS_NIC=1."
+    assert finding.summary == "Files or the process itself set 1 variable: NCCL_CROSS_NIC=1."
 
 
 def test_a_file_that_the_environment_overrules():
