@@ -400,6 +400,8 @@ def test_a_worker_that_comes_later_with_another_dsprof_is_named(tmp_path: Path) 
 def test_a_worker_without_a_plugin_is_named(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A worker that another test has killed would start with the path of this process.
+    DaskEngine(cluster).merged(_JOB, [(0, None)], unshown)
     (tmp_path / "only_here.py").write_text("def work(task): return [task]")
     monkeypatch.syspath_prepend(tmp_path)
     work = import_module("only_here").work
