@@ -149,7 +149,7 @@ def test_without_a_failed_finding_the_section_agrees_with_the_headline() -> None
         return page_of(made).one("section", id="findings").one("p", _class="empty")
 
     nothing = "Nothing to judge. No step and no collective was recorded."
-    assert said(Headline(line=nothing)).text == nothing
+    assert said(Headline(line=nothing)).text == "Nothing to judge."
     fix = "Record 4 more steps"
     lead = headline_of(msgspec.structs.replace(factory.findings()[0], fix=fix))
     undecided = said(lead, status=Status.UNKNOWN, more_steps=4)
