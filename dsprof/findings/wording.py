@@ -146,8 +146,10 @@ def percent(part: float, sign: str = "-") -> str:
     size = abs(value)
     if 0 < size < 0.05:
         return "< 0.1 %"
-    if 99.95 <= value < _ALL:
+    if 99.95 <= value < _ALL and sign == "-":
         return "> 99.9 %"
+    if 99.95 <= -value < _ALL:
+        return "-99.9 %"
     number = f"{value:{sign},.{0 if 9.95 <= size < 99.5 or size >= _ALL else 1}f}"
     return f"{number.removesuffix('.0')} %"
 

@@ -57,12 +57,22 @@ def test_the_unit_is_that_of_the_rounded_number() -> None:
         (0.996, "99.6 %"),
         (-0.996, "-99.6 %"),
         (0.9996, "> 99.9 %"),
+        (-0.9996, "-99.9 %"),
+        (-1.0, "-100 %"),
         (1 - 1e-12, "100 %"),
         (1.004, "100 %"),
     ],
 )
 def test_neither_is_something_nothing_nor_a_part_all(part: float, words: str) -> None:
     assert percent(part) == words
+
+
+def test_a_change_may_be_as_much_again() -> None:
+    assert [percent(one, sign="+") for one in (0.9996, -0.9996, -1.0)] == [
+        "+100 %",
+        "-99.9 %",
+        "-100 %",
+    ]
 
 
 def test_ranks_are_ranges_whatever_their_order() -> None:
