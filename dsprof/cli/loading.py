@@ -180,8 +180,8 @@ def load_diagnosis(
     is_chosen = reading.engine or (reading.selection or EVERYTHING) != EVERYTHING
     if saved and (config or baseline or is_chosen or len(paths) > 1):
         raise DsprofError(
-            f"{saved[0]}: a saved diagnosis is shown as it is; give only this file and no option "
-            "that chooses what is read or how it is judged, or give the traces"
+            f"{saved[0]}: a saved diagnosis is shown as it is; give only this file, without "
+            "options of reading or judging, or give the traces"
         )
     if saved:
         return from_json(read_input(saved[0], LARGEST_WHOLE_BYTES), str(saved[0]))

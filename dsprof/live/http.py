@@ -1,4 +1,4 @@
-"""Servers that are bounded in time, size and number of requests; one of pages for one reader."""
+"""Servers that bound time, size and number of requests; one serves pages to one reader."""
 
 from __future__ import annotations
 

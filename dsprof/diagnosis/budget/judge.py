@@ -118,7 +118,7 @@ def _gap(diagnosis: Diagnosis) -> str:
     """Say what is known to make every sum too small."""
     quality = diagnosis.quality
     if quality.dropped_events:
-        return f": the record lacks {plural(quality.dropped_events, 'dropped event')}"
+        return f": the record lacks {plural(quality.dropped_events, 'event')}"
     if quality.broken_lines:
         return f": the record has {plural(quality.broken_lines, 'unreadable line')}"
     if any(row.is_sampled for row in diagnosis.devices):
