@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,9 +17,7 @@ from dsprof.diagnosis.model import Diagnosis, RuleInfo
 from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status
-
-REST = 25
-"""After a judgement, rest so many times as long as it used the CPU: 4 % of a core."""
+from dsprof.live.pacing import REST, used_by_children_s
 
 _SHORTEST_REST_S = 1.0
 
@@ -146,12 +143,6 @@ class Asked:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-
-def used_by_children_s() -> float:
-    """Return the CPU time of all children that have ended; a wait on a busy machine costs none."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 class Judge:

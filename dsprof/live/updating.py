@@ -8,7 +8,7 @@ from time import thread_time
 from traceback import format_exception_only
 
 from dsprof.errors import DsprofError
-from dsprof.live.judging import REST, used_by_children_s
+from dsprof.live.pacing import REST, used_by_children_s
 from dsprof.live.site import Site
 
 _SHORTEST_REST_S = 5.0

@@ -17,8 +17,9 @@ from dsprof.analysis.aggregates.endings import patience_ns
 from dsprof.diagnosis.model import StepParts
 from dsprof.errors import TraceError
 from dsprof.live.following import FollowedRank
-from dsprof.live.judging import REST, Judge
+from dsprof.live.judging import Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
+from dsprof.live.pacing import REST
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
