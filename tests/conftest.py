@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ ROOT = Path(__file__).parents[1]
 
 # Where make has built what torch and DeepSpeed load; not where the user of this machine has it.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(EXTENSIONS))
+
+# A shell lets what it starts in the background ignore Ctrl-C; commands under test would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
