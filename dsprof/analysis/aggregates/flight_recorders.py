@@ -37,6 +37,7 @@ class Call:
     until_ns: int = 0
     has_failed: bool = False  # its wait ended in an exception
     reduce_op: str = ""
+    is_completed: bool = False  # of dumps: its end was seen
 
     @property
     def in_flight_ns(self) -> int:
@@ -143,6 +144,7 @@ def _call(entry: FlightEntry, is_in_flight: bool) -> Call:
         frame=entry.frame,
         is_even=is_even(entry.op),
         is_of_zero3=entry.is_of_zero3,
+        is_completed=entry.state == "completed",
     )
 
 

@@ -15,7 +15,14 @@ from dsprof.analysis.aggregates.flight_recorders import (
     RankFlight,
 )
 from dsprof.analysis.collectives import SYNCHRONISING
-from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch, group_states, mismatches
+from dsprof.analysis.hang.flight_recorders import (
+    Apart,
+    GroupState,
+    Mismatch,
+    dumped_apart,
+    group_states,
+    mismatches,
+)
 
 _MOST_MISFITS = 0.1
 """Where more calls do not fit in time, it is the numbers that do not."""
@@ -34,7 +41,8 @@ class Hang:
     """Calls that could not end: `mismatched` where ranks called different ones, or `stuck_groups`.
 
     `flights` are dumps, or the ends of traces in their terms. In groups of `unfinished` the device
-    of a rank has not ended what that of another has; only dumps tell that.
+    of a rank has not ended what that of another has; only dumps tell that. Dumps that are `apart`
+    prove nothing.
     """
 
     flights: FlightRecorders
@@ -42,6 +50,7 @@ class Hang:
     mismatched: tuple[Mismatch, ...]
     unfinished: tuple[GroupState, ...] = ()
     is_of_dumps: bool = False
+    apart: Apart | None = None
 
 
 def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
@@ -97,6 +106,8 @@ def hang_of_dumps(flights: FlightRecorders, unfinished: int) -> Hang:
     Of one collective more than the others a dump's moment may be the cause; `unfinished` are too
     many for that.
     """
+    if apart := dumped_apart(flights):
+        return Hang(flights, (), (), is_of_dumps=True, apart=apart)
     states = group_states(flights)
     return Hang(
         flights,

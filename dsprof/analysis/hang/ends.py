@@ -107,6 +107,8 @@ def _is_dead(ending: Ending) -> bool:
 
 
 def _dumped(hang: Hang) -> HangVerdict:
+    if hang.apart:
+        return HangVerdict(kind="unknown", sentence=words.apart(hang.apart))
     if not (pending := hang.stuck_groups):
         return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
     first, more = words.call(pending[0]), len(pending) - 1

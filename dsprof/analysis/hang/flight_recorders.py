@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
+from dsprof.analysis.collectives import SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Some ranks may leave these before all have come."""
@@ -63,6 +64,49 @@ class Mismatch:
     calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
     is_sure: bool = True
     before: Call | None = None  # the call before it, which is the last that all have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Proof that dumps are of different moments.
+
+    Rank `ahead` has completed `op` number `seq`, which rank `behind` had not called. By their
+    newest calls, the dump of `older` is older than the other by `by_ns`; 0 if unknown.
+    """
+
+    label: str
+    seq: int
+    op: str
+    ahead: int
+    behind: int
+    older: int
+    by_ns: int
+
+
+def dumped_apart(flights: FlightRecorders) -> Apart | None:
+    """Return a proof that ranks were not dumped at the same moment; None if there is none."""
+    for name, members in _members(flights).items():
+        views = _views(flights, name, members)
+        known = [rank for rank, view in views.items() if view.enqueued >= 0]
+        behind = min(known, key=lambda rank: views[rank].enqueued, default=-1)
+        completed = (
+            (seq, rank, call.op)
+            for rank, view in views.items()
+            for seq, call in view.calls.items()
+            if call.is_completed and family(call.op) in SYNCHRONISING
+        )
+        seq, ahead, op = max(completed, default=(-1, -1, ""))
+        if known and seq > views[behind].enqueued:
+            older, by_ns = _older(flights, behind, ahead)
+            return Apart(_label(flights, name), seq, op, ahead, behind, older, by_ns)
+    return None
+
+
+def _older(flights: FlightRecorders, one: int, other: int) -> tuple[int, int]:
+    """Return which of two dumps has the older newest call, and by how much; 0 if one has none."""
+    older, newer = sorted((one, other), key=lambda rank: flights.ranks[rank].last_ns)
+    since_ns = flights.ranks[older].last_ns
+    return older, flights.ranks[newer].last_ns - since_ns if since_ns else 0
 
 
 def group_states(flights: FlightRecorders) -> list[GroupState]:

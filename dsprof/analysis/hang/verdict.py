@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.hang import words
@@ -34,7 +36,7 @@ from dsprof.analysis.hang.model import (
 )
 from dsprof.analysis.hang.records import with_few_records, without_record
 from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
-from dsprof.findings.wording import duration, named, ranks_do
+from dsprof.findings.wording import duration, long_duration, named, ranks_do
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 UNFINISHED = 2
@@ -48,6 +50,7 @@ _MISMATCHES = {
     "order": "order",
 }
 _NAMED = 3
+_STALE_NS = 3600 * 10**9
 
 
 def verdicts(endings: Endings, flights: FlightRecorders | None = None) -> list[HangVerdict]:
@@ -61,9 +64,11 @@ def hang_of(
     least_wait_ns: int = LEAST_WAIT_NS,
     unfinished: int = UNFINISHED,
 ) -> Hang:
-    """Return who waits where, by dumps where there are two of them, else by how ranks ended."""
+    """Return who waits where, by dumps of one moment if there are any, else by how ranks ended."""
     if flights is not None and len(flights.ranks) > 1:
-        return hang_of_dumps(flights, unfinished)
+        hang = hang_of_dumps(flights, unfinished)
+        if not (hang.apart and endings.ranks):
+            return hang
     return find_hang(endings, least_wait_ns)
 
 
@@ -91,7 +96,8 @@ class _Judge:
             *with_few_records(self.tell),
             *self._entered_by_all(),
         ]
-        yield from found or [ended(self.tell)]
+        note = _stale(self.hang)
+        yield from (_doubted(one, note) if note else one for one in found or [ended(self.tell)])
 
     def _mismatched(self) -> Iterator[HangVerdict]:
         for found in self.hang.mismatched:
@@ -318,6 +324,26 @@ class _Judge:
                     whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
                     return f"Rank {rank} itself waits in {entry.op}{whom}"
         return ""
+
+
+def _stale(hang: Hang) -> str:
+    """Say that a dump may be of an earlier start; "" if nothing suggests it."""
+    if not hang.is_of_dumps or hang.apart:
+        return ""
+    newest_ns = {rank: dump.last_ns for rank, dump in hang.flights.ranks.items() if dump.last_ns}
+    oldest = min(newest_ns, key=newest_ns.__getitem__, default=-1)
+    by_ns = max(newest_ns.values(), default=0) - newest_ns.get(oldest, 0)
+    return (
+        f"The newest call of rank {oldest} is {long_duration(by_ns)} older than that of others: "
+        "its dump may be of an earlier start."
+        if by_ns > _STALE_NS
+        else ""
+    )
+
+
+def _doubted(verdict: HangVerdict, note: str) -> HangVerdict:
+    cause = Cause(verdict.cause.kind, f"{verdict.cause.text} {note}".strip())
+    return msgspec.structs.replace(verdict, cause=cause, confidence="low")
 
 
 def _late(state: GroupState) -> tuple[int, ...]:

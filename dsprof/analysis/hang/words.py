@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
+from dsprof.analysis.hang.flight_recorders import Apart, GroupState, Mismatch
 from dsprof.findings.frames import shortened
-from dsprof.findings.wording import duration, named, size
+from dsprof.findings.wording import duration, long_duration, named, size
+
+
+def apart(found: Apart) -> str:
+    """Say why dumps are not of one moment, and which of two is the older one."""
+    older = f"the dump of rank {found.older} is {long_duration(found.by_ns)} older"
+    return (
+        f"Unknown: the dumps were not made at the same moment. Rank {found.ahead} had completed "
+        f"{found.op} {found.seq:,} of {_group(found.label)}, and rank {found.behind} had not "
+        "called it."
+        + (f" By their newest calls, {older}." if found.by_ns else "")
+        + " Dump all ranks at once, and remove dumps of earlier starts."
+    )
 
 
 def difference(found: Mismatch) -> str:
@@ -53,7 +65,11 @@ def link(state: GroupState) -> str:
 
 def group(state: GroupState) -> str:
     """Name a group; one without a name of its own has a label like `group 3`."""
-    return state.label if state.label.startswith("group ") else f"group {state.label}"
+    return _group(state.label)
+
+
+def _group(label: str) -> str:
+    return label if label.startswith("group ") else f"group {label}"
 
 
 def waited(state: GroupState) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.hang.flight_recorders import group_states
+from dsprof.analysis.hang.flight_recorders import dumped_apart, group_states
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summary import RunSummary
@@ -28,7 +29,10 @@ def hang_report(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangRepor
 
 def flights(summary: RunSummary) -> list[model.FlightRow]:
     """List the process groups in which something was in flight, at most 200."""
-    states = group_states(summary[FlightRecorders])
+    recorders = summary[FlightRecorders]
+    states = group_states(recorders)
+    if dumped_apart(recorders):
+        states = [replace(state, waiting=(), absent=(), unfinished=()) for state in states]
     open_ones = [s for s in states if s.in_flight or s.p2p_in_flight or s.waiting]
     return [
         model.FlightRow(

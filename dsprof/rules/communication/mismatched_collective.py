@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.hang.flight_recorders import Mismatch, by_value, odd_ranks
 from dsprof.analysis.hang.verdict import hang_of
-from dsprof.analysis.hang.words import branches, difference
+from dsprof.analysis.hang.words import apart, branches, difference
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named
@@ -40,11 +40,14 @@ class MismatchedCollective:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the first mismatch of each group."""
         flights = run[FlightRecorders]
-        hung = hang_of(run[Endings], flights).mismatched
+        hang = hang_of(run[Endings], flights)
+        hung = hang.mismatched
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], hung)
         elif len(flights.ranks) == 1:
             yield self.meta.unknown(ONE_DUMP)
+        elif hang.apart:
+            yield self.meta.unknown(apart(hang.apart))
         else:
             for found in hung:
                 yield self._finding(found)

@@ -72,6 +72,8 @@ class StuckCollective:
             yield self._undecided(verdicts[0], hang, endings)
 
     def _undecided(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
+        if hang.apart:
+            return self.meta.unknown(verdict.sentence)
         if not hang.is_of_dumps:
             evidence = (last_completed(endings.ranks),)
             return self.meta.unknown(verdict.sentence, evidence=evidence)

@@ -8,13 +8,15 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.stuck_collective import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
-from tests.factories.trace import rank_trace, said
+from tests.factories.hangs import without
+from tests.factories.trace import rank_trace, said, summary
 
 Dumps = Mapping[int, Mapping[str, Any]]
 
@@ -211,6 +213,63 @@ def test_on_gloo_equal_counts_pass(tmp_path: Path) -> None:
     calls = [make.call(seq, backend="gloo") for seq in (1, 2, 3)]
     [finding] = check(tmp_path, {0: make.gloo(calls), 1: make.gloo(calls)})
     assert finding.status is Status.PASS
+
+
+def at(seq: int, since_s: int = 0, *, in_flight: int = 1) -> list[dict[str, Any]]:
+    """Calls of a rank that has completed number `seq`, called `since_s` later than usual."""
+    calls = [make.call(one, done=one <= seq) for one in range(seq - 3, seq + in_flight + 1)]
+    return [one | {"time_created_ns": one["time_created_ns"] + since_s * 10**9} for one in calls]
+
+
+@pytest.mark.parametrize("in_flight", [0, 1, 5])
+def test_dumps_of_different_moments_name_the_older_one(tmp_path: Path, in_flight: int) -> None:
+    dumps = world(at(140, in_flight=in_flight), at(100, in_flight=in_flight), at(140))
+    [finding] = check(tmp_path, dumps)
+    assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
+    assert (
+        f"Rank 2 had completed all_reduce 140 of group default_pg, and rank 1 had not called it. "
+        f"By their newest calls, the dump of rank 1 is {41 - in_flight:.1f} s older."
+        in finding.summary
+    )
+
+
+def test_an_older_dump_may_be_of_a_start_that_came_further(tmp_path: Path) -> None:
+    [finding] = check(tmp_path, world(at(100, 86_400), at(140)))
+    assert finding.status is Status.UNKNOWN
+    assert "the dump of rank 1 is 24.0 h older" in finding.summary
+
+
+@pytest.mark.parametrize("op", ["broadcast", "coalesced"])
+def test_what_a_rank_may_leave_before_others_come_dates_no_dump(tmp_path: Path, op: str) -> None:
+    ahead = [make.call(seq, op, done=True) for seq in (1, 2, 3)]
+    behind = [make.call(1, op, done=True), make.call(2, op)]
+    [finding] = check(tmp_path, world([*ahead, make.call(4)], behind))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+
+
+def test_what_ended_by_an_error_dates_no_dump(tmp_path: Path) -> None:
+    """The watchdog retires a collective that timed out; it never completed."""
+    [finding] = check(
+        tmp_path, world([*at(2), make.call(3, retired=True), make.call(4)], at(2, in_flight=0))
+    )
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+
+
+def test_a_dump_that_is_hours_older_may_be_of_an_earlier_start(tmp_path: Path) -> None:
+    [finding] = check(tmp_path, world(at(100, 86_400), at(100, in_flight=0)))
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (1,), "low")
+    assert finding.cause.endswith(
+        "The newest call of rank 1 is 24.0 h older than that of others: its dump may be of an "
+        "earlier start."
+    )
+
+
+def test_traces_decide_where_dumps_are_of_different_moments(tmp_path: Path) -> None:
+    for rank, dump in world(at(140), at(100)).items():
+        make.write(tmp_path, rank, dump)
+    dumps = summarise(find_run([tmp_path]), [FlightRecorders])[FlightRecorders]
+    [verdict] = verdicts(summary(*without(3))[Endings], dumps)
+    assert (verdict.kind, verdict.ranks) == ("never_entered", (3,))
 
 
 def test_sends_and_receives_accuse_nobody(tmp_path: Path) -> None:
