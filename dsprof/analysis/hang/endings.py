@@ -327,4 +327,4 @@ def _did_not_end(mismatch: Mismatch, endings: Endings) -> bool:
 
 
 def _is_within(mismatch: Mismatch, state: GroupState) -> bool:
-    return mismatch.name == state.name and mismatch.seq <= state.seq and not state.p2p_in_flight
+    return mismatch.name == state.name and mismatch.seq <= state.seq and not state.is_pair

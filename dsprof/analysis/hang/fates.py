@@ -72,7 +72,7 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
 def _still_inside(rank: int, ending: Ending, state: GroupState) -> Fate | None:
     """Say whether a rank waits in an earlier collective of the group, which others have left."""
     view = ending.groups.get(state.name)
-    if view is None or ending.is_on_device or state.p2p_in_flight:
+    if view is None or ending.is_on_device or state.is_pair:
         return None
     earlier = [number for number in view.in_flight if number < state.seq]
     if not earlier:

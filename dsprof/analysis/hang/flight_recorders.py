@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
-from dsprof.analysis.collectives import SYNCHRONISING, family
+from dsprof.analysis.collectives import POINT_TO_POINT, SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Some ranks may leave these before all have come."""
@@ -47,6 +47,11 @@ class GroupState:
     def since_ns(self) -> int:
         """When the first rank called it."""
         return self.call.created_ns if self.call else 0
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the call is a send or a receive; only traces match those."""
+        return self.call is not None and self.call.op in POINT_TO_POINT
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ def _lone(states: Sequence[GroupState], members: set[int]) -> tuple[int, ...]:
 def _other_way(states: Sequence[GroupState]) -> str | None:
     """Say how calls of a cycle differ: the same call in another group, or another order."""
     calls = [state.call for state in states]
-    if any(state.p2p_in_flight for state in states) or None in calls:
+    if any(state.is_pair for state in states) or None in calls:
         return "order"
     alike = {(c.op, c.elements, c.dtype, c.frame) for c in calls if c is not None}
     names = {state.name for state in states}

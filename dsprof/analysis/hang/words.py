@@ -43,7 +43,7 @@ def _before(found: Mismatch) -> str:
 
 def missed(state: GroupState) -> str:
     """Name what ranks never entered; of a send, that is the receive, and the other way round."""
-    if state.p2p_in_flight and state.call:
+    if state.call and state.is_pair:
         return f"the {'recv' if state.call.op == 'send' else 'send'} that {call(state)} needs"
     return call(state)
 

@@ -83,6 +83,15 @@ def test_a_rank_that_waits_for_its_peer_in_a_pipeline_may_be_its_victim(tmp_path
     assert finding.cause.startswith("Rank 1 itself waits in recv with rank 0")
 
 
+def test_a_send_in_the_group_of_a_collective_is_no_part_of_it(tmp_path: Path) -> None:
+    send = make.call(1, "send 0->1", is_p2p=True, p2p_seq_id=1)
+    [finding] = check(tmp_path, world([make.call(1, done=True), send], at(1)))
+    assert finding.summary == (
+        "Rank 0 never entered all_reduce 2 of group default_pg; rank 1 waited in it."
+    )
+    assert finding.cause.startswith("Rank 0 itself waits in send with rank 1")
+
+
 def test_a_receive_from_anyone_names_no_peer(tmp_path: Path) -> None:
     groups = {"0": range(4), "1": [1, 3]}
     receive = make.call(1, "recv 1<--1", group="0", is_p2p=True, p2p_seq_id=1)
