@@ -15,7 +15,7 @@ from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.life import Life, life_of
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
 from dsprof.trace.reader import Chunk, add_collectives, fits, read_lines, take_rare
 from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
 from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
@@ -164,6 +164,7 @@ class FollowedRank:
             add_collectives(builder, [one for one in chunk.events if type(one) is COMM_LINE])
             take_rare(trace, [one for one in chunk.events if type(one) not in _IN_TABLES], {})
         trace.collectives = builder.build()
+        refuse_reversed(trace)
         self._keep(trace)
         last = max((step.step for step in trace.steps), default=-1)
         self._recent = _newest([_since(chunk, last) for chunk in chunks])

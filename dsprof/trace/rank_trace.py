@@ -300,3 +300,18 @@ class RankTrace:
     def activity(self) -> DeviceActivity | None:
         """Activity of an accelerator, as this trace or a profiler beside it tells."""
         return self.profile.device if self.profile is not None else self.device
+
+
+_SPANS = ("steps", "spans", "flushes", "fetches", "stalls", "device_steps", "copies")
+
+
+def refuse_reversed(trace: RankTrace) -> None:
+    """Take records that end before they begin for damage, so that no length is negative."""
+    for name in _SPANS:
+        held = getattr(trace, name)
+        sound = [one for one in held if one.end_ns >= one.start_ns]
+        trace.broken_lines += len(held) - len(sound)
+        setattr(trace, name, sound)
+    for number in [n for n, one in trace.totals.items() if one.end_ns < one.start_ns]:
+        del trace.totals[number]
+        trace.broken_lines += 1

@@ -16,7 +16,7 @@ from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
 from dsprof.trace.rolling.parts import (
     KEPT,
     STEPS,
@@ -174,6 +174,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
         check_damage(str(path), trace.broken_lines, whole)
     trace.broken_lines += add_collectives(finished, list(opened.values()))
     trace.collectives = finished.build()
+    refuse_reversed(trace)
     if parts:
         trace.steps.sort(key=attrgetter("step"))  # those around a change are kept late
     if parts and trace.trailer is None and steps is None:
@@ -199,7 +200,8 @@ def _sums_in(part: Path, steps: range | None) -> Iterator[StepTotals]:
     if is_readable(part) and not foreign_link(part):
         for chunk in _chunks(part, steps):
             fitting = (event.args for event in chunk.events if fits(event))
-            yield from (args for args in fitting if type(args) is StepTotals)
+            sums = (args for args in fitting if type(args) is StepTotals)
+            yield from (one for one in sums if one.end_ns >= one.start_ns)
 
 
 def _complete_rollups(trace: RankTrace, path: Path) -> None:

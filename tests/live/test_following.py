@@ -274,6 +274,15 @@ def test_steps_without_length_have_no_trend(tmp_path: Path, watched: Watched) ->
     assert watched.now().trend is None
 
 
+def test_a_step_that_ends_before_it_begins_is_left_out(tmp_path: Path, watched: Watched) -> None:
+    times = [(0, 100), (100, 50), (100, 200), (200, 300)]
+    steps = [LINES["step"](args=make.step(n, *one)) for n, one in enumerate(times)]
+    grow(tmp_path, 0, encode(steps)[2:])
+    watched.look()
+    watched.judge.close()
+    assert sorted(watched.recent.steps) == [0, 2, 3]
+
+
 @pytest.mark.parametrize(("steps", "trend"), [(16, 0), (37, 0.5)])
 def test_a_rank_that_ends_changes_no_trend(
     tmp_path: Path, watched: Watched, steps: int, trend: float

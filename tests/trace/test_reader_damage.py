@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.analysis.summarise import summarise
+from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.readers.base import Facts, OneRankReader
+from dsprof.trace.readers.plugin_reader import accepted
+from dsprof.trace.run import find_run, read_run
+from dsprof.trace.schema import Header, StepTotals
+from tests.factories import trace as make
+from tests.factories.trace_files import encode, run_events
 from tests.fuzzing import formats
 
 NATIVE = formats.FORMATS["native"]()
@@ -78,3 +86,45 @@ def test_a_gzip_file_cut_anywhere(path: Path) -> None:
     trace = read(path, packed)
     assert trace is not None
     assert len(trace.steps) == 4
+
+
+def test_a_record_that_ends_before_it_begins_is_damage(tmp_path: Path) -> None:
+    spans = [make.span("forward", 20, 10), make.span("forward", 10, 10)]
+    records = {
+        "step": [make.step(1, 100, 50), make.step(2, 100, 200), make.step(3, 300, 200)],
+        "phase": spans,
+        "flush": [make.flush(1, 30, -5)],
+        "fetch": [make.fetch(1, 30, -5)],
+        "stall": [make.stall(make.hanging("all_reduce", 30), "wait", 30, 20)],
+        "device_step": [make.device_step(1, 100, 50)],
+        "copy": [make.copy(30, -5)],
+        "totals": [StepTotals(1, 100, 50)],
+    }
+    events = [LINES[cat](name="forward", args=one) for cat, held in records.items() for one in held]
+    for rank in range(2):
+        data = encode([*run_events(make.header(rank), 1)[:-1], *events])
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(data)
+    run = find_run([tmp_path])
+    summarise(run)
+    for trace in read_run(run):
+        assert [step.step for step in trace.steps] == [0, 2]
+        assert len(trace.spans) == 1
+        assert trace.broken_lines == len(events) - 2
+
+
+def test_a_plugin_reads_no_step_that_ends_before_it_begins(tmp_path: Path) -> None:
+    class Careless(OneRankReader):
+        name, tells = "careless", Facts.TIMELINE
+
+        def recognises(self, start: bytes) -> bool:
+            return True
+
+        def read_header(self, path: Path) -> Header:
+            return make.header()
+
+        def read_trace(self, path: Path) -> RankTrace:
+            return make.rank_trace(steps=[make.step(0, 0, 100), make.step(1, 100, 50)])
+
+    (trace,) = accepted(Careless(), "package 1").read_traces(tmp_path / "file")
+    assert [step.step for step in trace.steps] == [0]
+    assert trace.broken_lines == 1

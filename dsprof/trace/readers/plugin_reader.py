@@ -12,7 +12,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.plugins.entry_points import note, reason
-from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rank_trace import RankTrace, refuse_reversed
 from dsprof.trace.readers.base import Facts, Reader
 from dsprof.trace.schema import Header
 
@@ -58,6 +58,7 @@ class PluginReader:
                 if not isinstance(trace, RankTrace):
                     raise TypeError(f"a trace must be a RankTrace, got {type(trace).__name__}")
                 trace.header = _checked(trace.header)
+                refuse_reversed(trace)
                 trace.plugin = f"reader {self.name} of package {self.package}"
                 yield trace
 
