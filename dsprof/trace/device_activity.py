@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,11 @@ import numpy.typing as npt
 _IntArray = npt.NDArray[np.int64]
 
 COMPUTE, COMMUNICATION, COPY = range(3)
+
+
+def _no_spans() -> _IntArray:
+    return np.zeros((2, 0), np.int64)
+
 
 (
     LOADING,
@@ -67,6 +72,8 @@ class DeviceActivity:
     end_ns: _IntArray
     is_usual: npt.NDArray[np.bool_]  # a communication kernel with "nccl" or "rccl" in its name
     host: HostWork | None = None  # None: not recorded
+    elsewhere: _IntArray = field(default_factory=_no_spans)
+    """Starts and ends of what other devices of the process did, shape (2, n)."""
 
     def __len__(self) -> int:
         return len(self.name)
@@ -78,6 +85,7 @@ class DeviceActivity:
             start_ns=self.start_ns + shift_ns,
             end_ns=self.end_ns + shift_ns,
             host=self.host and self.host.moved(shift_ns),
+            elsewhere=self.elsewhere + shift_ns,
         )
 
 

@@ -27,6 +27,7 @@ SHORT_GAP_NS = 20_000
 LOADS_FROM_NS = 1_000_000
 """A launch takes microseconds; one that takes so long while the device is idle loads a module."""
 
+ELSEWHERE = "keeping other devices busy"
 LAUNCHING = "launching kernels"
 PYTHON = "Python between operators"
 UNRECORDED = "nothing recorded"
@@ -70,7 +71,12 @@ class IdleCauses(Aggregate):
 
 
 def _causes(device: DeviceActivity, idle: Intervals) -> dict[str, int]:
-    if (host := device.host) is None:
+    elsewhere = idle & Intervals.union(*device.elsewhere)
+    return {ELSEWHERE: elsewhere.length_ns} | _of_host(device.host, idle - elsewhere)
+
+
+def _of_host(host: HostWork | None, idle: Intervals) -> dict[str, int]:
+    if host is None:
         return {UNRECORDED: idle.length_ns}
     is_long = idle.ends - idle.starts >= SHORT_GAP_NS
     left = Intervals(idle.starts[is_long], idle.ends[is_long])

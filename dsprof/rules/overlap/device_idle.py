@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.device import Device
-from dsprof.analysis.aggregates.idle_causes import LAUNCHING, NAMES, PYTHON, UNRECORDED, IdleCauses
+from dsprof.analysis.aggregates.idle_causes import (
+    ELSEWHERE,
+    LAUNCHING,
+    NAMES,
+    PYTHON,
+    UNRECORDED,
+    IdleCauses,
+)
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
@@ -173,6 +180,12 @@ REMEDIES = {
         "Raise num_workers and prefetch_factor of the DataLoader, set pin_memory=True and "
         "persistent_workers=True, and move preprocessing out of the training process.",
         "Raise `num_workers` and `prefetch_factor` of the data loader",
+    ),
+    ELSEWHERE: Remedy(
+        "The devices of the process take turns: while this one is idle, another one works.",
+        "Use data parallelism with a process for each device (torchrun, FSDP), or a pipeline with "
+        'several micro-batches; device_map="auto" is made for inference.',
+        "Give each device a process of its own, or use a pipeline",
     ),
     LAUNCHING: Remedy(
         "The host launches kernels more slowly than the device executes them.",

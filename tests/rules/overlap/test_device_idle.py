@@ -117,6 +117,13 @@ def test_without_a_record_of_the_host_no_cause_is_claimed():
     assert finding.confidence == "low"
 
 
+def test_a_process_whose_devices_take_turns_needs_no_faster_host():
+    others = [kineto.kernel("gemm", 100 * n + 40, 30) | {"pid": 1} for n in range(4)]
+    finding = said(RULE, rank([*steps_of(40, 40, 40, 40), *others], world_size=1))
+    assert finding.evidence[0].rows[0] == ("keeping other devices busy", 60 * MS, 0.5)
+    assert "take turns" in finding.cause
+
+
 def test_of_many_ranks_the_most_idle_are_listed():
     ranks = (busy(rank, compute=40 - rank, comm=20, world_size=17) for rank in range(17))
     rows = said(RULE, *ranks).evidence[1].rows

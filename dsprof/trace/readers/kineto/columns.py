@@ -16,7 +16,10 @@ from dsprof.errors import TraceError
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace, Vocabulary
 from dsprof.trace.readers.call_rows import UNNAMED, Call, CallRows, GroupTable, message
+from dsprof.trace.readers.devices import busiest
+from dsprof.trace.readers.host_calls import outer
 from dsprof.trace.readers.kineto.events import (
+    ANNOTATION,
     DAMAGED,
     DEVICE_CATEGORIES,
     OF_TORCH,
@@ -44,9 +47,12 @@ from dsprof.trace.readers.kineto.host import (
 from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
 from dsprof.trace.schema import Header, Note, Step
 
+_IntArray = npt.NDArray[np.int64]
+
 _MOST_CATEGORIES = 1 << 10
 _OF_MPS = re.compile(r"aten::\w*_?mps(_|$)")  # torch records no work of such a device itself
 _BATCH = 1000  # events that are turned into rows at once
+_FOREIGN_SHARE = 0.01  # of operators: less is damage
 
 
 class Columns:
@@ -56,20 +62,23 @@ class Columns:
         self._origin_us = origin_us
         self._words = Vocabulary({"": 0})
         self._on_device: list[TraceEvent] = []
-        self._parts: list[npt.NDArray[np.int64]] = []
+        self._parts: list[_IntArray] = []
         self._kinds = DeviceKinds(self._words)
         self._uses = HostUses()
         self._calls: list[Call] = []
+        self._call_devices: list[int] = []
         self._cpu_calls: list[Call] = []
         self._issues = Issues()
         self._groups = GroupTable()
         self._group_numbers: dict[tuple[object, ...], int] = {}
         self._steps: dict[int, Step] = {}
-        self._device_steps: dict[int, int] = {}  # number -> start of its first kernel
+        self._device_steps: dict[tuple[int, int], int] = {}  # device, number -> its first start
         self._lanes: dict[int | str | None, int] = {}
         self._damaged = 0
         self._categories: set[str] = set()  # seen before any work of a device
         self._numbers = Numbers()
+        self._process: int | str | None = None  # of the first operator
+        self._operators = self._foreign = 0
         self._host = HostCalls(origin_us, self._words, self._lane)
 
     def add(self, events: Sequence[object]) -> None:
@@ -79,6 +88,7 @@ class Columns:
             self._categories |= {e.cat for e in events if isinstance(e, TraceEvent | Flow)}
         operators = [event for event in spans if event.cat in OPERATORS]
         self._numbers.add(spans, operators)
+        self._count_foreign([e.pid for e in operators if e.cat != ANNOTATION])
         uses = self._uses
         used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
         on_device = [event for event in used if event.cat in DEVICE_CATEGORIES]
@@ -88,6 +98,13 @@ class Columns:
         self._host.add_operators(operators)
         if len(on_device) < len(used):
             self._host_events(event for event in used if event.cat not in DEVICE_CATEGORIES)
+
+    def _count_foreign(self, processes: list[int | str | None]) -> None:
+        """Count operators, and those of other processes than the first."""
+        if processes and not self._operators:
+            self._process = processes[0]
+        self._operators += len(processes)
+        self._foreign += len(processes) - processes.count(self._process)
 
     def _take_device(self) -> None:
         self._parts.append(self._device_rows(self._on_device))
@@ -109,17 +126,27 @@ class Columns:
         """Return the trace of all events added.
 
         Raises:
-            TraceError: they are of a device that is not read, or of another tool.
+            TraceError: they are of a device that is not read, of another tool, or of several ranks.
         """
+        if self._foreign > _FOREIGN_SHARE * self._operators:
+            raise TraceError(
+                f"{path}: profiles of several processes, merged into one file; give the file that "
+                "each rank exported"
+            )
         self._take_device()
         table = np.concatenate(self._parts, axis=1)
         if not table.size:
             self._refuse_others(path)
-        steps = self._placed_steps(table)
+        main, left_out = busiest(table[0], table[4] - table[3])
+        elsewhere = outer(table[3:, table[0] != main])
+        table = table[1:, table[0] == main]
+        steps = self._placed_steps(table, main)
         for config in meta.distributed.pg_config if meta.distributed else ():
             self._groups.number(config.pg_name, config.pg_desc, config.ranks, config.pg_size)
         self._issues.name(self._calls)
-        calls = self._calls if table.size else self._of_host()
+        of_device = zip(self._calls, self._call_devices, strict=True)
+        on_device = [call for call, device in of_device if device == main]
+        calls = on_device if table.size else self._of_host()
         rows = CallRows(steps)
         rows.add(sorted(calls, key=attrgetter("start_ns")))
         trace = RankTrace(path, header, rows.build())
@@ -128,7 +155,8 @@ class Columns:
         if table.size:
             device = "xpu" if self._categories & set(OF_XPU) else "cuda"
             trace.header = replace(header, device=device)
-            trace.device = self._activity(table)
+            trace.device = self._activity(table, elsewhere)
+            trace.notes += map(Note, left_out)
         elif any(_OF_MPS.match(name) for name in self._words):
             trace.header = replace(header, device="mps")
         if left := self._numbers.left_out():
@@ -150,24 +178,28 @@ class Columns:
                 "categories; record the run with DSPROF=1 or torch.profiler"
             )
 
-    def _activity(self, table: npt.NDArray[np.int64]) -> DeviceActivity:
+    def _activity(self, table: _IntArray, elsewhere: _IntArray) -> DeviceActivity:
         number, stream, start, end = table
         name, library, kind, usual = np.array(self._kinds.rows, np.int64)[number].T
         words, usual = list(self._words), usual.astype(np.bool_)
         host = self._host.work(self._words, shows_python=bool(self._categories & PYTHON))
-        return DeviceActivity(words, name, library, kind, stream, start, end, usual, host)
+        return DeviceActivity(
+            words, name, library, kind, stream, start, end, usual, host, elsewhere
+        )
 
-    def _device_rows(self, events: Sequence[TraceEvent]) -> npt.NDArray[np.int64]:
-        """Return rows of kinds, streams, starts and ends, shape (4, sound events)."""
+    def _device_rows(self, events: Sequence[TraceEvent]) -> _IntArray:
+        """Return rows of devices, kinds, streams, starts and ends, shape (5, sound events)."""
+        devices = [self._lane(event.pid) for event in events]
         kinds = [self._kinds[e.name, e.cat, e.args.collective is not None] for e in events]
         streams: list[Any] = [event.args.stream for event in events]
         if set(map(type, streams)) != {int}:
             streams = [self._stream(event) for event in events]
         times, is_sound = self._sound_times(events)
-        rows = np.concatenate([np.array([kinds, streams], np.int64), times])
+        rows = np.concatenate([np.array([devices, kinds, streams], np.int64), times])
         for i, kind in enumerate(kinds):
             if kind in self._kinds.operations and is_sound[i]:
-                self._kernel_call(events[i], *rows[:, i].tolist())
+                self._call_devices.append(devices[i])
+                self._kernel_call(events[i], *rows[1:, i].tolist())
         return rows[:, is_sound]
 
     def _kernel_call(self, event: TraceEvent, kind: int, stream: int, start: int, end: int) -> None:
@@ -177,9 +209,7 @@ class Columns:
         op = op or self._kinds.operations[kind]
         self._calls.append(self._call(op, event.args, stream, start, end))
 
-    def _sound_times(
-        self, events: Sequence[TraceEvent]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def _sound_times(self, events: Sequence[TraceEvent]) -> tuple[_IntArray, npt.NDArray[np.bool_]]:
         """Return the times of events, and which are sound; count the others."""
         times = times_of(events, self._origin_us)
         is_sound = times[0] > DAMAGED
@@ -240,12 +270,12 @@ class Columns:
             return
         (start,), (end,) = times_of([event], self._origin_us).tolist()
         if start > DAMAGED and event.cat in ON_DEVICE:
-            self._device_steps.setdefault(int(digits), start)
+            self._device_steps.setdefault((self._lane(event.pid), int(digits)), start)
         elif start > DAMAGED:
             step = Step(int(digits), start, end, source="torch.profiler")
             self._steps.setdefault(step.step, step)
 
-    def _placed_steps(self, table: npt.NDArray[np.int64]) -> list[Step]:
+    def _placed_steps(self, table: _IntArray, device: int) -> list[Step]:
         """Return the steps where the device works on them, where it runs a step behind the host.
 
         The last, in which nothing ran, is what follows the last step until the profiler stops.
@@ -256,7 +286,7 @@ class Columns:
         starts, last_ns = table[2], int(table[3].max())
         if starts.max() < steps[-1].start_ns:
             del steps[-1]
-        begun = [self._device_steps.get(step.step, -1) for step in steps]
+        begun = [self._device_steps.get((device, step.step), -1) for step in steps]
         if begun[-1] < steps[-1].end_ns or begun != sorted(begun) or begun[0] < 0:
             return steps
         pairs = zip(steps, begun, [*begun[1:], last_ns], strict=True)

@@ -93,6 +93,7 @@ class TraceEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
+    pid: Int | str | None = None  # of a kernel its device
     tid: Int | str | None = None
     args: Args = Args()
 

@@ -39,6 +39,7 @@ def activity(work: Work, origin_ns: int) -> DeviceActivity:
         start_ns=work.start_ns - origin_ns,
         end_ns=work.end_ns - origin_ns,
         is_usual=(kind == COMMUNICATION) & usual[work.name],
+        elsewhere=work.elsewhere - origin_ns,
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.trace.readers.devices import busiest
+from dsprof.trace.readers.host_calls import outer
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 Row = tuple[Any, ...]
@@ -57,6 +59,8 @@ class Work:
     start_ns: _IntArray
     end_ns: _IntArray
     words: list[str]
+    elsewhere: _IntArray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+    """Starts and ends of what other devices of the same process did."""
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -74,29 +78,18 @@ class Work:
     def of_process(self, process: int) -> Work:
         """Return the rows of a process on the device that it used longest, and say what is left."""
         mine = self.process == process
-        used, of_row = np.unique(self.device[mine], return_inverse=True)
-        if not len(used):
-            return self._only(mine, [])
-        times = np.bincount(of_row, (self.end_ns - self.start_ns)[mine])
-        main = used[int(np.argmax(times))]
+        main, notes = busiest(self.device[mine], (self.end_ns - self.start_ns)[mine])
         kept = mine & (self.device == main)
-        notes = []
-        if left := int(np.count_nonzero(mine & ~kept)):
-            notes.append(
-                f"a process used {len(used)} devices: its device {main} is judged, {left:,} rows "
-                "of the others are left out"
-            )
+        others = mine & ~kept
+        elsewhere = outer(np.stack([self.start_ns[others], self.end_ns[others]]))
         if graphs := int(np.count_nonzero(kept & (self.kind == GRAPH))):
             notes.append(
                 f"{graphs:,} CUDA graphs were recorded as wholes and count as computation, with "
                 "all communication in them; nsys shows it with --cuda-graph-trace=node"
             )
-        return self._only(kept, notes)
-
-    def _only(self, rows: npt.NDArray[np.bool_], notes: list[str]) -> Work:
         columns = ("process", "device", "stream", "name", "kind", "start_ns", "end_ns")
-        chosen = {name: getattr(self, name)[rows] for name in columns}
-        return replace(self, **chosen, notes=notes)
+        chosen = {name: getattr(self, name)[kept] for name in columns}
+        return replace(self, **chosen, elsewhere=elsewhere, notes=notes)
 
 
 def _table(tables: Tables, table: str, kind: int, words: dict[str, int]) -> Iterator[_IntArray]:

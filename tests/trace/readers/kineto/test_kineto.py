@@ -16,6 +16,7 @@ from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.run import find_run, read_run
 from tests.factories import kineto as make
 from tests.factories import trace as native
+from tests.factories.trace import MS
 from tests.factories.trace_files import write_trace
 
 
@@ -75,6 +76,43 @@ def test_kernels_copies_and_streams(tmp_path: Path) -> None:
     assert device.stream.tolist() == [7, 20, 7]
     assert device.start_ns.tolist() == [0, 1_000_000, 5_000_000]
     assert (device.end_ns - device.start_ns).tolist() == [2_000_000, 3_000_000, 1_500_000]
+
+
+def test_the_busiest_device_of_a_process_is_judged(tmp_path: Path) -> None:
+    def on(device: int | str, event: dict[str, Any]) -> dict[str, Any]:
+        return event | {"pid": device}
+
+    mine = [on(1, make.kernel("gemm", 10, 5)), on(1, make.collective(15, 2))]
+    others = [on(0, make.kernel("gemm", 0, 3)), on(0, make.collective(3, 2))]
+    trace = read(tmp_path, [*others, *mine])
+    assert trace.device is not None
+    assert trace.device.start_ns.tolist() == [10 * MS, 15 * MS]
+    assert trace.device.elsewhere.tolist() == [[0, 3 * MS], [3 * MS, 5 * MS]]
+    assert len(trace.collectives) == 1
+    assert "2 devices: device 1 is judged" in trace.notes[0].text
+    named = read(tmp_path, [on("GPU 0", others[0]), on("GPU 1", mine[0])])
+    assert "2 devices: the busiest is judged" in named.notes[0].text
+
+
+def test_steps_are_placed_by_the_device_that_is_judged(tmp_path: Path) -> None:
+    host = [make.step(n, 10 * n, 10) for n in range(3)]
+    late = [make.kernel("gemm", 30 + 20 * n, 20) for n in range(3)]
+    first = [on_device(n, 1 + 10 * n) | {"pid": 1} for n in range(3)]
+    marks = [on_device(n, 30 + 20 * n) for n in range(3)]
+    other = make.kernel("gemm", 1, 1) | {"pid": 1}
+    expected = [(0, 0, 20), (1, 20, 40), (2, 40, 60)]
+    assert steps_read(tmp_path, [*host, *late, other, *first, *marks]) == expected
+
+
+def test_merged_profiles_of_several_processes_are_refused(tmp_path: Path) -> None:
+    ops = [make.of_process(100 + n % 2) for n in range(10)]
+    with pytest.raises(TraceError, match="several processes, merged into one file"):
+        read(tmp_path, [*ops, make.kernel("gemm", 0, 1)])
+
+
+def test_a_damaged_number_of_a_process_refuses_no_file(tmp_path: Path) -> None:
+    ops = [make.of_process(100) for n in range(200)]
+    assert read(tmp_path, [*ops, make.of_process(7)]).broken_lines == 0
 
 
 def test_the_old_schema_is_read(tmp_path: Path) -> None:

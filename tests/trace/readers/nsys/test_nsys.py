@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates.device import Device, RankDevice
@@ -217,7 +218,9 @@ def test_the_busiest_device_of_a_process_is_judged(tmp_path: Path) -> None:
     trace = read(path)
     assert trace.device is not None
     assert len(trace.device) == 4
-    assert "1 rows of the others are left out" in trace.notes[0].text
+    assert "device 0 is judged" in trace.notes[0].text
+    assert "are left out (1)" in trace.notes[0].text
+    assert np.diff(trace.device.elsewhere, axis=0).tolist() == [[make.MS]]
 
 
 def test_other_databases_are_not_taken(tmp_path: Path) -> None:
