@@ -154,6 +154,56 @@ def test_lines_are_found_behind_colours_bars_and_between_other_text():
     assert log.values("network") == {"IB": 2}
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        " 20%|##        | 2/10 [00:02<00:08, 1.0it/s]",  # a progress bar without an end of line
+        "Epoch 3:  20%|##  | 20/100 [00:02<00:08, 9.93it/s, v_num=0]",
+        "loss ",
+        "loss",
+        "node0:1000:1000 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[0] [receive] via NET/IB/1/GDRD",
+        "node0:1000:1000 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx",
+    ],
+)
+def test_text_that_a_line_runs_into_makes_no_rank(before):
+    usual = make.every("Channel 00/0 : 0[0] -> 1[1] via NET/IB/0/GDRDMA")
+    lines = make.run(usual, before + make.said("Using network IB", 3))
+    traces = make.read(lines)
+    assert [(trace.rank, trace.header.world_size) for trace in traces] == [(n, 4) for n in range(4)]
+    assert {trace.header.host for trace in traces} == {"node0", "node1"}
+    assert [len(trace.log.values("network")) for trace in traces] == [0, 0, 0, 1]
+    assert not any(trace.notes or trace.log.variables for trace in traces)
+    assert all(set(trace.log.values("path")) <= {"NET/IB/GDRDMA"} for trace in traces)
+
+
+@pytest.mark.parametrize("name", ["e1", "nodnode1", "ne1"])
+def test_a_process_whose_name_was_cut_is_the_one_of_its_number(name):
+    lines = make.run(make.said("Call failed", 3, host=name, level="WARN"))
+    traces = make.read(lines)
+    assert [trace.rank for trace in traces] == [0, 1, 2, 3]
+    assert [list(trace.log.warnings) for trace in traces] == [[], [], [], ["Call failed"]]
+
+
+def test_another_process_of_the_same_number_is_a_rank():
+    """Each container counts its processes from 1."""
+    lines = make.run(make.every("Using network IB"), ranks=2)
+    pods = [line.replace("1000:1000", "77:77").replace("node", "pod") for line in lines]
+    assert len(make.read([*lines, *(line for line in pods if "Init" not in line)])) > 2
+
+
+@pytest.mark.parametrize("name", ["<host>", "***"])
+def test_names_of_hosts_may_be_hidden(name):
+    lines = [line.replace("node0", name) for line in make.run()]
+    assert [trace.header.host for trace in make.read(lines)] == [name, name, "node1", "node1"]
+
+
+def test_a_warning_survives_a_line_that_cuts_it():
+    cut = make.said("Call to connect returned Connection ref", 0, level="WARN")
+    traces = make.read(make.run(cut + " " + make.said("Using network IB", 3)))
+    assert list(traces[0].log.warnings) == ["Call to connect returned Connection ref"]
+    assert [list(trace.log.values("network")) for trace in traces] == [[], [], [], ["IB"]]
+
+
 def test_a_long_line_is_cut():
     line = make.said("NCCL_NET set by environment to " + "x" * 3 * LONGEST_LINE_BYTES)
     assert len(only([line]).variables["NCCL_NET"]) <= 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 LARGEST_RANK = 1 << 20
@@ -25,10 +26,13 @@ _LONGEST_PREFIX = 300
 
 _LEVEL = re.compile(r"NCCL (INFO|WARN|TRACE|CALL|ABORT)(?: |$)")
 _LONGEST_HEAD = 512
+_HOST = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}|<[\w.-]{1,99}>|\*{1,99}"  # or what hides it
+_PROCESS = rf"(?P<host>{_HOST}):(?P<pid>\d{{1,9}}):\d{{1,9}} "
 _HEAD = re.compile(
-    r"(?:(?P<host>[^\s:]{1,255}):(?P<pid>\d{1,9}):\d{1,9} )?"
+    rf"(?:{_PROCESS})?"
     r"(?:\[(?P<device>-?\d{1,9})\] )?(?:[^\s\[]{1,255}:\d{1,9} )?(?:\(\w{1,99}\) )?$"
 )
+_WRITER = re.compile(rf"(?<![A-Za-z0-9]){_PROCESS}\[-?\d{{1,9}}\] NCCL ")
 _OWN_VERSION = re.compile(r"^[NR]CCL version ?:? ?\d.*")
 
 
@@ -60,6 +64,14 @@ def without_launcher(line: str) -> tuple[int, str]:
 def _rank_of(match: re.Match[str], before: int) -> int:
     found = match["rank"] or match["mpi"]
     return int(found) if found else before
+
+
+def cut_lines(text: str) -> list[str]:
+    """Split a line into which further processes wrote theirs; all but the last part are cut."""
+    if text.count(" NCCL ") < 2:
+        return [text]
+    begins = [match.start() for match in _WRITER.finditer(text)]
+    return [text[begin:end] for begin, end in pairwise([0, *begins[1:], len(text)])]
 
 
 def nccl_message(text: str) -> Said | None:

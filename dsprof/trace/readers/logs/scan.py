@@ -8,7 +8,8 @@ belong to the lowest rank of the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dsprof.trace.rank_log import SLURM, CollectiveTimeout, LogMark, RankLog, Room, Throughput
@@ -16,7 +17,13 @@ from dsprof.trace.readers.logs import benchmark_tables
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.logs.nccl_messages import understand, warning
-from dsprof.trace.readers.logs.prefix import LARGEST_RANK, Said, nccl_message, without_launcher
+from dsprof.trace.readers.logs.prefix import (
+    LARGEST_RANK,
+    Said,
+    cut_lines,
+    nccl_message,
+    without_launcher,
+)
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
@@ -131,8 +138,13 @@ class LogScan:
         if self._table is not None and self._table.row(text):
             return True
         self._table = None
-        if said := nccl_message(text):
-            self._nccl(rank, said)
+        *cut, last = cut_lines(text)
+        if said := nccl_message(last):
+            for part in cut:
+                # What is cut may state another fact than the whole; a warning is one in any case.
+                if (one := nccl_message(part)) and one.level == "WARN":
+                    self._nccl(-1, one)
+            self._nccl(-1 if cut else rank, said)
             return False
         if "Comm. Op" in text:
             # Only lines of calls name the rank that prints both; it counts them again.
@@ -232,7 +244,7 @@ class LogScan:
         if self._measured.measured:
             self._writer(-1).log.add(self._measured)
         nobody = self._writers.pop(("", 0), None)
-        writers = list(self._writers.values())
+        writers = _without_fragments(list(self._writers.values()))
         world_size = _world_size(writers)
         placed, unplaced = _placed(writers, world_size)
         notes: dict[int, str] = {}
@@ -278,6 +290,39 @@ def _world_size(writers: Iterable[_Writer]) -> int:
             if holders.setdefault(writer.places[largest], place) != place:
                 return 0
     return largest
+
+
+def _without_fragments(writers: Sequence[_Writer]) -> list[_Writer]:
+    """Give the lines of processes whose names were cut or ran into other text to whole ones."""
+    world_size = _world_size(writers)
+    ranks = {w.places[world_size] for w in writers if world_size in w.places}
+    is_complete = 0 < world_size == len(ranks)
+    whole: defaultdict[int, list[_Writer]] = defaultdict(list)
+    for writer in writers:
+        if writer.places:
+            whole[writer.pid].append(writer)
+    kept = []
+    for writer in writers:
+        is_known = writer.places or writer.rank >= 0 or not writer.pid
+        of = [one for one in whole[writer.pid] if _is_of(writer, one, is_complete=is_complete)]
+        if len(of) == 1 and not is_known:
+            of[0].log.add(writer.log)
+        else:
+            kept.append(writer)
+    return kept
+
+
+def _is_of(fragment: _Writer, whole: _Writer, *, is_complete: bool) -> bool:
+    """Say whether a process is another one of its number under a damaged name.
+
+    Only where the communicator of all ranks is complete may a part in its middle be missing: one
+    host can have such a name of another.
+    """
+    part, name = fragment.host, whole.host
+    if part.endswith(name) or name.endswith(part):
+        return True
+    cuts = range(1, len(part)) if is_complete else ()
+    return any(name.startswith(part[:at]) and name.endswith(part[at:]) for at in cuts)
 
 
 def _placed(
