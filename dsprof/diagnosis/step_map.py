@@ -188,7 +188,7 @@ def _stragglers(
         if not caused_ns.any():
             continue
         place = int(np.argmax(caused_ns))
-        cost_ns = int(caused_ns[place]) // len(numbers)
+        cost_ns = int(caused_ns[place])
         step_ns = sum(parts[number].total_ns for number in numbers) // len(numbers)
         rank = late.ranks[place]
         share = _LATE_SHARE if rank in known else _LONG_SHARE

@@ -28,11 +28,11 @@ from dsprof.analysis.rank.intervals import (
 from dsprof.analysis.rank.isolated_transfers import isolated
 from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
-from dsprof.analysis.rank.sampling import sample, share_of, steps_left_out
+from dsprof.analysis.rank.sampling import OneIn, sample_calls, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, greatest
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group
 from dsprof.trace.sharing import shared
 
@@ -59,13 +59,13 @@ class Arrivals(Aggregate):
         names = {number: _digest(group.key) for number, group in trace.groups.items()}
         facts = {names[n]: _facts(group) for n, group in trace.groups.items()}
         chosen = np.flatnonzero(_usable(trace) & ~in_steps(rows.step, steps_left_out(trace)))
-        chosen, strides = _sampled(rows, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
+        chosen, one_in = _sampled(trace, chosen, share_of(trace, ROWS, _LEAST_ROWS, ROWS))
         own_pace = pace(trace)  # before the rows: it takes twice their memory
         arrivals = RankArrivals(
             node=(trace.header.host, trace.header.boot_id),
             bound_ns=clock.bound_ns,
             rows=_rows(trace, chosen, names, clock),
-            strides=shared({names[n]: stride for n, stride in strides.items() if n in names}),
+            one_in=shared({names[n]: found for n, found in one_in.items() if n in names}),
             is_numbered=trace.device is None,
             before_ns=_before_forward(trace),
             pace=own_pace,
@@ -82,20 +82,20 @@ class Arrivals(Aggregate):
         return match(self.ranks, self.groups)
 
 
-def _sampled(rows: Collectives, chosen: Array, most: int) -> tuple[Array, dict[int, int]]:
+def _sampled(trace: RankTrace, chosen: Array, most: int) -> tuple[Array, dict[int, OneIn]]:
     """Sample each group by itself, so that many calls of one hide no other; and one in how many."""
     if len(chosen) <= most:
         return chosen, {}
-    groups = rows.group[chosen]
-    kept, strides = [], {}
+    groups = trace.collectives.group[chosen]
+    kept, one_in = [], {}
     numbers, counts = np.unique(groups, return_counts=True)
     for left, place in enumerate(np.argsort(counts, kind="stable").tolist()):
         number = int(numbers[place])
         share = max(most // (len(numbers) - left), 1)
-        mine, strides[number] = sample(rows.seq, chosen[groups == number], share)
+        mine, one_in[number] = sample_calls(trace, chosen[groups == number], share)
         kept.append(mine)
         most -= len(mine)
-    return np.sort(np.concatenate(kept)), strides
+    return np.sort(np.concatenate(kept)), one_in
 
 
 def _usable(trace: RankTrace) -> BoolArray:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.pace import Pace
+from dsprof.analysis.rank.sampling import OneIn, is_sampled
 from dsprof.trace.columns import BoolArray
 
 _AGREEING = 0.9
@@ -81,20 +82,20 @@ _COLUMNS = tuple(one.name for one in fields(Rows) if one.name not in ("group", "
 
 @dataclass(frozen=True, slots=True)
 class RankArrivals:
-    """One rank; a stride is 1 if no collective was left out, n if one in n was kept."""
+    """One rank."""
 
     node: tuple[str, str]  # host and boot
     bound_ns: int | None  # of its clock; None: not known
     rows: Rows
-    strides: Mapping[int, int]  # by group
+    one_in: Mapping[int, OneIn]  # by group: the sample of its collectives
     is_numbered: bool  # its program counted; else a profiler did from its window's start
     before_ns: int | None  # of measured steps, from a phase to the next forward
     pace: Pace | None
 
     @property
-    def stride(self) -> int:
-        """The largest stride."""
-        return max(self.strides.values(), default=1)
+    def is_sample(self) -> bool:
+        """Whether collectives were left out."""
+        return any(found != OneIn() for found in self.one_in.values())
 
     def in_group(self, number: int) -> RankArrivals:
         """Return one group, ascending by number; numbers that come twice tell nothing."""
@@ -103,8 +104,8 @@ class RankArrivals:
         if not (np.diff(seq) > 0).all():  # rarely
             _, first, counts = np.unique(seq, return_index=True, return_counts=True)
             mine = mine[first[counts == 1]]
-        strides = {number: self.strides.get(number, 1)}
-        return replace(self, rows=self.rows.take(mine), strides=strides, pace=None)
+        one_in = {number: self.one_in.get(number, OneIn())}
+        return replace(self, rows=self.rows.take(mine), one_in=one_in, pace=None)
 
     def sharing(self, other: RankArrivals | None) -> RankArrivals:
         """Return the same arrivals; what is equal to that of another rank is shared."""
@@ -113,8 +114,8 @@ class RankArrivals:
         pairs = [(getattr(self.rows, f.name), getattr(other.rows, f.name)) for f in fields(Rows)]
         columns = [theirs if np.array_equal(mine, theirs) else mine for mine, theirs in pairs]
         node = other.node if self.node == other.node else self.node
-        strides = other.strides if self.strides == other.strides else self.strides
-        return replace(self, node=node, strides=strides, rows=Rows(*columns))
+        one_in = other.one_in if self.one_in == other.one_in else self.one_in
+        return replace(self, node=node, one_in=one_in, rows=Rows(*columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Matched:
     bound_ns: Array  # as in `Rows`
     node: Array  # of each rank, numbered
     clock_ns: Array  # of each rank: error of its clock
-    stride: int
+    one_in: OneIn
     nodes: int  # how many its ranks are on
     unplaced: tuple[int, ...]  # ranks whose numbers match no other rank's
     by_ends: bool
@@ -148,6 +149,13 @@ class Matched:
     def is_whole(self) -> bool:
         """Whether every member of the group is there."""
         return bool(self.group.size) and len(self.ranks) == self.group.size
+
+    def weight(self, numbers: Sequence[int] | None) -> float:
+        """Return for how many collectives of some steps, or of all, one that was kept stands."""
+        steps = float(self.one_in.steps)
+        if numbers is not None:
+            steps = len(numbers) / max(len(in_sample(numbers, self.one_in.steps)), 1)
+        return steps * self.one_in.calls
 
     def in_steps(self, numbers: Sequence[int]) -> Matched:
         """Return the collectives of some steps."""
@@ -182,6 +190,13 @@ class Matched:
     def agrees(self) -> BoolArray:
         """Say of which collectives all ranks name the same operation."""
         return np.asarray((self.op == self.op[:1]).all(axis=0), np.bool_)
+
+
+def in_sample(steps: Sequence[int] | Array, one_in: int) -> Array:
+    """Return the steps that are in a sample, and -1, for what is in none."""
+    numbers = np.asarray(steps, np.int64)
+    found: Array = numbers[(numbers < 0) | is_sampled(numbers, one_in)]
+    return found
 
 
 def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -> list[Matched]:
@@ -244,7 +259,8 @@ def _aligned(
     node = np.array([nodes[one.node] for one in present], np.int64)
     by_ends = any(one.bound_ns is None for one in present)
     clock_ns = np.array([one.bound_ns or 0 for one in present], np.int64)
-    stride = max(one.stride for one in present)
+    found = [sample for one in present for sample in one.one_in.values()]
+    one_in = OneIn(*(max(column) for column in zip(*found, strict=True)))
     unplaced = tuple(sorted(ranks.keys() - placed))
     columns = {name: [getattr(one, name) for one in rows] for name in _COLUMNS}
     for name, twin in _TWINS.items():
@@ -267,7 +283,7 @@ def _aligned(
         step=stack.pop("step").max(axis=0),
         node=node,
         clock_ns=clock_ns,
-        stride=stride,
+        one_in=one_in,
         nodes=len(nodes),
         unplaced=unplaced,
         by_ends=by_ends,
@@ -323,7 +339,7 @@ def _shift(reference: int, rank: int, members: Mapping[int, RankArrivals]) -> in
     doubt = 0 if here.node == there.node else (here.bound_ns or 0) + (there.bound_ns or 0)
     if _fits(one, other, 0, doubt):
         return 0
-    if max(here.stride, there.stride) > 1 or not len(one) or not len(other):
+    if here.is_sample or there.is_sample or not len(one) or not len(other):
         return None
     shift = _likely_shift(one, other)
     return shift if _fits(one, other, shift, doubt) else None

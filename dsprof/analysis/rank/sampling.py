@@ -25,7 +25,19 @@ LONGEST = 1 << 17
 """Further steps kept of all ranks together: 15 MB. A sample misses what happens a few times."""
 _LEAST_LONGEST, _MOST_LONGEST = 8, 64  # of a rank
 
+_FEWEST_STEPS = 16
+"""Fewer whole steps tell less than some calls of more."""
+_SLACK = 1.25
+"""Steps are of different size, and the sample of them may be this much larger than asked for."""
+
 _MIX = 2_654_435_761  # Knuth's multiplicative hash
+
+
+class OneIn(NamedTuple):
+    """Of so many steps one is in a sample, and of so many calls of these steps one."""
+
+    steps: int = 1
+    calls: int = 1
 
 
 class KeptSteps(NamedTuple):
@@ -90,6 +102,24 @@ def share_of(trace: RankTrace, budget: int, least: int, most: int) -> int:
     return min(max(budget // max(trace.header.world_size, 1), least), most)
 
 
+def sample_calls(trace: RankTrace, chosen: Array, most: int) -> tuple[Array, OneIn]:
+    """Return at most about `most` of the chosen collectives: of whole steps, while 16 are left.
+
+    Then single calls: half the calls of a step say little of how long its ranks waited.
+    """
+    if len(chosen) <= most:
+        return chosen, OneIn()
+    step, seq = (column[chosen] for column in (trace.collectives.step, trace.collectives.seq))
+    is_outside, count, one_in = step < 0, len(np.unique(step)), 1
+    while len(chosen) > most * one_in and count >= 2 * one_in * _FEWEST_STEPS:
+        one_in *= 2
+    steps = one_in * sampled_steps(trace).strides[0]  # these are themselves a sample
+    number, stride = np.where(is_outside, seq, step), np.where(is_outside, one_in, steps)
+    kept = chosen[is_sampled(number, stride)]
+    rows, calls = sample(trace.collectives.seq, kept, int(_SLACK * most))
+    return rows, OneIn(steps, calls)
+
+
 def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
     """Return at most about `most` of the chosen rows, and one in how many that is.
 
@@ -102,7 +132,7 @@ def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
     return chosen[is_sampled(seq[chosen], stride)], stride
 
 
-def is_sampled(seq: IntArray, stride: int) -> BoolArray:
+def is_sampled(seq: IntArray, stride: int | Array) -> BoolArray:
     """Say of each number whether it is in the sample of one in `stride`, a power of two."""
     found: BoolArray = ((seq.astype(np.int64) * _MIX) & 0xFFFFFFFF) < (1 << 32) // stride
     return found

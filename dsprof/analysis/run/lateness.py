@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.alignment.matching import CELLS, Matched
+from dsprof.analysis.alignment.matching import CELLS, Matched, in_sample
 from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.rank.sampling import OneIn
 from dsprof.analysis.run.outliers import chance_of, low_outliers
 
 STEP_SHARE = 0.05
@@ -46,7 +47,8 @@ PAIRED_RANKS = 512
 class Lateness:
     """Matrices are ranks x steps in ns; -1 in `waited_ns` where nothing of a step was matched.
 
-    `steps` holds -1 for what belongs to no step.
+    `steps` holds -1 for what belongs to no step. Of many collectives only a sample is compared: of
+    whole steps, which are these. Sums over all steps are scaled.
     """
 
     ranks: tuple[int, ...]
@@ -56,9 +58,26 @@ class Lateness:
     transfer_ns: Array  # of each rank
     lasts: Array  # of each rank: collectives to which it came last, beyond doubt
     met: Array  # of each rank: collectives matched
-    stride: int
+    asked: int  # steps
+    compared: int  # those of them in the sample, matched or not
+    calls: int  # in a sampled step, one in so many collectives is compared
     pairs_ns: Array | None  # ranks x ranks: how long each waited for each; None for many
     doubt_ns: int  # below it, who came later was not asked: of the group with most, a median
+
+    @property
+    def one_in(self) -> int:
+        """In how many collectives one is compared."""
+        return round(self.calls * self._weight)
+
+    @property
+    def _weight(self) -> float:
+        return self.asked / max(self.compared, 1)
+
+    @property
+    def waited_in_all_ns(self) -> Array:
+        """How long each rank waited, in all steps together."""
+        waited_ns: Array = self.waited_ns.clip(0).sum(axis=1)
+        return _times(waited_ns, self._weight)
 
     @property
     def collectives(self) -> int:
@@ -81,7 +100,10 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     matched = [*matched]
     ranks = sorted({rank for one in matched for rank in one.ranks})
     steps = np.unique(np.concatenate([one.step for one in matched] or [np.zeros(0, np.int64)]))
-    steps = steps if wanted is None else steps[np.isin(steps, wanted)]
+    asked = steps if wanted is None else np.asarray(wanted, np.int64)
+    one_in = most_sampled(matched)
+    compared = in_sample(asked, one_in.steps)
+    steps = steps[np.isin(steps, compared)]
     shape = len(ranks), len(steps)
     waited, seen = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     caused, transfer, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(4))
@@ -93,40 +115,65 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
             one = part if wanted is None else part.in_steps(wanted)
             if not len(one.seq):
                 continue
-            step = np.searchsorted(steps, one.step)
-            split = split_waits(one)
-            _add(waited, row, step, split.waited_ns * one.stride)
-            transfer[row] += split.transfer_ns.sum(axis=1) * one.stride
-            np.add.at(caused, row[split.last], split.caused_ns * one.stride)
+            split, weight = split_waits(one), whole.weight(wanted)
+            mine = np.isin(one.step, steps)  # a group with few calls is there in other steps, too
+            step = np.searchsorted(steps, one.step[mine])
+            _add(waited, row, step, split.waited_ns[:, mine] * one.one_in.calls)
+            transfer[row] += _times(split.transfer_ns.sum(axis=1), weight)
+            np.add.at(caused, row[split.last], _times(split.caused_ns, weight))
             np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
             if pairs is not None:
-                _add(pairs, row, row[split.last], split.waited_ns * one.stride)
+                _add(pairs, row, row[split.last], _times(split.waited_ns, weight))
             met[row] += len(one.seq)
             seen[row[:, None], step[None, :]] = True
             doubt.append(split.doubt_ns)
         if doubt:
             doubts.append(int(np.median(np.concatenate(doubt))))
     waited[~seen] = -1
-    stride = max((one.stride for one in matched), default=1)
     return Lateness(
-        tuple(ranks), steps, waited, caused, transfer, lasts, met, stride, pairs, max(doubts)
+        ranks=tuple(ranks),
+        steps=steps,
+        waited_ns=waited,
+        caused_ns=caused,
+        transfer_ns=transfer,
+        lasts=lasts,
+        met=met,
+        asked=len(asked),
+        compared=len(compared),
+        calls=one_in.calls,
+        pairs_ns=pairs,
+        doubt_ns=max(doubts),
     )
+
+
+def most_sampled(matched: Iterable[Matched]) -> OneIn:
+    """Return the sample that all groups have in common."""
+    return OneIn(*map(max, zip(OneIn(), *(one.one_in for one in matched), strict=True)))
+
+
+def _times(times_ns: Array, weight: float) -> Array:
+    return times_ns if weight == 1 else np.rint(times_ns * weight).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Who arrived last, and the mean wait of the others for it: columns, a row per collective."""
+    """Who arrived last, and the mean wait of the others for it: columns, a row per collective.
 
+    Of a sample, those of steps that are in it.
+    """
+
+    one_in: OneIn
     ranks: tuple[int, ...]
     place: Array  # in `ranks`
     step: Array
     caused_ns: Array
 
-    def by_rank(self, steps: Sequence[int]) -> Array:
-        """Return what each rank caused in some steps."""
+    def by_rank(self, steps: Sequence[int] | Array) -> Array:
+        """Return what each rank caused in a step: the mean over those of `steps` in the sample."""
+        steps = in_sample(steps, self.one_in.steps)
         inside, sums = np.isin(self.step, steps), np.zeros(len(self.ranks), np.int64)
         np.add.at(sums, self.place[inside], self.caused_ns[inside])
-        return sums
+        return sums // max(len(steps), 1)
 
     def worst_step(self, place: int, steps: Sequence[int]) -> int:
         """Return in which of the steps a rank caused most, the first of equal ones."""
@@ -140,13 +187,14 @@ class Causes:
 def causes(matched: Sequence[Matched]) -> Causes:
     """Return who arrived last to the collectives of all groups: `lateness` without the waits."""
     ranks = sorted({rank for one in matched for rank in one.ranks})
-    columns = [np.zeros((3, 0), np.int64)]
+    columns, one_in = [np.zeros((3, 0), np.int64)], most_sampled(matched)
     for whole in matched:
         row = np.searchsorted(ranks, whole.ranks)
         for one in whole.parts():
             split = split_waits(one)
-            columns.append(np.stack([row[split.last], one.step, split.caused_ns * one.stride]))
-    return Causes(tuple(ranks), *np.concatenate(columns, axis=1))
+            caused_ns = split.caused_ns * one.one_in.calls
+            columns.append(np.stack([row[split.last], one.step, caused_ns]))
+    return Causes(one_in, tuple(ranks), *np.concatenate(columns, axis=1))
 
 
 def _add(sums: Array, rows: Array, columns: Array, values: Array) -> None:

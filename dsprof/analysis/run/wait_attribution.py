@@ -39,10 +39,7 @@ def attribution(run: RunSummary) -> Attribution | None:
     if share is None or not steps.measured or run[Run].missing_ranks:
         return None
     late = lateness(run[Arrivals].matched, steps.measured)
-    waited_ns, transfer_ns = (
-        int(late.waited_ns.sum(where=late.waited_ns > 0)),
-        int(late.transfer_ns.sum()),
-    )
+    waited_ns, transfer_ns = int(late.waited_in_all_ns.sum()), int(late.transfer_ns.sum())
     held_ns = waited_ns + transfer_ns
     exposed_ns = share * sum(steps.measured_ns.values())
     if not held_ns or held_ns < _COVERED * exposed_ns:

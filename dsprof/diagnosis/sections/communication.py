@@ -251,7 +251,7 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
         last_ranks=_last_ranks(causes(matched)),
         pairs=_pairs(late, order[:_PAIRED_RANKS], count),
         left_out_ranks=max(len(late.ranks) - _ARRIVAL_RANKS, 0),
-        one_in=late.stride,
+        one_in=late.one_in,
         by_ends=any(one.by_ends for one in matched),
         doubt_ns=late.doubt_ns,
         attribution=_attribution(summary),
@@ -285,7 +285,7 @@ def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:
         last=int(late.lasts[place]),
         collectives=int(late.met[place]),
         caused_ns=int(late.caused_ns[place]) // steps,
-        waited_ns=int(late.waited_ns[place].clip(0).sum()) // steps,
+        waited_ns=int(late.waited_in_all_ns[place]) // steps,
         transfer_ns=int(late.transfer_ns[place]) // steps,
     )
 

@@ -89,7 +89,7 @@ class LateRank:
             yield self._nothing_matched(run)
             return
         late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
-        doubt = _doubt(run, votes, step_ns, thresholds)
+        doubt = _doubt(run, late, votes, step_ns, thresholds)
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
             yield self.meta.unknown(
@@ -103,7 +103,7 @@ class LateRank:
             evidence = last_arrivals(late, votes)
             yield self._several(run, late, several, evidence, step_ns, thresholds)
         elif doubt:
-            yield self._suspected(run, votes, doubt, step_ns, thresholds)
+            yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
         else:
             yield self._nobody(late, votes, step_ns, thresholds)
 
@@ -146,7 +146,13 @@ class LateRank:
         )
 
     def _suspected(
-        self, run: RunSummary, votes: Votes, doubt: str, step_ns: float, thresholds: Thresholds
+        self,
+        run: RunSummary,
+        late: Lateness,
+        votes: Votes,
+        doubt: str,
+        step_ns: float,
+        thresholds: Thresholds,
     ) -> Finding:
         """Say how many more steps would decide it."""
         more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
@@ -155,7 +161,7 @@ class LateRank:
         rank = votes.ranks[votes.leader]
         return self.meta.unknown(
             f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}.",
-            problem=f"Rank {rank} may delay {_delay(votes, step_ns)}",
+            problem=f"Rank {rank} may delay {_delay(late, votes, step_ns)}",
             fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
             more_steps=more,
@@ -172,9 +178,9 @@ class LateRank:
         place = votes.leader
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
-        known = _Known.of_run(run, late, votes.steps)
+        known = _Known.of_run(late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
-        problem = f"{ranks_do(votes.late, 'delay')} {_delay(votes, step_ns, known.named)}"
+        problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known.named)}"
         since = ""
         if begin := onset(late, place):
             delay = duration(begin.delay_ns)
@@ -185,7 +191,7 @@ class LateRank:
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
             f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{_others(votes)}{_bound(late)}.{since}{known.note}",
+            f"that have one late rank{_others(late, votes)}{_bound(late)}.{since}{known.note}",
             severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
@@ -196,7 +202,7 @@ class LateRank:
             evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=_saving(votes, known),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
-            confidence="high" if late.stride == 1 and not late.doubt_ns else "medium",
+            confidence="high" if late.one_in == 1 and not late.doubt_ns else "medium",
         )
 
     def _several(
@@ -209,7 +215,7 @@ class LateRank:
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
-        known = _Known.of_run(run, late, several.of)
+        known = _Known.of_run(late, several.of)
         cause, action, fix = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
@@ -275,7 +281,9 @@ def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
     return ""
 
 
-def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds) -> str:
+def _doubt(
+    run: RunSummary, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds
+) -> str:
     """Say why a rank that looks late may not be; empty if it is, or if none does."""
     rank = votes.ranks[votes.leader]
     if not votes.stragglers(thresholds.step_share * step_ns):
@@ -284,10 +292,11 @@ def _doubt(run: RunSummary, votes: Votes, step_ns: float, thresholds: Thresholds
         lasts = int(votes.votes[votes.leader])
         none = votes.steps - votes.cast
         if not none:
-            return f"rank {rank} was last in {lasts} of {votes.steps} steps, which may be chance"
+            of = _steps(late, votes.steps)
+            return f"rank {rank} was last in {lasts} of {of}, which may be chance"
         return (
-            f"rank {rank} was the only late rank in {lasts} of {votes.steps:,} steps, {none:,} "
-            "have no single late rank, and this may be chance"
+            f"rank {rank} was the only late rank in {lasts} of {_steps(late, votes.steps)}, "
+            f"{none:,} have no single late rank, and this may be chance"
         )
     recorded_ns = step_ns * len(run[Steps].measured)
     if recorded_ns < thresholds.seconds * 1e9:
@@ -323,16 +332,16 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
 
 
 class _Known(NamedTuple):
-    """In how many of the measured steps it is known who comes last."""
+    """In how many of the compared steps it is known who comes last."""
 
     steps: int
     of: int
+    measured: int
 
     @classmethod
-    def of_run(cls, run: RunSummary, late: Lateness, steps: int) -> _Known:
-        measured = len(run[Steps].measured)
-        # Of a sample it is known of enough.
-        return cls(steps if late.stride == 1 else measured, measured)
+    def of_run(cls, late: Lateness, steps: int) -> _Known:
+        # Where some calls of a step are compared, a step without any is one of the sample, too.
+        return cls(steps if late.calls == 1 else late.compared, late.compared, late.asked)
 
     @property
     def share(self) -> float:
@@ -349,12 +358,21 @@ class _Known(NamedTuple):
 
     @property
     def note(self) -> str:
-        if self.is_all:
-            return ""
-        return f" In the other {self.of - self.steps} measured steps this is unknown."
+        note, kind = "", "measured"
+        if self.of < self.measured:
+            note = f" Of {self.measured:,} measured steps a sample of {self.of:,} is compared."
+            kind = "compared"
+        if not self.is_all:
+            note += f" In the other {self.of - self.steps:,} {kind} steps this is unknown."
+        return note
 
 
-def _delay(votes: Votes, step_ns: float, known: str = "every step") -> str:
+def _steps(late: Lateness, count: int) -> str:
+    """Say so many steps, and that they are of a sample."""
+    return f"{count:,} {'steps' if late.one_in == 1 else 'compared steps'}"
+
+
+def _delay(late: Lateness, votes: Votes, step_ns: float, known: str = "every step") -> str:
     """Say which steps the leader delays, and by how much: where few delays make the mean, these."""
     place, mean = votes.leader, duration(votes.cost_ns)
     if not votes.is_uneven:
@@ -362,7 +380,7 @@ def _delay(votes: Votes, step_ns: float, known: str = "every step") -> str:
     if votes.is_of_most:
         return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
     delay = duration(int(votes.voted_ns[place]))
-    return f"{votes.votes[place]:,} of {votes.steps:,} steps by {delay}"
+    return f"{votes.votes[place]:,} of {_steps(late, votes.steps)} by {delay}"
 
 
 def _mean_waited(late: Lateness) -> float:
@@ -371,9 +389,9 @@ def _mean_waited(late: Lateness) -> float:
     return float(known.mean()) if known.size else 0.0
 
 
-def _others(votes: Votes) -> str:
+def _others(late: Lateness, votes: Votes) -> str:
     none = votes.steps - votes.cast
-    return f"; {none:,} of {votes.steps:,} steps have no single late rank" if none else ""
+    return f"; {none:,} of {_steps(late, votes.steps)} have no single late rank" if none else ""
 
 
 def _bound(late: Lateness) -> str:

@@ -162,7 +162,8 @@ _KERNELS = {"compute_ns": "computing kernels", "copies_ns": "copies", "idle_ns":
 
 def last_arrivals(late: Lateness, votes: Votes) -> Table:
     """List who came last, how often, and by how much; the costliest rank first."""
-    steps = max(votes.steps, 1)
+    steps = max(votes.steps * late.asked // max(late.compared, 1), 1)  # sums are of all steps
+    waited_ns = late.waited_in_all_ns
     order = np.argsort(-late.caused_ns, kind="stable")[:_ROWS]
     rows = [
         (
@@ -171,7 +172,7 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
             int(late.met[i]),
             int(votes.votes[i]),
             int(late.caused_ns[i]) // steps,
-            int(late.waited_ns[i].clip(0).sum()) // steps,
+            int(waited_ns[i]) // steps,
             int(late.transfer_ns[i]) // steps,
         )
         for i in order

@@ -41,7 +41,7 @@ def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> It
     if not late.collectives:
         yield meta.unknown("Unknown: no collective was matched across the ranks.")
         return
-    spent_ns = late.waited_ns.clip(0).sum(axis=1) + late.transfer_ns
+    spent_ns = late.waited_in_all_ns + late.transfer_ns
     place = int(spent_ns.argmin())
     rank, window = late.ranks[place], device.ranks[late.ranks[place]].judged
     least_ns = min(int(ns) for i, ns in enumerate(spent_ns) if i != place)
@@ -121,7 +121,7 @@ def _by_rank(ranks: Mapping[int, RankDevice], late: Lateness, steps: int) -> Tab
     of = "Mean per measured step" if steps else "Whole record: no step is marked"
     caused_ns = late.caused_ns
     order = sorted(range(len(late.ranks)), key=lambda place: -int(caused_ns[place]))[:16]
-    sums = (caused_ns, late.waited_ns.clip(0).sum(axis=1), late.transfer_ns)
+    sums = (caused_ns, late.waited_in_all_ns, late.transfer_ns)
     rows = []
     for place in order:
         window = ranks[late.ranks[place]].judged

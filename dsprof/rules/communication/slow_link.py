@@ -191,9 +191,8 @@ def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, li
             if len(mine) >= LEAST_CALLS:
                 what = int(op[first]), int(nbytes[first])
                 kind = Kind(*what, one.group.size, one.group.role, one.nodes)
-                row = Transfer(
-                    one.ranks, one.group.label, len(mine) * one.stride, int(np.median(mine))
-                )
+                calls = round(len(mine) * one.weight(steps))
+                row = Transfer(one.ranks, one.group.label, calls, int(np.median(mine)))
                 found[kind].append(row)
     return dict(found)
 

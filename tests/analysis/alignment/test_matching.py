@@ -10,8 +10,8 @@ import pytest
 from dsprof.analysis.aggregates import arrivals as module
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment
-from dsprof.analysis.alignment.matching import Matched
-from dsprof.analysis.rank.sampling import sample
+from dsprof.analysis.alignment.matching import Matched, in_sample
+from dsprof.analysis.rank.sampling import OneIn, sample
 from dsprof.analysis.run.lateness import causes, lateness, split_waits, vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
@@ -62,8 +62,8 @@ def test_wait_and_transfer_by_hand():
 
 def test_who_was_last_is_known_step_by_step():
     who = causes([matched(rank(0, 10, 70, 20), rank(1, 60, 20, 60))])
-    assert (who.by_rank([1, 2]) / MS).tolist() == [50, 40]
-    assert (who.by_rank([0, 1, 2]) / MS).tolist() == [50, 90]
+    assert (who.by_rank([1, 2]) / MS).tolist() == [25, 20]
+    assert (who.by_rank([0, 1]) / MS).tolist() == [25, 25]
     assert (who.worst_step(1, [0, 1, 2]), who.worst_step(1, [1, 2])) == (0, 2)
 
 
@@ -178,7 +178,7 @@ def test_memory_is_bounded_for_thousands_of_ranks(monkeypatch):
     monkeypatch.setattr(module, "ROWS", 8_000 * 300)
     comm = [sync("all_reduce", n, 0.5, seq=n, step=0) for n in range(5_000)]
     (one,) = arrivals(rank_trace(0, 8_000, comm=comm)).ranks.values()
-    assert (len(one.rows) < 400, one.stride) == (True, 32)
+    assert (len(one.rows) <= 375, set(one.one_in.values())) == (True, {OneIn(1, 16)})
 
 
 def test_many_calls_of_one_group_leave_those_of_another_in_the_sample(monkeypatch):
@@ -206,16 +206,62 @@ def test_many_calls_of_one_group_leave_those_of_another_in_the_sample(monkeypatc
     assert (votes.late, votes.steps) == ((1,), len(late.steps))
     assert votes.cast >= 20
     by_size = {len(one.ranks): one for one in found.matched}
-    assert (by_size[4].stride, by_size[2].stride) == (2, 64)
+    assert (by_size[4].one_in, by_size[2].one_in) == (OneIn(2, 1), OneIn(2, 32))
 
 
-def test_waits_of_a_sample_are_scaled():
+def test_waits_of_sampled_calls_are_scaled():
     one = matched(rank(0, 10, 70), rank(1, 60, 20))
-    whole, sampled = lateness([one]), lateness([replace(one, stride=4)])
-    assert (whole.stride, sampled.stride) == (1, 4)
-    for column in ("waited_ns", "caused_ns", "transfer_ns"):
+    whole, sampled = lateness([one]), lateness([replace(one, one_in=OneIn(calls=4))])
+    assert (whole.one_in, sampled.one_in) == (1, 4)
+    for column in ("waited_ns", "waited_in_all_ns", "caused_ns", "transfer_ns"):
         assert (getattr(sampled, column) == 4 * getattr(whole, column)).all()
     assert sampled.waited_ns.max() == 200 * MS
+
+
+def late_at_the_first_call(number: int, steps: int, calls: int) -> RankTrace:
+    """Rank 1 comes 40 ms late to the first call of each step."""
+    comm = []
+    for step in range(steps):
+        late = 40 if number == 1 else 0
+        comm += [
+            sync("all_reduce", 1000 * step + late, 50 - late, seq=calls * step, step=step),
+            *(
+                sync("all_reduce", 1000 * step + 100 * k, 50, seq=calls * step + k, step=step)
+                for k in range(1, calls)
+            ),
+        ]
+    return rank_trace(number, 4, comm=comm)
+
+
+def test_a_sample_is_of_whole_steps_so_that_what_each_step_waited_is_exact(monkeypatch):
+    monkeypatch.setattr(module, "ROWS", 4 * 64)
+    whole = arrivals(*(late_at_the_first_call(n, 80, calls=2) for n in range(4)))
+    (one,) = whole.matched
+    assert one.one_in == OneIn(4, 1)
+    late, steps = lateness([one], range(80)), set(one.step.tolist())
+    assert len(one.seq) == 2 * len(steps)
+    assert (late.asked, late.compared) == (80, len(steps))
+    assert late.waited_ns.tolist() == [[ns(0 if n == 1 else 40)] * len(steps) for n in range(4)]
+    assert late.waited_in_all_ns.tolist() == [ns(0 if n == 1 else 40 * 80) for n in range(4)]
+    assert late.caused_ns.tolist() == [0, pytest.approx(ns(40 * 80)), 0, 0]
+    assert causes([one]).by_rank(range(40)).tolist() == [0, ns(40), 0, 0]
+
+
+def test_of_few_steps_calls_are_sampled(monkeypatch):
+    monkeypatch.setattr(module, "ROWS", 4 * 64)
+    whole = arrivals(*(late_at_the_first_call(n, 20, calls=9) for n in range(4)))
+    (one,) = whole.matched
+    assert one.one_in == OneIn(1, 4)
+    assert len(one.seq) <= 80
+
+
+def test_samples_of_ranks_with_unequally_many_calls_have_some_in_common(monkeypatch):
+    """Rank 3 was killed half way: of its steps one in two is kept, of the others' one in four."""
+    monkeypatch.setattr(module, "ROWS", 4 * 64)
+    ranks = [late_at_the_first_call(n, 40 if n == 3 else 80, calls=2) for n in range(4)]
+    (one,) = arrivals(*ranks).matched
+    assert one.one_in == OneIn(4, 1)
+    assert set(one.step.tolist()) == set(in_sample(range(40), 4).tolist())
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8])

@@ -545,6 +545,28 @@ def test_a_run_that_ended_well_has_no_hang() -> None:
     assert [one.kind for one in judged(*(rank(n, []) for n in range(RANKS)))] == ["none"]
 
 
+@pytest.mark.parametrize(("read", "ranks"), [((0, 1, 3), (2,)), ((3,), ())])
+def test_without_all_traces_it_is_unknown_who_waits(
+    read: tuple[int, ...], ranks: tuple[int, ...]
+) -> None:
+    found = root(*(rank(n, []) for n in read))
+    assert (found.kind, found.ranks, found.confidence) == ("unknown", ranks, "low")
+    assert found.is_healthy
+
+
+def test_without_all_traces_it_is_not_sure_who_failed_first() -> None:
+    traces = [rank(n, [], **raised("ValueError")) for n in (0, 1)]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.confidence) == ("died", (0,), "medium")
+    assert root(*traces[:1]).confidence == "medium"
+
+
+def test_a_recording_that_ended_before_the_process_tells_nothing_of_later() -> None:
+    found = root(*(rank(n, [], trailer=Trailer(reason="disable")) for n in range(RANKS)))
+    assert (found.kind, found.confidence) == ("none", "medium")
+    assert "while the run was recorded" in found.sentence
+
+
 def test_ranks_killed_without_a_wait_are_unknown() -> None:
     assert root(*(rank(n, [], 900, **KILLED) for n in range(RANKS))).kind == "unknown"
 
@@ -637,6 +659,13 @@ def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
         flight.write(tmp_path, number, flight.document(entries, {"0": range(RANKS)}))
     [found] = dumped(tmp_path)
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+
+
+def test_one_dump_of_several_shows_nobodys_wait(tmp_path: Path) -> None:
+    flight.write(tmp_path, 1, flight.document([flight.call(1)], {"0": range(RANKS)}))
+    [found] = dumped(tmp_path)
+    assert (found.kind, found.ranks) == ("unknown", ())
+    assert found.sentence == "Unknown: only rank 1 was dumped."
 
 
 def test_dumps_of_one_group_in_flight_speak_of_no_others(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ def late(*waited: list[int], doubt: int = 0) -> Lateness:
         transfer_ns=nothing,
         lasts=nothing,
         met=nothing,
-        stride=1,
+        asked=len(waited),
+        compared=len(waited),
+        calls=1,
         pairs_ns=None,
         doubt_ns=doubt,
     )

@@ -11,7 +11,8 @@ def late(delays: list[int]) -> Lateness:
     """Rank 0 waits for rank 1."""
     waited, nothing = np.array([delays, [0] * len(delays)], np.int64), np.zeros(2, np.int64)
     steps = np.arange(10, 10 + len(delays))
-    return Lateness((0, 1), steps, waited, nothing, nothing, nothing, nothing, 1, None, 0)
+    count = len(delays)
+    return Lateness((0, 1), steps, waited, *[nothing] * 4, count, count, 1, None, 0)
 
 
 def test_the_first_late_step_is_named_with_the_delay_from_there_on():
