@@ -25,6 +25,14 @@ class OutputError(DsprofError):
     """A result that cannot be written where it was asked for."""
 
 
+def message_of(error: BaseException) -> str:
+    """Return what an error says, which code of others computes."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        return "it has no message"
+
+
 def escaped(text: str) -> str:
     """Return text with escapes such as `\\x1b` for what a terminal would not print."""
     return "".join(

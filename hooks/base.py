@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,10 +102,14 @@ class Hook:
 
         Raises:
             AttributeError: a target that carries all of the hook is missing.
+            TypeError: `wrap` returned what cannot replace the target.
         """
         wanted = [target for target in self.targets if target.needs == module]
         there = [target for target in wanted if not target.carries or target.is_there()]
-        return [Patch(t.resolve(), t.name, functools.partial(self.wrap, t)) for t in there]
+        patches = [Patch(t.resolve(), t.name, functools.partial(self.wrap, t)) for t in there]
+        for patch in patches:
+            _check(patch)
+        return patches
 
     def losses(self, module: str) -> list[str]:
         """Return what is not recorded because this release lacks targets in `module`.
@@ -156,7 +161,7 @@ class Hook:
                 return original(*args, **kwargs)
             try:
                 token = before(*args, **kwargs)
-            except Exception as error:
+            except BaseException as error:  # code of plugins: a panic of Rust is no Exception
                 hook.fail(error)
                 return original(*args, **kwargs)
             try:
@@ -164,7 +169,7 @@ class Hook:
             finally:
                 try:
                     after(token)
-                except Exception as error:
+                except BaseException as error:
                     hook.fail(error)
 
         hide_from_dynamo(method)
@@ -193,11 +198,28 @@ class Hook:
     def fail(self, error: BaseException) -> None:
         """Note an inner failure; after the third the hook is inert. The run goes on in any case.
 
-        What a signal handler of the user raised meanwhile is none, and is raised again.
+        What a signal handler of the user or another thread raised meanwhile is none, and is raised
+        again.
         """
         self.recorder.fail(self.name, error)
         self.failures += 1
         self.switch.broken = self.failures >= _FAILURES
+
+
+def _check(patch: Patch) -> None:
+    """Refuse a wrapper with which no call would succeed.
+
+    Raises:
+        TypeError: it is no function where the original is one, or binds otherwise.
+    """
+    name, wrapper, original = patch.name, patch.wrapper, getattr(patch.owner, patch.name)
+    kept, unbound = inspect.getattr_static(patch.owner, name), (staticmethod, classmethod)
+    if isinstance(kept, unbound) and not isinstance(wrapper, unbound):
+        raise TypeError(f"wrap must return a staticmethod for {name}, a {type(kept).__name__}")
+    function = wrapper.__func__ if isinstance(wrapper, unbound) else wrapper
+    if any(is_kind(original) != is_kind(function) for is_kind in (callable, inspect.isclass)):
+        wanted, got = type(original).__name__, type(wrapper).__name__
+        raise TypeError(f"wrap must return a {wanted} for {name}, and returned a {got}")
 
 
 def _bind(wrapper: Any) -> Any:
@@ -232,7 +254,8 @@ def hide_from_dynamo(*functions: Callable[..., Any], and_calls: bool = False) ->
 
     def skip() -> None:
         eval_frame = sys.modules["torch._dynamo.eval_frame"]
-        codes = [function.__code__ for function in functions]
+        # Those in C, such as a list's append, have none; Dynamo does not trace them.
+        codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
         if and_calls and hasattr(eval_frame, "FrameExecStrategy"):
             skipped = eval_frame.FrameAction.SKIP
             strategy = eval_frame.FrameExecStrategy(skipped, skipped)

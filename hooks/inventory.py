@@ -1,6 +1,6 @@
 """An inventory: what each hook would find in the installed libraries, without recording anything.
 
-`python -m dsprof.hooks.inventory INTERCEPTION` prints it as JSON on its last line, for
+`python -m dsprof.hooks.inventory INTERCEPTION PLUGIN...` prints it as JSON on its last line, for
 `dsprof doctor`.
 """
 
@@ -10,18 +10,22 @@ import importlib
 import itertools
 import json
 import sys
+from collections.abc import Iterable
 
+from dsprof.errors import message_of
 from dsprof.hooks.base import Hook
 from dsprof.hooks.patching import parents
-from dsprof.hooks.registry import hooks_for
+from dsprof.hooks.plugin_hooks import plugin_hooks
+from dsprof.hooks.registry import BUILT_IN, hooks_for
 from dsprof.hooks.wire.native import has_kernels
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.recorder import Recorder
 
 
-def inventory(interception: str) -> dict[str, list[str]]:
+def inventory(interception: str, plugins: Iterable[str]) -> dict[str, list[str]]:
     """Return for each hook what it would not record and why, nothing if it finds all it needs.
 
-    Hooks of a library that is not installed are left out.
+    Built-in hooks of a library that is not installed are left out.
     """
     found: dict[str, list[str]] = {}
     why_not = ""
@@ -35,7 +39,16 @@ def inventory(interception: str) -> dict[str, list[str]]:
             found[hook.name] = lacks
     if in_cpp or why_not:
         found["native"] = [why_not] if why_not else []
-    return found
+    return {**found, **_of_plugins(plugins)}
+
+
+def _of_plugins(names: Iterable[str]) -> dict[str, list[str]]:
+    recorder = Recorder(bool)
+    hooks = plugin_hooks(names, BUILT_IN, recorder)
+    lacks = {hook.name: _lacks(hook) for hook in hooks if hook.modules()}
+    absent = ["the library that it watches is not installed"]
+    found = {name: absent if lost is None else lost for name, lost in lacks.items()}
+    return {**found, **{name: [why] for name, why in recorder.failures.items()}}
 
 
 def _lacks(hook: Hook) -> list[str] | None:
@@ -56,10 +69,13 @@ def _lacks_in(hook: Hook, module: str) -> list[str] | None:
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     try:
-        return hook.losses(module)
-    except Exception as error:
-        return [str(error)]
+        lost = hook.losses(module)
+        hook.patches(module)
+    except BaseException as error:  # code of plugins: a panic of Rust is no Exception
+        raise_if_of_signal_handler(error)
+        return [message_of(error)]
+    return lost
 
 
 if __name__ == "__main__":
-    print(f"\n{json.dumps(inventory(sys.argv[1]))}")
+    print(f"\n{json.dumps(inventory(sys.argv[1], sys.argv[2:]))}")

@@ -9,6 +9,7 @@ from typing import Any
 from dsprof.config import has_plugins
 from dsprof.hooks.base import Hook, Target
 from dsprof.plugins import entry_points
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import OF_PLUGIN
 
@@ -22,7 +23,8 @@ def plugin_hooks(names: Iterable[str], taken: Collection[str], recorder: Recorde
     for name in dict.fromkeys(names) if has_plugins(os.environ) else ():
         try:
             made.append(_made(name, taken, recorder))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # a panic of Rust is no Exception
+            raise_if_of_signal_handler(error)
             recorder.fail(f"{OF_PLUGIN}{name}", RuntimeError(entry_points.reason(error)))
     return made
 
@@ -40,7 +42,8 @@ def _made(name: str, taken: Collection[str], recorder: Recorder) -> Hook:
         raise LookupError("no installed package has a hook of this name")
     try:
         return _checked(point.load(), name, recorder)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        raise_if_of_signal_handler(error)
         package = entry_points.package_of(point)
         raise RuntimeError(f"package {package}: {entry_points.reason(error)}") from error
 

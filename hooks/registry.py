@@ -46,8 +46,7 @@ FALLBACKS: dict[type[Hook], type[Hook]] = {
 }
 """Hooks to install where the first cannot be: another tool may hold the dispatcher's slot."""
 
-
-_BUILT_IN = frozenset(hook.name for hook in (*HOOKS, *WIRE_HOOKS.values(), *_IN_CPP.values()))
+BUILT_IN = frozenset(hook.name for hook in (*HOOKS, *WIRE_HOOKS.values(), *_IN_CPP.values()))
 
 
 def hooks_for(interception: str, *, in_cpp: bool) -> tuple[type[Hook], ...]:
@@ -74,5 +73,5 @@ def create_hooks(config: Config, recorder: Recorder) -> list[Hook]:
     if config.hooks:  # without any, what finds plugins is not even imported
         from dsprof.hooks.plugin_hooks import plugin_hooks
 
-        hooks += plugin_hooks(config.hooks, _BUILT_IN, recorder)
+        hooks += plugin_hooks(config.hooks, BUILT_IN, recorder)
     return hooks

@@ -138,10 +138,11 @@ def _frameworks() -> Iterator[Check]:
 def _hooks(variables: Mapping[str, str]) -> Iterator[Check]:
     """Ask a process of its own: importing torch and deepspeed takes seconds, and may fail."""
     try:
-        interception = find_settings(variables)["interception"].value
+        settings = find_settings(variables)
+        interception, plugins = settings["interception"].value, settings["hooks"].value
     except ConfigError:  # which `_configuration` tells
-        interception = Config().interception
-    command = [sys.executable, "-m", "dsprof.hooks.inventory", interception]
+        interception, plugins = Config().interception, ()
+    command = [sys.executable, "-m", "dsprof.hooks.inventory", interception, *plugins]
     # The current folder may hold a torch.py of somebody else.
     apart = {**variables, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONSAFEPATH": "1"}
     try:

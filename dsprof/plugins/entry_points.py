@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsprof.config import has_plugins
+from dsprof.errors import message_of
 from dsprof.findings.wording import shortened
 
 if TYPE_CHECKING:
@@ -74,11 +75,8 @@ def group(name: str) -> tuple[EntryPoint, ...]:
 
 def reason(error: BaseException) -> str:
     """Return type and message of an error that the code of others raised."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - it is their code, too
-        text = "it has no message"
-    return shortened(f"{type(error).__name__}: {text}", _LONGEST_REASON).rstrip(".")
+    text = f"{type(error).__name__}: {message_of(error)}"
+    return shortened(text, _LONGEST_REASON).rstrip(".")
 
 
 def package_of(point: EntryPoint) -> str:

@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsprof.config import Config
+from dsprof.errors import message_of
 from dsprof.hooks.patching import Patch, PatchSet, is_importable, parents, when_imported
+from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import HookStatus
 
@@ -77,8 +79,9 @@ class HookInstaller:
             return
         try:
             hook.losses(module)
-        except Exception as error:
-            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
+        except BaseException as error:  # code of plugins: a panic of Rust is no Exception
+            raise_if_of_signal_handler(error)
+            self._set_status(hook, HookStatus(hook.name, module, why=message_of(error)))
 
     def _install_module(self, hook: Hook, module: str) -> None:
         if self._recorder.stopped:
@@ -86,8 +89,9 @@ class HookInstaller:
         try:
             lost = hook.losses(module)  # first: a hook that does not fit changes nothing
             self._put_in(hook, module)
-        except Exception as error:
-            self._set_status(hook, HookStatus(hook.name, module, why=str(error)))
+        except BaseException as error:
+            raise_if_of_signal_handler(error)
+            self._set_status(hook, HookStatus(hook.name, module, why=message_of(error)))
             fallback = self._fallbacks.get(type(hook))
             if fallback is not None:
                 self._install(fallback(self._recorder))
@@ -100,7 +104,7 @@ class HookInstaller:
         try:
             hook.install(module)
             self._patches.apply(hook.patches(module))
-        except Exception:
+        except BaseException:
             self._take_out(hook)
             raise
 
@@ -108,7 +112,7 @@ class HookInstaller:
         """Undo what a hook has installed."""
         try:
             hook.uninstall()
-        except Exception as error:
+        except BaseException as error:
             self._recorder.fail(hook.name, error)
 
     def _set_status(self, hook: Hook, status: HookStatus) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.native import READER
-from tests.cli.command import environment, install
+from tests.cli.command import dsprof, environment, install
 
 MODULE = """
 from dsprof.api import Hook, Target
@@ -43,6 +43,43 @@ class Odd(Counts):
 class Shadows(Counts):
     name = "c10d"
 
+class Panic(BaseException):
+    "As code in Rust raises."
+
+class PanicsMade(Counts):
+    name = "panics_made"
+    def __init__(self, recorder):
+        raise Panic("made")
+
+class PanicsInstalled(Counts):
+    name = "panics_installed"
+    def install(self, module):
+        raise Panic("installed")
+
+class PanicsBefore(Counts):
+    name = "panics_before"
+    def wrap(self, target, original):
+        def before(*args, **kwargs):
+            raise Panic("before")
+        return self.around(original, before, lambda token: None)
+
+class Forgets(Counts):
+    name = "forgets"
+    def wrap(self, target, original):
+        self.around(original, lambda *args: None, lambda token: None)
+
+class Unbinds(Counts):
+    name = "unbinds"
+    targets = (Target("statistics", "NormalDist", "from_samples", "a class method"),)
+
+class Covers(Counts):
+    name = "covers"
+    targets = (Target("statistics", "NormalDist", "mean", "a property"),)
+
+class Replaces(Counts):
+    name = "replaces"
+    targets = (Target("statistics", "", "NormalDist", "a class"),)
+
 not_a_hook = 5
 """
 PROGRAM = """
@@ -55,21 +92,44 @@ tensor = torch.ones(2)
 for _ in range(2):
     dist.all_reduce(tensor)
     assert statistics.fmean([1, 2]) == 1.5
+    normal = statistics.NormalDist.from_samples([1, 2])
+    assert (type(normal), normal.mean) == (statistics.NormalDist, 1.5)
     dsprof.step()
 dsprof.disable()
 dist.destroy_process_group()
 module = sys.modules.get("odd_hooks")
 print(module.Counts.calls if module else "not loaded", statistics.fmean.__name__)
 """
-NAMES = "counts,misnamed,fails,lacks,odd,c10d,not_a_hook,absent,unheard_of"
+CLASSES = {
+    "counts": "Counts",
+    "misnamed": "Misnamed",
+    "fails": "Fails",
+    "lacks": "Lacks",
+    "odd": "Odd",
+    "c10d": "Shadows",
+    "not_a_hook": "not_a_hook",
+    "absent": "Absent",
+    "panics_made": "PanicsMade",
+    "panics_installed": "PanicsInstalled",
+    "panics_before": "PanicsBefore",
+    "forgets": "Forgets",
+    "unbinds": "Unbinds",
+    "covers": "Covers",
+    "replaces": "Replaces",
+}
+NAMES = ",".join([*CLASSES, "panics_loaded", "unheard_of"])
+
+
+def install_hooks(folder: Path) -> None:
+    points = "\n".join(f"{name} = odd_hooks:{value}" for name, value in CLASSES.items())
+    points += "\npanics_loaded = panics:Hook\n"
+    install(folder, "odd-hooks", "3", entry_points=f"[dsprof.hooks]\n{points}\n")
+    (folder / "odd_hooks.py").write_text(MODULE)
+    (folder / "panics.py").write_text("raise BaseException('loaded')")
 
 
 def run(folder: Path, **variables: str) -> tuple[str, RankTrace]:
-    classes = {"counts": "Counts", "misnamed": "Misnamed", "fails": "Fails", "lacks": "Lacks"}
-    classes |= {"odd": "Odd", "c10d": "Shadows", "not_a_hook": "not_a_hook", "absent": "Absent"}
-    points = "\n".join(f"{name} = odd_hooks:{value}" for name, value in classes.items())
-    install(folder, "odd-hooks", "3", entry_points=f"[dsprof.hooks]\n{points}\n")
-    (folder / "odd_hooks.py").write_text(MODULE)
+    install_hooks(folder)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=folder,
@@ -106,6 +166,9 @@ def test_a_named_hook_is_installed_and_taken_out(ran: tuple[str, RankTrace]) -> 
         ("absent", "AttributeError"),
         ("c10d", "it is built in"),
         ("unheard_of", "no installed package has a hook of this name"),
+        ("panics_loaded", "package odd-hooks 3: BaseException: loaded"),
+        ("panics_made", "package odd-hooks 3: Panic: made"),
+        ("panics_before", "Panic: before"),
     ],
 )
 def test_one_that_fails_is_named_in_the_trace(
@@ -116,10 +179,34 @@ def test_one_that_fails_is_named_in_the_trace(
     assert why in trailer.failed_hooks[f"plugin {name}"]
 
 
-def test_one_whose_target_is_missing_is_off(ran: tuple[str, RankTrace]) -> None:
-    (status,) = (hook for hook in ran[1].hooks if hook.name == "plugin lacks")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("lacks", "nothing_there"),
+        ("panics_installed", "installed"),
+        ("forgets", "wrap must return a function for fmean, and returned a NoneType"),
+        ("unbinds", "wrap must return a staticmethod for from_samples, a classmethod"),
+        ("covers", "wrap must return a property for mean, and returned a function"),
+        ("replaces", "wrap must return a type for NormalDist, and returned a function"),
+    ],
+)
+def test_one_that_does_not_fit_its_target_is_off(
+    ran: tuple[str, RankTrace], name: str, why: str
+) -> None:
+    (status,) = (hook for hook in ran[1].hooks if hook.name == f"plugin {name}")
     assert not status.installed
-    assert "nothing_there" in status.why
+    assert why in status.why
+
+
+def test_doctor_says_which_are_off(tmp_path: Path) -> None:
+    install_hooks(tmp_path)
+    env = environment(tmp_path, DSPROF_HOOKS="counts,panics_loaded,forgets,unheard_of")
+    done = dsprof("doctor", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    (complete,) = [line for line in done.stdout.splitlines() if "complete hooks:" in line]
+    assert complete.endswith(", plugin counts")
+    off = [line.split()[3] for line in done.stdout.splitlines() if "note  hook plugin" in line]
+    assert sorted(off) == ["forgets:", "panics_loaded:", "unheard_of:"]
 
 
 def test_the_run_is_recorded_all_the_same(ran: tuple[str, RankTrace]) -> None:

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
+from dsprof.errors import message_of
 from dsprof.recording.recorder.contexts import Contexts
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.in_flight import InFlight
-from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
+from dsprof.recording.recorder.interrupts import (
+    raise_if_of_other_thread,
+    raise_if_of_signal_handler,
+)
 from dsprof.recording.recorder.listeners import Listeners
 from dsprof.recording.recorder.outbox import Outbox
 from dsprof.recording.recorder.progress import Progress
@@ -162,10 +166,12 @@ class Recorder:
         """Remember that a hook broke; the caller makes it inert.
 
         Raises:
-            BaseException: `error`, where a signal handler of the user raised it while a hook ran.
+            BaseException: `error`, where a signal handler of the user or another thread raised it
+                while a hook ran.
         """
         raise_if_of_signal_handler(error)
+        raise_if_of_other_thread(error)
         if hook not in self.failures:
-            self.failures[hook] = f"{type(error).__name__}: {error}"
+            self.failures[hook] = f"{type(error).__name__}: {message_of(error)}"
             with suppress(Exception):  # a failure to report does no harm
                 self._on_failure(hook)

@@ -84,6 +84,58 @@ def test_what_a_signal_handler_raises_in_a_hook_is_no_failure_of_it(
     assert (recorder.failures, hook.failures) == ({}, 0)
 
 
+class Panic(BaseException):
+    """As code in Rust raises."""
+
+
+def failing(recorder: Recorder, moment: str, error: BaseException | type[BaseException]) -> Hook:
+    """Call a method around which something raises; return the hook."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    hook = Hook(recorder)
+    hook.name = "mine"
+    guards = {"before": nothing, "after": nothing, moment: fails}
+    assert hook.around(lambda: "result", **guards)() == "result"
+    return hook
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_panic_in_a_hook_leaves_the_call_as_it_was(recorder: Recorder, moment: str) -> None:
+    assert failing(recorder, moment, Panic("unwrap on None")).failures == 1
+    assert recorder.failures == {"mine": "Panic: unwrap on None"}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt("Ctrl-C"), Panic])
+def test_what_comes_from_outside_is_no_failure_of_a_hook(
+    recorder: Recorder, moment: str, error: BaseException | type[BaseException]
+) -> None:
+    """A thread that raises in another one gives a class, so the exception has no arguments."""
+    with pytest.raises((KeyboardInterrupt, Panic)):
+        failing(recorder, moment, error)
+    assert recorder.failures == {}
+
+
+def test_an_error_that_cannot_be_shown_is_noted_all_the_same(recorder: Recorder) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("of no use")
+
+    assert failing(recorder, "before", MuteError()).failures == 1
+    assert recorder.failures == {"mine": "MuteError: it has no message"}
+
+
+def test_a_hook_may_use_functions_in_c(recorder: Recorder) -> None:
+    import torch._dynamo.eval_frame  # noqa: F401 - so that they are hidden from it at once
+
+    calls: list[object] = []
+    method = Hook(recorder).around(lambda thing: thing, calls.append, calls.append)
+    assert method(1) == 1
+    assert calls == [1, None]
+
+
 def test_what_a_signal_handler_raises_in_a_look_at_a_work_is_no_answer_of_it(
     recorder: Recorder, interrupts: Interrupts
 ) -> None:
