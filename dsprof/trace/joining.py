@@ -21,7 +21,7 @@ from dsprof.trace.device_activity import Profile
 from dsprof.trace.rank_log import joined as joined_logs
 from dsprof.trace.rank_trace import RankTrace, operations
 from dsprof.trace.readers import place_of
-from dsprof.trace.readers.base import START_BYTES, Facts, Reader
+from dsprof.trace.readers.base import START_BYTES, Facts, Reader, rank_in_name
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.readers.native import ended_well
 from dsprof.trace.schema import Header, Note
@@ -106,7 +106,7 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     strangers = [
         *copies,
         *again,
-        *(_of_earlier_run(file) for file in earlier),
+        *(_earlier(file, ranks[file.header.rank]) for file in earlier),
         *(_of_another_run(file, run[0]) for file in others),
         *(
             Stranger(file.path, f"of epoch {_began_in(file, epochs)}, not {number}")
@@ -318,18 +318,30 @@ def _start_and_size(run: Sequence[TraceFile]) -> tuple[int, int]:
     return run[-1].start_ns, len(run)
 
 
-def _of_earlier_run(file: TraceFile) -> Stranger:
-    reason = f"{_who(file)} of an earlier run{_started(file)}"
-    return Stranger(file.path, f"{reason}; give the files of that run by name to read it")
-
-
-def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
-    reason = f"{_who(file)} of another run{_started(file)} than {lead.path}"
+def _earlier(file: TraceFile, read: Sequence[TraceFile]) -> Stranger:
+    """Say why a file is not read although it is no copy of those that are, of the same rank."""
+    alike = next((one for one in read if one.place == file.place), None)
+    if alike is not None and Facts.SNAPSHOT in file.reader.tells and rank_in_name(file.path) < 0:
+        reason = f"names no rank, so rank 0 is assumed, as of {alike.path}"
+        return Stranger(file.path, f"{reason}; files of several ranks need names as rank3.pickle")
+    if alike is not None and _process(file) == _process(alike) and file.header.pid:
+        what = "an earlier window of the same process"
+    else:
+        what = "an earlier run" if file.reader is NATIVE else "an earlier recording"
+    reason = f"rank {file.header.rank} of {what}{_started(file)}"
     return Stranger(file.path, f"{reason}; give its files by name to read it")
 
 
-def _who(file: TraceFile) -> str:
-    return f"rank {file.header.rank} of {file.header.world_size}"
+def _process(file: TraceFile) -> tuple[str, int]:
+    return file.header.host, file.header.pid
+
+
+def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
+    world = file.header.world_size
+    of_world = f" of {world}" if world != lead.header.world_size else ""
+    who = f"rank {file.header.rank}{of_world}"
+    reason = f"{who} of another run{_started(file)} than {lead.path}"
+    return Stranger(file.path, f"{reason}; give its files by name to read it")
 
 
 def _started(file: TraceFile) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.findings.frames import to_the_innermost
+from dsprof.findings.wording import size
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
@@ -62,14 +63,16 @@ class SnapshotReader(OneRankReader):
         """
         document, nbytes = _document(path)
         rank = rank_in_name(path)
-        note = f"{path.name} does not name its rank; rank 0 is assumed"
+        snapshot, notes = _snapshot(document)
+        if rank < 0:
+            notes.append("does not name its rank; rank 0 is assumed")
         return RankTrace(
             path=str(path),
             header=_header(max(rank, 0), document),
             collectives=CollectivesBuilder().build(),
             trailer=Trailer(reason="dump"),
-            notes=[] if rank >= 0 else [Note(note)],
-            snapshot=_snapshot(document),
+            notes=[Note(f"{path.name} {note}") for note in notes],
+            snapshot=snapshot,
             nbytes=nbytes,
         )
 
@@ -98,13 +101,19 @@ def _header(rank: int, document: dict[Any, Any]) -> Header:
     )
 
 
-def _snapshot(document: dict[Any, Any]) -> MemorySnapshot:
+def _snapshot(document: dict[Any, Any]) -> tuple[MemorySnapshot, list[str]]:
+    """Return the device with most memory, and what is left out of the others."""
     devices: defaultdict[int, list[dict[Any, Any]]] = defaultdict(list)
     for segment in map(mapping, items(document["segments"], _MOST_SEGMENTS)):
         devices[number(segment.get("device"))].append(segment)
     sizes = {device: sum(map(_total, segments)) for device, segments in devices.items()}
     device = max(sizes, key=sizes.__getitem__, default=0)
-    return _layout(device, devices[device], document)
+    left = sum(sizes.values()) - sizes.get(device, 0)
+    notes = [
+        f"has memory of {len(sizes)} devices: device {device} is judged, {size(left)} reserved on "
+        "others are left out"
+    ]
+    return _layout(device, devices[device], document), notes if left else []
 
 
 def _layout(
@@ -259,8 +268,8 @@ def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
             most, at = level, i
     live = _live(events[: at + 1])
     by_caller: Counter[str] = Counter()
-    for holder, size in live.values():
-        by_caller[holder] += size
+    for holder, nbytes in live.values():
+        by_caller[holder] += nbytes
     known = sum(by_caller.values())
     return Peak(
         requested_bytes=most,

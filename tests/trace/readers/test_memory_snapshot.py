@@ -49,7 +49,10 @@ def test_private_pools_stand_apart(tmp_path: Path) -> None:
 
 
 def test_of_two_devices_the_fuller_one_is_read(tmp_path: Path) -> None:
-    assert laid_out(tmp_path, [segment(8), segment(9, device=1)]).device == 1
+    trace = read(make.write(tmp_path / "rank0.pickle", [segment(8), segment(9, device=1)]))
+    assert trace.snapshot is not None
+    assert trace.snapshot.device == 1
+    assert "2 devices: device 1 is judged, 8.00 MiB reserved on others" in trace.notes[0].text
 
 
 def test_the_peak_is_counted_back_from_the_end(tmp_path: Path) -> None:
@@ -85,6 +88,13 @@ def test_the_rank_is_in_the_name_or_said_to_be_unknown(tmp_path: Path) -> None:
     trace = read(make.write(tmp_path / "model_1024.pickle", [segment(1)]))
     assert trace.rank == 0
     assert "does not name its rank" in trace.notes[0].text
+
+
+def test_of_snapshots_that_name_no_rank_none_is_of_an_earlier_run(tmp_path: Path) -> None:
+    for number in range(2):
+        make.write(tmp_path / f"snapshot_{number}.pickle", [segment(1 + number)])
+    [stranger] = find_run([tmp_path]).strangers
+    assert "names no rank, so rank 0 is assumed" in stranger.reason
 
 
 def stack(*places: tuple[str, int]) -> list[dict[str, Any]]:

@@ -396,6 +396,22 @@ def test_a_name_tells_the_host_where_it_tells_the_process(
     assert (header.host, header.boot_id, header.pid) == (host, host, pid)
 
 
+def test_a_second_window_of_a_process_is_no_other_run(tmp_path: Path) -> None:
+    for number, later in enumerate((0, 1000)):
+        name = f"node7_4242.{1_700_000_000_000 + number}.pt.trace.json"
+        call = make.span("cpu_op", "aten::empty", later, 0.1, pid=4242)
+        make.write(tmp_path / name, [call, make.kernel("gemm", later, 1)])
+    [stranger] = find_run([tmp_path]).strangers
+    assert "rank 0 of an earlier window of the same process" in stranger.reason
+
+
+def test_whether_two_profiles_of_a_rank_are_of_one_run_is_unknown(tmp_path: Path) -> None:
+    for later in (0, 1000):
+        make.write(tmp_path / f"step{later}.json", [make.kernel("gemm", later, 1)])
+    [stranger] = find_run([tmp_path]).strangers
+    assert "rank 0 of an earlier recording" in stranger.reason
+
+
 def test_files_that_say_neither_rank_nor_host_are_copies_by_content_alone(tmp_path: Path) -> None:
     for name, took in (("a", 1), ("b", 2), ("again", 1)):
         events = [make.copy(0, took)]
