@@ -106,7 +106,7 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     strangers = [
         *copies,
         *again,
-        *(_earlier(file, ranks[file.header.rank]) for file in earlier),
+        *(_earlier(file, ranks.get(file.header.rank, ())) for file in earlier),
         *(_of_another_run(file, run[0]) for file in others),
         *(
             Stranger(file.path, f"of epoch {_began_in(file, epochs)}, not {number}")
