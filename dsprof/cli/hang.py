@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.loading import add_epoch, add_paths, keep_live_states
 from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
     from dsprof.analysis.hang.model import HangReport
+    from dsprof.trace.joining import Stranger
 
 _PAGE = "hang.html"
 _ASKED = 4  # of the ranks to look at, so many are asked where they are
@@ -33,7 +36,7 @@ when, and who waits for it.
   dsprof hang dsprof-out --format json        for other programs
   dsprof hang dsprof-out --format html        hang.html, with a picture
 
-Exit code 0: no hang or crash is known; 1: there is one; 2: a file cannot be
+Exit code 0: no hang or crash is known; 1: there is one; 2: no file can be
 read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
@@ -100,7 +103,24 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
         report = report_of(hang_of(endings, run[FlightRecorders]), endings)
-    return report
+    return _with_skipped(report, files.strangers)
+
+
+def _with_skipped(report: HangReport, strangers: Sequence[Stranger]) -> HangReport:
+    """Say which traces were skipped, if the others do not decide."""
+    from dsprof.analysis.hang.model import HangReport
+    from dsprof.findings.wording import plural
+    from dsprof.trace.schema import FILE_PATTERN
+
+    first, *others = report.verdicts
+    skipped = [one for one in strangers if one.path.match(f"{FILE_PATTERN}*")]
+    if first.kind != "unknown" or not skipped:
+        return report
+    more = f"; and {plural(len(skipped) - 1, 'more file')}" if len(skipped) > 1 else ""
+    text = f"{first.cause.text} Skipped: {skipped[0].path}: {skipped[0].reason}{more}."
+    cause = msgspec.structs.replace(first.cause, text=text.strip())
+    first = msgspec.structs.replace(first, cause=cause)
+    return HangReport(verdicts=[first, *others], groups=report.groups)
 
 
 def _formats() -> list[str]:

@@ -12,8 +12,10 @@ import pytest
 from dsprof.__main__ import main
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack, write_dump
 from tests.analysis.hang.test_ras import BEHIND, HEAD
+from tests.factories import logs
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header
+from tests.factories.trace_files import write_run
 
 NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0-1 waited 29.6 s"
 
@@ -66,6 +68,23 @@ def test_a_run_without_a_hang_has_the_code_0(
     write_killed(tmp_path)
     assert hang(tmp_path, "--format", "json") == 0
     assert [one["kind"] for one in json.loads(capsys.readouterr().out)["verdicts"]] == ["unknown"]
+
+
+def test_a_trace_that_was_skipped_is_named_with_the_unknown_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _ = write_run(tmp_path)
+    first.write_bytes(b"")
+    assert hang(tmp_path, "--format", "json") == 0
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert (verdict["kind"], verdict["ranks"]) == ("unknown", [0])
+    assert f"Skipped: {first}: the file is empty" in verdict["cause"]["text"]
+
+
+def test_a_log_alone_tells_of_no_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.log").write_text("\n".join(logs.run(logs.every("Using network IB"))))
+    assert hang(tmp_path) == 0
+    assert capsys.readouterr().out.startswith("Unknown: no dsprof trace and no dump")
 
 
 def test_output_of_py_spy_beside_the_traces_tells_what_the_rank_does(

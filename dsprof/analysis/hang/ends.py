@@ -26,6 +26,12 @@ def ended(tell: Telling) -> HangVerdict:
     if at_store := _at_store(tell):
         return at_store
     ends = tell.endings.ranks
+    if not ends:
+        return HangVerdict(
+            kind="unknown",
+            cause=Cause("unknown", "Files of other tools are judged by `dsprof report`."),
+            sentence="Unknown: no dsprof trace and no dump of torch's flight recorder was read.",
+        )
     asked_ns = [e.failed_ns for e in ends.values() if e.is_interrupted and e.failed_ns]
     until_ns = min(asked_ns, default=math.inf)  # what failed after Ctrl-C failed by it
     failed = {
@@ -47,13 +53,32 @@ def ended(tell: Telling) -> HangVerdict:
             sentence=f"Unknown: {named(killed)} ended without a trailer, and no rank is known "
             f"to have waited {duration(LEAST_WAIT_NS)} or longer.",
         )
+    if missing := _missing(tell):
+        others = ranks_do(sorted(ends), "wait")
+        return HangVerdict(
+            kind="unknown",
+            ranks=missing if len(missing) <= len(ends) else (),
+            cause=Cause("unknown", "Copy the traces of all hosts into one folder."),
+            sentence=f"Unknown: no trace of {named(missing)} was read. {others} for no other rank.",
+        )
+    if not all(end.is_whole for end in ends.values()):
+        return HangVerdict(
+            kind="none",
+            confidence="medium",
+            sentence="No rank waited for another one while the run was recorded.",
+        )
     return HangVerdict(
         kind="none",
-        confidence="high" if ends else "low",
-        sentence=f"No rank waits for another one.{_exited_late(ends)}"
-        if ends
-        else "Unknown: no record says how ranks ended.",
+        confidence="high",
+        sentence=f"No rank waits for another one.{_exited_late(ends)}",
     )
+
+
+def _missing(tell: Telling) -> tuple[int, ...]:
+    """Return the ranks of the run of which no trace was read."""
+    ends = tell.endings.ranks
+    world_size = max(end.world_size for end in ends.values())
+    return tuple(rank for rank in range(world_size) if rank not in ends)
 
 
 def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> Mapping[int, Ending]:
@@ -109,6 +134,13 @@ def _is_dead(ending: Ending) -> bool:
 def _dumped(hang: Hang) -> HangVerdict:
     if hang.apart:
         return HangVerdict(kind="unknown", sentence=words.apart(hang.apart))
+    if len(hang.flights.ranks) == 1:
+        (only,) = hang.flights.ranks
+        return HangVerdict(
+            kind="unknown",
+            cause=Cause("unknown", "Give the dumps of all ranks."),
+            sentence=f"Unknown: only rank {only} was dumped.",
+        )
     if not (pending := hang.stuck_groups):
         return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
     first, more = words.call(pending[0]), len(pending) - 1
@@ -135,9 +167,11 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
     trailer = ending.trailer
     cause = by_exception(first, ending, trailer) if trailer else by_kill(first, tell.endings)
-    everyone = len(dead) == len(tell.endings.ranks) > 1 and len(kinds) == 1
+    has_all = tell.endings.has_all
+    everyone = has_all and len(dead) == len(tell.endings.ranks) > 1 and len(kinds) == 1
     everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank
     has_followed = tell.endings.has_followed(first)  # a rank of which no end is known
+    is_sure = everyone or (has_all and len(dead) == 1 and not has_followed)
     who = tuple(sorted(dead)) if everyone else (first,)
     by = f"ended by {trailer.exception}" if trailer else "died"
     return HangVerdict(
@@ -145,7 +179,7 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
         ranks=() if everyone or has_followed else who,
         cause=cause,
         stacks=tell.stacks(who[:2]),
-        confidence="high" if everyone or (len(dead) == 1 and not has_followed) else "medium",
+        confidence="high" if is_sure else "medium",
         sentence=f"{named(who).capitalize()} {by}; no rank is known to have waited for it.",
     )
 
