@@ -51,7 +51,8 @@ def enable(
 ) -> None:
     """Record this process, from now on if a process group exists, else from the first collective.
 
-    May be called before or after torch, deepspeed and engines exist; a second call does nothing.
+    May be called before or after torch, deepspeed and engines exist. If a recording is already on,
+    as with DSPROF=1, the call changes nothing, and a line names the options that are ignored.
 
     Args:
         config: YAML file with settings.
@@ -81,7 +82,7 @@ def enable(
     from dsprof.config import load_config
     from dsprof.recording import session
 
-    session.start(load_config(os.environ, given))
+    session.start(load_config(os.environ, given), given)
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def record(
     from dsprof.api.recording import Recording
     from dsprof.config import load_config
 
-    return Recording(load_config(os.environ, given))
+    return Recording(load_config(os.environ, given), given)
 
 
 def disable() -> None:

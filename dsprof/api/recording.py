@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from dsprof.config import Config
 from dsprof.recording import session
@@ -15,14 +17,14 @@ _PAGE = "report.html"
 class Recording:
     """A recording of this process, on inside `with`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, options: Mapping[str, Any]) -> None:
+        self._config, self._options = config, options
         self._session: session.Session | None = None
         self._is_mine = False
 
     def __enter__(self) -> Recording:
         self._is_mine = session.current() is None
-        session.start(self._config)
+        session.start(self._config, self._options)
         self._session = session.current()
         return self
 
@@ -44,7 +46,7 @@ class Recording:
         return f"dsprof recording: {state}, {place}"
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path | None:
-        """Write the page of what is on disk by now, and return where; on rank 0 only.
+        """Write the report of what is on disk so far, on rank 0 only, and return its path.
 
         Without `path` it is report.html in the folder of the traces. Nothing waits for other
         ranks: where the run goes on, the page and standard error say so. Returns None, and writes

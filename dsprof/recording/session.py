@@ -11,15 +11,16 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import get_ident
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dsprof import environment
-from dsprof.config import COMMAND_PID, OBSERVER, Config, without_idle
+from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
@@ -89,6 +90,7 @@ class Session:
         self._started_s = time.time()
         self._key = _process_key()
         self._is_followed = False
+        self._has_declined = False
 
     @property
     def rank(self) -> int:
@@ -100,6 +102,17 @@ class Session:
         """The file that is written; None before the first collective."""
         path = self.writer.path if self.writer is not None else None
         return path if path is not None and path.is_file() else None
+
+    def decline(self, config: Config, options: Mapping[str, Any]) -> None:
+        """Say once which options of a later call differ, and are ignored."""
+        asked = FIELDS if options.get("config") else FIELDS.keys() & options.keys()
+        config, _ = without_idle(config)
+        differ = (name for name in asked if getattr(config, name) != getattr(self.config, name))
+        names = ", ".join(sorted(differ))
+        if names and not self._has_declined and os.environ.get("RANK", "0") == "0":
+            self._has_declined = True
+            why = " (DSPROF=1)" if is_switched_on(os.environ) else ""
+            say(f"recording is already on{why}; ignored: {names}")
 
     # -- hooks --------------------------------------------------------------------------------
 
@@ -422,6 +435,8 @@ def say(text: str) -> None:
         print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
 
 
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+
 _current: Session | None = None
 
 
@@ -430,13 +445,17 @@ def current() -> Session | None:
     return _current
 
 
-def start(config: Config, torch_is_complete: bool = False) -> None:
+def start(
+    config: Config, options: Mapping[str, Any] = _NO_OPTIONS, torch_is_complete: bool = False
+) -> None:
     """Begin a session; does nothing if one is on already, or on a Python without the GIL.
 
-    `torch_is_complete` is for the caller that runs in the last lines of torch's own import.
+    `options` are those of the call. `torch_is_complete` is for the caller that runs in the
+    last lines of torch's own import.
     """
     global _current
     if _current is not None:
+        _current.decline(config, options)
         return
     if not has_gil():
         say(f"not recording: {NO_GIL}")

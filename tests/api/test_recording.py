@@ -122,3 +122,30 @@ def test_record_leaves_a_recording_that_was_on(
         dist.all_reduce(torch.zeros(4))
     assert session.current() is on
     assert not (tmp_path / "second").exists()
+
+
+def test_options_that_come_too_late_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "dsprof.yaml"
+    file.write_text("every: 5\n")
+    try:
+        dsprof.enable(out=tmp_path, steps=3)
+        dsprof.enable()
+        dsprof.enable(out=tmp_path, steps=3)
+        assert capsys.readouterr().err == ""
+        with dsprof.record(steps=4, out="elsewhere", every=1):
+            pass
+        assert capsys.readouterr().err == "dsprof: recording is already on; ignored: out, steps\n"
+        dsprof.enable(config=file)
+        assert capsys.readouterr().err == ""
+    finally:
+        dsprof.disable()
+    monkeypatch.setenv("DSPROF", "1")
+    try:
+        dsprof.enable()
+        dsprof.enable(config=file)
+        said = capsys.readouterr().err
+        assert said == "dsprof: recording is already on (DSPROF=1); ignored: every\n"
+    finally:
+        dsprof.disable()
