@@ -269,6 +269,34 @@ def test_ranks_that_are_silent_are_suspects_and_no_more():
     )
 
 
+@pytest.mark.parametrize("silent", [1, 3])
+def test_any_rank_of_the_job_may_be_the_silent_one(silent):
+    told = [line for rank in range(4) if rank != silent for line in watchdog(rank)]
+    finding = one(collective_timeout, make.run(told))
+    assert finding.ranks == (silent,)
+    assert finding.cause.endswith(f"rank {silent}: stuck, ended or not in the group.")
+    in_default = [status(rank, 0, 8) for rank in range(4) if rank != silent]
+    assert one(collective_timeout, make.run(told, in_default)).cause.endswith("stuck or ended.")
+
+
+def test_most_of_a_job_is_no_suspect():
+    finding = one(collective_timeout, make.run(watchdog(0)))
+    assert finding.ranks == ()
+    assert "No report from ranks 1-3" in finding.cause
+
+
+def test_where_all_have_reported_no_rank_is_missing():
+    told = [line for rank in range(4) for line in watchdog(rank)]
+    assert "missing" not in one(collective_timeout, make.run(told)).cause
+    assert one(collective_timeout, told).cause.endswith("or a higher rank is missing.")
+
+
+def test_who_is_in_a_smaller_group_is_not_known():
+    finding = one(collective_timeout, make.run(status(0, 3, 8), status(2, 3, 8)))
+    assert finding.ranks == ()
+    assert finding.cause.endswith("The logs do not say which ranks are in the group.")
+
+
 def test_traces_beside_the_logs_name_who_did_not_come():
     lines = [*watchdog(0), *watchdog(1), *watchdog(3)]
     traces = without(2, **KILLED)
@@ -282,10 +310,12 @@ def test_traces_beside_the_logs_name_who_did_not_come():
 
 def test_several_silent_ranks_have_logs_and_stacks_of_their_own():
     several = one(collective_timeout, [*watchdog(0), *watchdog(3)])
-    assert several.cause.endswith("ranks 1-2: stuck or ended, or their logs are not given.")
+    assert several.cause.endswith(
+        "ranks 1-2: stuck, ended, not in the group or their logs are not given."
+    )
     assert several.action.startswith("Read the ends of the logs and the stacks of ranks 1-2")
     single = one(collective_timeout, [*watchdog(0), *watchdog(2)])
-    assert single.cause.endswith("rank 1: stuck or ended, or its log is not given.")
+    assert single.cause.endswith("rank 1: stuck, ended, not in the group or its log is not given.")
     assert "the end of the log and the stack of rank 1 (" in single.action
     assert single.evidence[0].caption.endswith("ranks 0, 2 wrote")
 
@@ -294,6 +324,29 @@ def test_ranks_that_wait_in_an_earlier_collective():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(1, seq=5)])
     assert finding.ranks == (1,)
     assert "the ranks issue different collectives" in finding.cause
+
+
+def test_ranks_in_different_broadcasts_prove_no_mismatch():
+    numbers = (56, 5, 48, 5)
+    told = [line for rank in range(4) for line in watchdog(rank, numbers[rank], "BROADCAST")]
+    finding = one(collective_timeout, told)
+    assert finding.summary == "Ranks 0-3 timed out in broadcasts number 5 to 56 after 600 s."
+    assert (finding.ranks, finding.confidence) == ((1, 3), "low")
+    assert "different collectives" not in finding.cause
+    assert finding.cause.startswith(
+        "Ranks 1, 3 wait in collective number 5, the others in later ones. Some ranks leave a "
+        "broadcast before others complete it"
+    )
+
+
+def test_the_status_that_earlier_releases_print():
+    lines = [
+        "[rank1]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 1] Timeout at NCCL work: 5, last "
+        "enqueued NCCL work: 6, last completed NCCL work: 4.",
+        *watchdog(1, 5),
+    ]
+    finding = one(collective_timeout, lines)
+    assert finding.evidence[0].rows == ((1, "all_reduce", 9, 5, 4, 6),)
 
 
 def status(rank, group, at):

@@ -8,11 +8,13 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import named_ranks
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.hang.flight_recorders import ROOTED
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, ranks_do
+from dsprof.findings.wording import duration, named, plural, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
@@ -22,6 +24,7 @@ _DUMPS = (
     "TORCH_FR_BUFFER_SIZE=2000 or, before torch 2.9, TORCH_NCCL_TRACE_BUFFER_SIZE=2000), which "
     "name the culprit."
 )
+_DEFAULT_GROUP = "0"
 
 
 class CollectiveTimedOut:
@@ -35,7 +38,7 @@ class CollectiveTimedOut:
         "waiting rank reports itself; the culprit is among the ranks that do not.",
         category="communication",
         order=20,
-        needs=(Logs, Endings, FlightRecorders),
+        needs=(Logs, Run, Endings, FlightRecorders),
     )
     thresholds = NoThresholds()
 
@@ -47,30 +50,32 @@ class CollectiveTimedOut:
             return
         waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
         if waiting:
-            yield self._finding(waiting, verdicts(run[Endings], run[FlightRecorders])[0])
+            yield self._finding(waiting, run, verdicts(run[Endings], run[FlightRecorders])[0])
 
-    def _finding(self, waiting: Mapping[int, RankLog], verdict: HangVerdict) -> Finding:
+    def _finding(
+        self, waiting: Mapping[int, RankLog], run: RunSummary, verdict: HangVerdict
+    ) -> Finding:
         timeouts = {rank: log.timeouts[0] for rank, log in waiting.items() if log.timeouts}
         last = {rank: log.last_works[0] for rank, log in waiting.items() if log.last_works}
         numbers = {rank: one.seq for rank, one in timeouts.items()}
         numbers |= {rank: one.timed_out for rank, one in last.items()}
+        numbers = {rank: number for rank, number in numbers.items() if number >= 0}
         groups = {one.group for one in last.values()} | {one.group for one in timeouts.values()}
         groups -= {""}
-        is_one_group = len(groups) < 2
-        kinds = {(one.op, one.elements) for one in timeouts.values()}
-        present = ranks_that(waiting)
-        silent = tuple(rank for rank in range(max(waiting)) if rank not in waiting)
-        cause, suspects = self._cause(numbers, kinds, silent) if is_one_group else ("", ())
+        cause, suspects = "", tuple[int, ...]()
+        if len(groups) > 1:
+            where = f"collectives of {plural(len(groups), 'group')}"
+        else:
+            where = _where(timeouts, numbers)
+            cause, suspects = _cause(timeouts, numbers) or _silence(waiting, run, groups)
         confidence = "low" if suspects else ""
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
-        what = next(iter(timeouts.values()), None)
-        name = what.op if what else "collective"
+        after = f" after {duration(longest * 1e6)}" if longest > 0 else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(present).capitalize()} timed out in {name} number "
-            f"{min(numbers.values())}" + (f" after {duration(longest * 1e6)}." if longest else "."),
+            f"{named_ranks(ranks_that(waiting)).capitalize()} timed out in {where}{after}.",
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
             action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * verdict.is_healthy}",
@@ -79,33 +84,58 @@ class CollectiveTimedOut:
             confidence=confidence,
         )
 
-    def _cause(
-        self, numbers: Mapping[int, int], kinds: set[tuple[str, int]], silent: tuple[int, ...]
-    ) -> tuple[str, tuple[int, ...]]:
-        """Say what the logs point to, never more: what a rank did not write is not known."""
-        known = {rank: number for rank, number in numbers.items() if number >= 0}
-        first = min(known.values(), default=-1)
-        behind = tuple(sorted(rank for rank, number in known.items() if number == first))
-        if len(set(known.values())) > 1:
-            return (
-                f"{ranks_do(behind, 'wait')} in collective number {first}, the others in a later "
-                "one: the ranks issue different collectives.",
-                behind,
-            )
-        if len(kinds) > 1:
-            return "Ranks wait in different collectives under the same number.", ()
-        same = "All of them wait in the same collective, so no mismatch is visible. "
-        if silent:
-            ranks = named_ranks(ranks_that(silent))
-            log = "its log is" if len(silent) == 1 else "their logs are"
-            return (
-                f"{same}No report from {ranks}: stuck or ended, or {log} not given.",
-                silent,
-            )
-        return (
-            f"{same}A rank with a higher number is missing, or a rank is stuck on its device.",
-            (),
+
+def _where(timeouts: Mapping[int, CollectiveTimeout], numbers: Mapping[int, int]) -> str:
+    ops = {one.op for one in timeouts.values()}
+    op = min(ops) if len(ops) == 1 else "collective"
+    first, last = min(numbers.values(), default=-1), max(numbers.values(), default=-1)
+    if first == last:
+        return f"{op} number {first:,}" if first >= 0 else f"a {op}"
+    return f"{op}s number {first:,} to {last:,}"
+
+
+def _cause(
+    timeouts: Mapping[int, CollectiveTimeout], numbers: Mapping[int, int]
+) -> tuple[str, tuple[int, ...]] | None:
+    """Say what differs between the ranks that reported, never more; None if nothing does."""
+    first = min(numbers.values(), default=-1)
+    behind = tuple(sorted(rank for rank, number in numbers.items() if number == first))
+    if len(behind) < len(numbers):
+        rooted = {timeouts[rank].op for rank in behind if rank in timeouts} & ROOTED
+        why = (
+            f"Some ranks leave a {min(rooted)} before others complete it, so no mismatch is "
+            "proven: the network may not carry the data."
+            if rooted
+            else "A device did not complete it, or the ranks issue different collectives."
         )
+        where = f"{ranks_do(behind, 'wait')} in collective number {first:,}"
+        return f"{where}, the others in later ones. {why}", behind
+    if len({(one.op, one.elements) for one in timeouts.values()}) > 1:
+        return "Ranks wait in different collectives under the same number.", ()
+    return None
+
+
+def _silence(
+    waiting: Mapping[int, RankLog], run: RunSummary, groups: set[str]
+) -> tuple[str, tuple[int, ...]]:
+    """Say who reported nothing, while all others wait in the same collective."""
+    same = "All of them wait in the same collective, so no mismatch is visible."
+    if groups - {_DEFAULT_GROUP}:
+        return f"{same} The logs do not say which ranks are in the group.", ()
+    logged = run[Logs].ranks
+    facts = run[Run]
+    size = max(facts.first.world_size, max(logged) + 1)
+    silent = tuple(rank for rank in range(size) if rank not in waiting)
+    if not silent:
+        is_known = facts.is_world_known and size == facts.first.world_size
+        other = "the network does not carry the data" if is_known else "a higher rank is missing"
+        return f"{same} A rank is stuck on its device, or {other}.", ()
+    why = ["stuck", "ended"]
+    why += [] if groups else ["not in the group"]
+    if not all(rank in logged for rank in silent):
+        why.append("its log is not given" if len(silent) == 1 else "their logs are not given")
+    text = f"{same} No report from {named(silent)}: {', '.join(why[:-1])} or {why[-1]}."
+    return text, silent if 2 * len(silent) <= size else ()
 
 
 def _look_at(suspects: tuple[int, ...]) -> str:

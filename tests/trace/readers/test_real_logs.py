@@ -109,7 +109,7 @@ def test_sockets_between_many_hosts_are_mentioned():
 
 def test_ranks_that_are_silent_when_others_time_out():
     finding = found("logs/issues/llamafactory_7396*")["collective-timeout"]
-    assert "number 1580" in finding.summary
+    assert "number 1,580" in finding.summary
     assert (finding.ranks, finding.confidence) == ((1, 2), "low")
     assert {row[4:] for row in finding.evidence[0].rows} == {(1579, 1582), (None, None)}
 

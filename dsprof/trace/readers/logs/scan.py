@@ -30,6 +30,7 @@ from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, ran
 
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
+    b"Timeout at NCCL work: ",
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *benchmark_tables.MARKS,
@@ -196,7 +197,7 @@ class LogScan:
             log.add(RankLog(out_of_memory=[found]))
             if rank >= 0 or self._elastic_rank < 0:  # torchrun's list is in the order of ranks
                 self._mark(log, "device out of memory")
-        elif "atchdog " in text and (ended := gave_up(text)):
+        elif ended := gave_up(text):
             log = self._writer(rank_of_writer(line) if rank < 0 else rank).log
             if isinstance(ended, CollectiveTimeout):
                 log.add(RankLog(timeouts=[ended]))

@@ -33,7 +33,8 @@ _GAVE_UP = re.compile(
     r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
 _LAST = re.compile(
-    r"watchdog at work(?:: | sequence id: )(?P<at>\d{1,15})(?:,| PG status:) "
+    r"(?:watchdog at work|Timeout at NCCL work)(?:: | sequence id: )(?P<at>\d{1,15})"
+    r"(?:,| PG status:) "
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
 )
