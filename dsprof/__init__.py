@@ -16,11 +16,11 @@ from dsprof._version import __version__
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from contextlib import AbstractContextManager
     from typing import Literal, NoReturn
 
     from dsprof.api.loaded_run import LoadedRun
     from dsprof.api.recording import Recording
+    from dsprof.recording.annotation import Annotation
 
 __all__ = ["__version__", "annotate", "disable", "enable", "load", "metrics", "record", "step"]
 
@@ -168,11 +168,15 @@ def metrics() -> dict[str, float]:
     return session.metrics()
 
 
-def annotate(name: str) -> AbstractContextManager[None]:
-    """Name a span of the program; usable with `with` and as a decorator."""
-    from dsprof.recording import session
+def annotate(name: str) -> Annotation:
+    """Name a span of the program; usable with `with` and as a decorator.
 
-    return session.annotate(name)
+    A decorated coroutine is timed until it returns, a generator each time that it runs, and an
+    asynchronous generator not at all.
+    """
+    from dsprof.recording.annotation import Annotation
+
+    return Annotation(name)
 
 
 def load(path: str | os.PathLike[str], *, epoch: int | None = None) -> LoadedRun:

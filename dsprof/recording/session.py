@@ -11,11 +11,10 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +46,8 @@ from dsprof.trace.schema import (
     Header,
     HookStatus,
     Note,
-    Phase,
     Trailer,
 )
-from dsprof.trace.scope import clock
 from dsprof.trace.writing.last_step import LastStep
 from dsprof.trace.writing.writer import Source, TraceWriter, Window
 
@@ -484,22 +481,6 @@ def metrics() -> dict[str, float]:
         return {}
     _current.last_step.is_asked = True
     return dict(_current.last_step.figures)
-
-
-@contextmanager
-def annotate(name: str) -> Iterator[None]:
-    """Record the time inside as a span called `name`, if a recording is on."""
-    recorder = _current.recorder if _current is not None else None
-    if recorder is None or not recorder.recording:
-        yield
-        return
-    scope, start_ns = recorder.progress.scope, clock()
-    try:
-        yield
-    finally:
-        span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
-        span.name, span.thread, span.is_annotation = str(name), get_ident(), True
-        recorder.outbox.add(span)
 
 
 def _guarded(install: Callable[[], None]) -> Callable[[], None]:
