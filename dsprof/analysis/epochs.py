@@ -26,6 +26,8 @@ MOST_READ = 32
 _FINISHED = ("exited", "new process group")
 _CUT_OFF = ("crashed", "stuck", "killed")
 """How an epoch ends for its ranks whose agent stops them."""
+_CLOCK_ERROR_NS = 60 * 10**9
+"""Wall clocks of hosts differ by less; beyond, one was set back between two epochs."""
 _LONGEST_STOP_NS = 60 * 10**9
 """torchrun kills workers that have not ended 30 s after it asked them to."""
 _KINDS = (Run, Endings, FlightRecorders, Epochs)
@@ -142,7 +144,7 @@ def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:
     for epoch in epochs:
         span, gap_ns, repeated = epoch.span, None, None
         if span.steps_ns:
-            gap_ns = max(span.steps_ns[0] - last_ns, 0) if last_ns else 0
+            gap_ns = _gap(last_ns, span.steps_ns[0])
             last_ns = span.steps_ns[1]
         first, last = span.trained or (-1, -1)
         if first == 0 and end in _FINISHED:
@@ -156,3 +158,11 @@ def _linked(epochs: Sequence[Epoch], starts: int) -> Iterable[Epoch]:
         before = epoch.restarts if epoch.restarts >= 0 else starts  # Slurm tells no first start
         unrecorded, starts = max(before - starts, 0), before + 1
         yield replace(epoch, gap_ns=gap_ns, unrecorded=unrecorded, repeated=repeated)
+
+
+def _gap(end_ns: int | None, start_ns: int) -> int | None:
+    """Return the time from a last step to the next first one; None if it is unknown."""
+    if end_ns is None:
+        return 0
+    gap_ns = start_ns - end_ns
+    return max(gap_ns, 0) if gap_ns > -_CLOCK_ERROR_NS else None

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.trace.device_activity import Profile
+from dsprof.trace.life import lives_here
 from dsprof.trace.rank_log import joined as joined_logs
 from dsprof.trace.rank_trace import RankTrace, operations
 from dsprof.trace.readers import place_of
@@ -28,7 +29,7 @@ from dsprof.trace.schema import Header, Note
 from dsprof.trace.source import length_of, read_start, size_of
 
 _LATEST_START_NS = 30 * 60 * 10**9
-"""A rank that comes later than torch's longest default timeout finds no group to join."""
+"""A rank that comes later than torch's longest default timeout hardly finds a group to join."""
 _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
@@ -170,20 +171,34 @@ def _epochs(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
 
     An epoch is what the workers did between a start of the process group and the next. Starts with
     a sure key in common are one job. Of jobs with another key in common each is of the run of the
-    next one if it failed; one that ended well was the end of a run.
+    next one if it failed; one that ended well was the end of a run, and one that still runs is
+    another run.
     """
     run: list[int] = []
     keys: set[str] = set()  # of later jobs of the run
     starts = sorted(_runs(files), key=_start_and_size)
-    for job in _jobs(starts):
+    jobs = list(_jobs(starts))
+    for job in jobs:  # a wall clock may be set back between two starts
+        in_order = sorted((starts[number] for number in sorted(job)), key=_restarts)
+        for number, start in zip(sorted(job), in_order, strict=True):
+            starts[number] = start
+    for job in jobs:
         mine = set[str]().union(*(_keys(starts[number]) for number in job))
         common = keys & mine
-        if not run or (common and not all(ended_well(file.path) for file in starts[max(job)])):
+        if not run or (common and not all(map(_goes_on_or_ended_well, starts[max(job)]))):
             run += job
             keys |= mine
         else:
             keys -= common
     return [starts[number] for number in sorted(run)]
+
+
+def _restarts(start: Sequence[TraceFile]) -> int:
+    return max(file.header.restarts for file in start)
+
+
+def _goes_on_or_ended_well(file: TraceFile) -> bool:
+    return lives_here(file.header) or ended_well(file.path)
 
 
 def _jobs(starts: Sequence[Sequence[TraceFile]]) -> Iterator[set[int]]:
@@ -293,7 +308,8 @@ def _split(files: list[TraceFile]) -> Iterator[list[TraceFile]]:
     """Split files in the order of their starts at the widest pause, until each part is one run.
 
     Runs that share a key (the same command, typed twice) are distinguished by what one run cannot
-    have: a rank twice, or a start later than the others would have waited for it.
+    have: a rank twice, or a start later than the others would have waited for it, by another
+    launcher.
     """
     parts = [files]
     while parts:
@@ -310,8 +326,17 @@ def _is_one_run(files: Sequence[TraceFile]) -> bool:
     if len({file.header.rank for file in files}) < len(files):
         return False
     # What a dump holds may have begun at any time before it was made.
-    is_timed = Facts.TIMELINE in files[0].reader.tells
-    return not is_timed or files[-1].start_ns - files[0].start_ns <= _LATEST_START_NS
+    if Facts.TIMELINE not in files[0].reader.tells:
+        return True
+    latest_ns = files[0].start_ns + _LATEST_START_NS
+    late = [file for file in files if file.start_ns > latest_ns]
+    early = [file for file in files if file.start_ns <= latest_ns]
+    return not late or bool(_launchers(early) & _launchers(late))
+
+
+def _launchers(files: Iterable[TraceFile]) -> set[str]:
+    """Return the keys of what started the processes: not their own, and none that users choose."""
+    return {key for key in _keys(files) if _is_sure(key) and not key.startswith("process")}
 
 
 def _start_and_size(run: Sequence[TraceFile]) -> tuple[int, int]:

@@ -34,12 +34,16 @@ def life_of(path: Path, header: Header) -> Life:
         silent_s = min(silent_s, (time.monotonic_ns() - sign.beat_ns) / 1e9)
     # Older traces do not name the namespace: their process may have another number here.
     is_sure = header.pid_namespace != 0 or silent_s > SILENT_S
-    is_gone = (
-        is_here(header)
-        and is_sure
-        and look_at(header.pid, header.started_monotonic_ns).state == GONE
-    )
-    return Life(silent_s, is_gone)
+    return Life(silent_s, is_here(header) and is_sure and _is_gone(header))
+
+
+def lives_here(header: Header) -> bool:
+    """Say whether the process of a rank runs on this machine, for sure."""
+    return is_here(header) and header.pid_namespace != 0 and not _is_gone(header)
+
+
+def _is_gone(header: Header) -> bool:
+    return look_at(header.pid, header.started_monotonic_ns).state == GONE
 
 
 def is_here(header: Header) -> bool:

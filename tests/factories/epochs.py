@@ -41,16 +41,13 @@ def write(folder: Path, *starts: Start, keys: tuple[str, ...] = ("agent a",)) ->
 def _lines(number: int, rank: int, start: Start, keys: tuple[str, ...]) -> list[Line]:
     given: dict[str, Any] = {"run_key": f"run-{number}", "pid": 100 * number + rank + 1}
     given |= {"job_keys": [*keys, f"process {number}.{rank}"], "restarts": number}
-    given |= dict(start.fields)
-    given["host"] = start.hosts[rank] if start.hosts else "node-a"
     since_ns = round(start.at * make.SECOND)
-    head = make.header(
-        rank,
-        start.world_size,
-        started_epoch_ns=START_NS + since_ns,
-        started_monotonic_ns=50 * make.SECOND + since_ns,
-        **given,
-    )
+    given |= {
+        "host": start.hosts[rank] if start.hosts else "node-a",
+        "started_epoch_ns": START_NS + since_ns,
+        "started_monotonic_ns": 50 * make.SECOND + since_ns,
+    }
+    head = make.header(rank, start.world_size, **given | dict(start.fields))
     lines = [LINES["header"](name="header", args=head)]
     lines.append(LINES["group"](name="world", args=make.group(start.world_size)))
     for place in range(start.steps):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
-from dsprof.environment import job_keys, restarts
+from dsprof.environment import boot_id, job_keys, restarts
+from dsprof.environment.processes import pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import EXIT
@@ -86,6 +90,44 @@ def test_all_starts_of_a_job_are_of_its_run(tmp_path: Path) -> None:
     first = (("job_keys", ["agent a"]),)
     write(tmp_path, Start(0, fields=both), Start(60, fields=alone), Start(120, fields=first))
     assert len(find_run([tmp_path]).epochs) == 3
+
+
+def test_a_job_that_still_runs_is_another_run(tmp_path: Path) -> None:
+    """Two runs at once are given one id and one folder."""
+    lives = (
+        ("host", gethostname()),
+        ("pid", os.getpid()),
+        ("boot_id", boot_id()),
+        ("pid_namespace", pid_namespace()),
+        ("started_monotonic_ns", time.monotonic_ns()),
+    )
+    running = Start(0, ends=(None, None), fields=lives)
+    write(tmp_path, running, Start(60), keys=("perhaps rendezvous 1",))
+    assert find_run([tmp_path]).epochs == []
+
+
+def test_a_rank_that_one_launcher_started_with_the_others_may_be_hours_late(tmp_path: Path) -> None:
+    """Rank 1 prepares data, the others wait in a barrier with a timeout of a day."""
+    write(tmp_path, Start(0))
+    late = tmp_path / "trace.rank00001.json"
+    late.write_bytes(
+        late.read_bytes().replace(b"%d" % START_NS, b"%d" % (START_NS + 7200 * SECOND))
+    )
+    run = find_run([tmp_path])
+    assert ([path.name[-10:] for path in run.files], run.epochs) == (
+        ["00000.json", "00001.json"],
+        [],
+    )
+    late.write_bytes(late.read_bytes().replace(b"agent a", b"agent b"))
+    assert len(find_run([tmp_path]).files) == 1
+
+
+def test_restarts_are_in_their_order_whatever_the_clock_says(tmp_path: Path) -> None:
+    """The second start ended well; the clock was set back by an hour before it."""
+    write(tmp_path, Start(3600, ends=CRASH), Start(0))
+    run = find_run([tmp_path])
+    assert [epoch.headers[0].restarts for epoch in run.epochs] == [0, 1]
+    assert names(tmp_path) == ["trace.1.rank00000.json", "trace.1.rank00001.json"]
 
 
 def test_another_run_between_two_epochs_is_none(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Epoch:
     ranks: tuple[int, ...] = ()  # to inspect, by how it ended
     where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""
-    gap_ns: int | None = None  # from the last step before it to its first; None: it has no step
+    gap_ns: int | None = None  # from the last step before it to its first; None: unknown, no step
     unrecorded: int = 0  # starts right before it that ended before the first collective
     repeated: int | None = None  # steps that an earlier epoch had already taken; None: unknown
 
@@ -120,8 +120,12 @@ class Epochs(Aggregate):
 
     @property
     def whole_ns(self) -> int:
-        """Time from the first start to the last sign of life."""
-        return max(one.span.end_ns for one in self.each) - self.each[0].span.start_ns
+        """Time from the first start to the last sign of life.
+
+        Epochs are shorter than that, unless the clock was set back between them.
+        """
+        whole_ns = max(one.span.end_ns for one in self.each) - self.each[0].span.start_ns
+        return max(whole_ns, sum(one.span.end_ns - one.span.start_ns for one in self.each))
 
     @property
     def gap_ns(self) -> int:

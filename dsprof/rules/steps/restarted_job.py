@@ -107,6 +107,8 @@ def _cost(found: Epochs) -> str:
     repeated = [one.repeated for one in found.each[1:]]
     steps = sum(filter(None, repeated))
     told = [f"{long_duration(found.gap_ns)} between epochs"]
+    if any(one.gap_ns is None and one.span.steps_ns for one in found.each):
+        told = ["time between epochs unknown because the clock was set back"]
     if steps:
         told.append(f"{long_duration(found.repeated_ns)} in {plural(steps, 'repeated step')}")
     if silent := sum(one.unrecorded for one in found.each):

@@ -43,6 +43,15 @@ def test_the_gap_and_the_repeated_steps_are_lost(tmp_path: Path) -> None:
     assert (diagnosis.run.epoch, diagnosis.run.epochs, diagnosis.run.steps) == (2, 2, 10)
 
 
+def test_a_clock_that_was_set_back_hides_the_time_between(tmp_path: Path) -> None:
+    found, diagnosis = judged(tmp_path, Start(3600, ends=CRASH), Start(0, taken_before=6))
+    assert "Epoch 1 crashed (rank 1)." in found.summary
+    assert "20 % of 2.00 s: time between epochs unknown because the clock was set back" in (
+        found.summary
+    )
+    assert diagnosis.epochs.rows[1].gap_ns is None
+
+
 def test_figures_are_of_one_epoch(tmp_path: Path) -> None:
     _, last = judged(tmp_path, Start(0, steps=20, ends=CRASH), Start(60, world_size=4))
     first = diagnose(find_run([tmp_path], Selection(epoch=1)))
