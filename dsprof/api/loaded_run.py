@@ -39,21 +39,21 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     step: int | None
-    phase: str
-    op: str
+    phase: str  # of training, such as "forward"; "" outside
+    op: str  # operation, such as "all_gather_into_tensor"
     requested: str  # what deepspeed.comm, DTensor or a pipeline was asked for
-    group: str
+    group: str  # name of the process group, as reports show it
     group_key: str  # the same on all members; with `seq` it names the collective
-    group_size: int | None
-    seq: int
+    group_size: int | None  # ranks in the group
+    seq: int  # number of the collective in its group
     peer: int | None  # root or other side
     size_bytes: int | None
     dtype: str
     is_async: bool
-    on_wire: bool
-    start_ns: int
-    end_ns: int | None
-    blocked_ns: int
+    on_wire: bool  # false: a request that never reached torch's c10d
+    start_ns: int  # when it was called
+    end_ns: int | None  # when it was complete; if that is unknown, when a wait for it returned
+    blocked_ns: int  # how long it blocked the host, or a stream of the device
     site: str  # file:line of the call
 
 
@@ -62,19 +62,19 @@ class FlushCall(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     step: int | None
-    phase: str
-    cause: str
+    phase: str  # of training
+    cause: str  # "full", "end of backward", "end of module" or "other"
     stage: int | None  # of ZeRO
-    library: str
-    module: str
-    bucket: int | None  # of DDP
+    library: str  # "FSDP1" or "FSDP2"; "" for others
+    module: str  # of FSDP
+    bucket: int | None  # number of the DDP bucket, in the order in which they get ready
     start_ns: int
     end_ns: int
-    elements: int
-    capacity: int | None  # elements
+    elements: int  # number of elements reduced
+    capacity: int | None  # elements that the bucket can hold
     size_bytes: int
     dtype: str
-    parameters: int
+    parameters: int  # number of parameters in it
 
 
 class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,19 +84,19 @@ class MemoryReading(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     at: str  # "step", "flush" or "writer"
     time_ns: int
-    rss_bytes: int | None
+    rss_bytes: int | None  # memory of the process
     host_available_bytes: int | None
     allocated_bytes: int | None  # on the device
-    reserved_bytes: int | None
+    reserved_bytes: int | None  # on the device, by torch's allocator
 
 
 class EnvironmentFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A variable, version, device or limit; `ranks` is empty if it is the same on all."""
+    """A variable, version, device or limit."""
 
-    section: str
+    section: str  # heading in the report
     name: str
     value: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # (): the value is the same on all ranks
 
 
 class LoadedRun(RunSummary):

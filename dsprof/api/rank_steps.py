@@ -27,13 +27,13 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     start_ns: int
     end_ns: int
-    forward_ns: int | None
-    backward_ns: int | None
-    step_ns: int | None  # the optimizer's phase
-    blocked_ns: int  # of the host, in collectives
-    calls: int  # collectives
-    size_bytes: int  # of them
-    rss_bytes: int | None
+    forward_ns: int | None  # time in the phase
+    backward_ns: int | None  # time in the phase
+    step_ns: int | None  # time in the optimizer's phase
+    blocked_ns: int  # how long collectives blocked the host
+    calls: int  # number of collectives
+    size_bytes: int  # sum over these collectives
+    rss_bytes: int | None  # memory of the process
     allocated_bytes: int | None  # on the device
 
 

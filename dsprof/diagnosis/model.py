@@ -119,13 +119,13 @@ class StepParts(_Part):
     total_ns: int
     micro_steps: int | None = None  # of the rank with most
     slowest_rank: int | None = None
-    fastest_total_ns: int | None = None
-    slowest_total_ns: int | None = None
+    fastest_total_ns: int | None = None  # of the fastest rank
+    slowest_total_ns: int | None = None  # of the slowest rank
     is_measured: bool = True  # whether `total` and the rules take it
     is_counted: bool = False  # collectives are only in counters, on one rank at least
     calls: int = 0  # collectives on the wire of one rank, counted ones included
-    bytes: int | None = None  # of these; None where the size of one is not known
-    ranks: int | None = None  # that recorded the step
+    bytes: int | None = None  # sum over these; None if the size of one is unknown
+    ranks: int | None = None  # number of ranks that recorded the step
 
 
 class TypicalStep(_Part):

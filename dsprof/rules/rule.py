@@ -21,18 +21,18 @@ class RuleMeta:
     title: str  # shown when it passes
     failing_title: str  # shown when it fails or has something worth knowing
     why: str  # one or two sentences: why it matters
-    category: str  # "communication", "overlap", "memory", "configuration", "environment", "quality"
-    needs: tuple[type[Aggregate], ...]
+    category: str  # communication, overlap, steps, memory, configuration, environment or quality
+    needs: tuple[type[Aggregate], ...]  # aggregates that `check` reads
     order: int = 1000  # the lower owns exposed time that two could save: more specific first
-    min_steps: int = 0  # fewer recorded steps: unknown
-    needs_ranks: bool = False  # single-rank runs: not applicable
-    needs_environment: bool = False  # where no rank recorded its own: unknown
-    needs_sizes: bool = False  # where no collective has a size: unknown
-    needs_groups: bool = False  # where a collective may be of one rank or of many: unknown
-    judges_end: bool = False  # how a run ended: while it lasts, it says nothing
-    judges_machine: bool = False  # what of a configuration a machine is slow in: for lint, too
-    package: str = ""  # which brings it as a plugin; "": dsprof
-    left_to: str = ""  # a rule that says more of the same ranks: where it fails, no remark here
+    min_steps: int = 0  # with fewer recorded steps the verdict is unknown
+    needs_ranks: bool = False  # a single-rank run is not applicable
+    needs_environment: bool = False  # unknown if no rank recorded its environment
+    needs_sizes: bool = False  # unknown if no collective has a size
+    needs_groups: bool = False  # unknown if a collective may be of one rank or of many
+    judges_end: bool = False  # judges how a run ended: not asked while the run lasts
+    judges_machine: bool = False  # names settings in which a machine is slow: for lint, too
+    package: str = ""  # name of the plugin's package; filled in when the plugin is loaded
+    left_to: str = ""  # id of a rule that covers the same ranks better: if it fails, no remark here
     leads: bool = False  # of rules that restate one part of the step, the one to show
 
     def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
@@ -51,15 +51,15 @@ class RuleMeta:
         )
 
     def not_applicable(self, why: str) -> Finding:
-        """Return the finding that the run has nothing of what the rule judges."""
+        """Return a finding: the run lacks what the rule judges."""
         return self.finding(Status.NOT_APPLICABLE, why)
 
     def unknown(self, why: str, **details: Any) -> Finding:
-        """Return the finding that an input of the verdict is missing."""
+        """Return a finding: an input of the verdict is missing."""
         return self.finding(Status.UNKNOWN, why, **details)
 
     def too_few(self, steps: int, needed: int) -> Finding:
-        """Return the finding that so few steps decide nothing."""
+        """Return a finding: too few steps for a verdict."""
         after = f"{plural(steps, 'step')} after warm-up"
         only = f"Only {after}" if steps else "No step after warm-up"
         return self.unknown(f"{only}; {needed} {'is' if needed == 1 else 'are'} needed.")
@@ -80,7 +80,7 @@ class Rule(Protocol):
     """One judgement. `thresholds` is a frozen dataclass, overridable from YAML by field name."""
 
     meta: RuleMeta
-    thresholds: Any
+    thresholds: Any  # with its defaults
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
         """Judge `run`; yield no finding to say that the rule passed without a remark."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import dsprof
+from dsprof.api.loaded_run import CollectiveCall, FlushCall, MemoryReading
+from dsprof.api.rank_steps import RankStep
+from dsprof.rules.rule import RuleMeta
 from tests.browser import EXECUTABLE, chromium
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +36,15 @@ def test_every_page_is_there_and_every_name_of_the_api(site: Path) -> None:
     api = (site / "reference/api.html").read_text()
     names = set(dsprof.__all__) - {"__version__"}
     assert {name for name in names if f'id="dsprof.{name}"' not in api} == set()
+
+
+@pytest.mark.parametrize("kind", [CollectiveCall, FlushCall, MemoryReading, RankStep, RuleMeta])
+def test_the_api_shows_each_field_and_the_defaults_of_settings(site: Path, kind: type) -> None:
+    api = (site / "reference/api.html").read_text()
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    hidden = {name for name in get_type_hints(kind) if f'title="{path}.{name}"' not in api}
+    assert hidden == set()
+    assert "_NOT_GIVEN" not in api
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

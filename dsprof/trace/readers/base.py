@@ -42,7 +42,7 @@ class Reader(Protocol):
     """Reads one kind of file in bounded memory."""
 
     name: str  # what the files are called, for messages
-    tells: Facts
+    tells: Facts  # contents; of two files of a rank that tell the same only one is read
     order: int  # the lower is asked first; plugins after all that is built in
 
     def recognises(self, start: bytes) -> bool:
@@ -50,7 +50,7 @@ class Reader(Protocol):
         ...
 
     def read_headers(self, path: Path) -> Sequence[Header]:
-        """Read which ranks the file is of, as cheaply as can be.
+        """Return the headers of the ranks in the file, reading as little as possible.
 
         A `world_size` of 0 means that the file does not say it, a `started_monotonic_ns` of 0 that
         it holds no times to align.
@@ -74,7 +74,7 @@ class OneRankReader(ABC):
 
     @abstractmethod
     def read_header(self, path: Path) -> Header:
-        """Read who wrote the file, as cheaply as can be.
+        """Return the header of the file, reading as little as possible.
 
         Raises:
             TraceError: it cannot be read.
