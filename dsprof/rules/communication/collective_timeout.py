@@ -120,8 +120,6 @@ def _silence(
 ) -> tuple[str, tuple[int, ...]]:
     """Say who reported nothing, while all others wait in the same collective."""
     same = "All of them wait in the same collective, so no mismatch is visible."
-    if groups - {_DEFAULT_GROUP}:
-        return f"{same} The logs do not say which ranks are in the group.", ()
     logged = run[Logs].ranks
     facts = run[Run]
     size = max(facts.first.world_size, max(logged) + 1)
@@ -131,7 +129,7 @@ def _silence(
         other = "the network does not carry the data" if is_known else "a higher rank is missing"
         return f"{same} A rank is stuck on its device, or {other}.", ()
     why = ["stuck", "ended"]
-    why += [] if groups else ["not in the group"]
+    why += [] if groups == {_DEFAULT_GROUP} else ["not in the group"]
     if not all(rank in logged for rank in silent):
         why.append("its log is not given" if len(silent) == 1 else "their logs are not given")
     text = f"{same} No report from {named(silent)}: {', '.join(why[:-1])} or {why[-1]}."
