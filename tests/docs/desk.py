@@ -47,7 +47,8 @@ def _other_tools(folder: Path) -> None:
     for rank in range(2):
         kineto.write(folder / f"profiles/rank{rank}.pt.trace.json", kineto.steps(4, 8, 4), rank)
         flight.write(folder / "dumps", rank, flight.document([flight.call(rank + 1)]))
-    snapshot.write(folder / "memory.pickle", [snapshot.segment(5, -3)])
+    for name in ("memory.pickle", "memory.rank1.pickle"):
+        snapshot.write(folder / name, [snapshot.segment(5, -3)])
     exports.nsys(folder / "nsys.sqlite", [("gemm", 0, 5), ("ncclDevKernel_AllReduce_Sum", 5, 2)])
     for name in ("train.log", "slurm-1234.out", "nccl_host_1.log"):
         (folder / name).write_text("\n".join(logs.run(logs.out_of_memory(), ranks=2)))

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 import yaml
 
 import dsprof
@@ -266,6 +267,24 @@ def test_python_works(block: Block, at_desk: Path) -> None:
         exec(code, names)
     finally:
         session.stop()
+
+
+def test_a_snapshot_is_written_when_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **_: None)
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda name: Path(name).touch())
+
+    def train() -> None:
+        raise torch.OutOfMemoryError
+
+    [block] = [
+        one for one in blocks() if one.page.stem == "out-of-memory" and "train()" in one.text
+    ]
+    with pytest.raises(torch.OutOfMemoryError):
+        exec(block.text, {"torch": torch, "train": train, "dist": SimpleNamespace(get_rank=int)})
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.rank0.pickle"]
 
 
 @pytest.mark.parametrize("block", of("yaml"))
