@@ -94,7 +94,7 @@ class ThroughputDrop:
                 severity=Severity.MEDIUM,
                 cause="Tensors are kept from step to step: for example a sum of losses with their "
                 "graphs, or a list of outputs.",
-                action="Sum loss.detach() or loss.item(). Find what is kept with "
+                action="Sum loss.detach(), which holds no graph. Find what is kept with "
                 "torch.cuda.memory._record_memory_history().",
                 evidence=(_table(reports),),
                 confidence="medium",
