@@ -10,6 +10,7 @@ from typing import Any
 
 from dsprof.config import Config
 from dsprof.recording import session
+from dsprof.trace.host_folders import shared_folder
 
 _PAGE = "report.html"
 
@@ -62,14 +63,17 @@ class Recording:
             return None
         if self._session is None or self._session.rank != 0:
             return None
-        return _write_report(trace.parent, Path(path) if path else trace.parent / _PAGE)
+        return _write_report(trace, Path(path) if path else shared_folder(trace) / _PAGE)
 
 
-def _write_report(folder: Path, page: Path) -> Path:
-    from dsprof.api.loaded_run import load_run
+def _write_report(trace: Path, page: Path) -> Path:
+    from dsprof.api.loaded_run import LoadedRun
+    from dsprof.diagnosis.build import summarise_all
     from dsprof.reports import render, write_whole
+    from dsprof.trace.run import find_run, goes_on
 
-    run = load_run([folder])
+    files = find_run([shared_folder(trace)], last=trace)
+    run = LoadedRun(summarise_all(files, is_running=goes_on(files)), files)
     if text := run.unfinished():
         session.say(text)
     write_whole(page, render(run.diagnosis, "html"))

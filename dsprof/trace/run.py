@@ -24,12 +24,13 @@ from dsprof.trace import column_cache
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
 from dsprof.trace.host_folders import shared_folder
-from dsprof.trace.joining import Choice, Stranger, TraceFile, choose_run, join
+from dsprof.trace.joining import Choice, Stranger, TraceFile, join
 from dsprof.trace.life import life_of
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.native import READER as NATIVE
+from dsprof.trace.recordings import choose_recording, until
 from dsprof.trace.rolling.parts import (
     STATE,
     is_rolling,
@@ -88,9 +89,12 @@ class RunFiles:
         )
 
 
-def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> RunFiles:
+def find_run(
+    paths: Iterable[str | Path], selection: Selection = EVERYTHING, last: Path | None = None
+) -> RunFiles:
     """Find the newest run among trace files and folders of trace files, and of it one epoch.
 
+    With the trace `last`, what was recorded after it does not count.
     Files of other runs, copies, and files that cannot be read are in `strangers`. Of dsprof's own
     traces those whose names tell that they are not selected are not opened, but for one of each
     start: which run is the newest, and which epochs it has, does not depend on the selection.
@@ -103,11 +107,11 @@ def find_run(paths: Iterable[str | Path], selection: Selection = EVERYTHING) -> 
     selected = _selected(found, selection)
     of_starts = _of_each_start(found) - {*selected} if selection.ranks else set()
     files, strangers = read_headers([*selected, *sorted(of_starts)], unopened)
-    chosen = choose_run(files, selection.epoch)
+    chosen, over = choose_recording(files if last is None else until(files, last), selection.epoch)
     ranks = [files for files in chosen.ranks if _is_selected(files[0], selection)]
     if not ranks:
         raise _nothing_selected(selection, chosen)
-    strangers = [one for one in (*strangers, *chosen.strangers) if one.path not in of_starts]
+    strangers = [one for one in (*strangers, *over, *chosen.strangers) if one.path not in of_starts]
     selection = _with_steps(selection, [first for first, *_ in ranks])
     return RunFiles(
         files=tuple(files[0].path for files in ranks),

@@ -33,6 +33,9 @@ FILE_PATTERN = "trace*.rank*.json"
 EXIT, INTERRUPTED = "exit", "interrupted"
 """Why a trace ended: its process did, by itself or by Ctrl-C."""
 
+SWITCHED_OFF = "disable"
+"""Why a trace ended whose process went on."""
+
 BECAME, NEW_GROUP = "became rank", "new process group"
 """Why a trace ended whose process went on in another one."""
 

@@ -97,6 +97,25 @@ def test_report_works_inside_and_goes_where_it_is_told(
     assert "still running; 0 steps so far" in capsys.readouterr().err
 
 
+def test_each_of_two_recordings_reports_itself(
+    tmp_path: Path, be_rank: Callable[[int], None]
+) -> None:
+    be_rank(0)
+    runs = []
+    for count in (2, 3):
+        with dsprof.record(out=tmp_path) as run:
+            for _ in range(count):
+                dist.all_reduce(torch.zeros(4))
+                dsprof.step()
+        runs.append(run)
+    for count, run in zip((2, 3), runs, strict=True):
+        page = run.report(tmp_path / "page.html")
+        assert page is not None
+        title = page.read_text().partition("<title>")[2].partition("</title>")[0]
+        assert f", {count} steps," in title
+        assert "epoch" not in title
+
+
 def test_report_does_nothing_on_other_ranks(tmp_path: Path, be_rank: Callable[[int], None]) -> None:
     be_rank(1)
     with dsprof.record(out=tmp_path) as run:

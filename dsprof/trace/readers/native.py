@@ -11,7 +11,7 @@ from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
-from dsprof.trace.schema import EXIT, Header
+from dsprof.trace.schema import EXIT, SWITCHED_OFF, Header, Trailer
 from dsprof.trace.source import Source
 
 
@@ -42,13 +42,25 @@ _trailer = msgspec.json.Decoder(LINES["trailer"])
 
 def ended_well(path: Path) -> bool:
     """Say whether the process of a trace has ended by itself, and by no exception."""
+    trailer = _trailer_of(path)
+    return trailer is not None and trailer.reason == EXIT and not trailer.exception
+
+
+def was_switched_off(path: Path) -> bool:
+    """Say whether a trace ended before its process."""
+    trailer = _trailer_of(path)
+    return trailer is not None and trailer.reason == SWITCHED_OFF
+
+
+def _trailer_of(path: Path) -> Trailer | None:
+    """Return the last line; None of a trace that is cut, or whose process was killed."""
     try:
         with Source(path) as source:
             *_, last, _ = source.end(_TAIL_BYTES).rstrip().split(b"\n")
-        trailer = _trailer.decode(last).args
-    except (TraceError, ValueError, msgspec.MsgspecError):  # cut, or of a killed process
-        return False
-    return trailer.reason == EXIT and not trailer.exception
+        trailer: Trailer = _trailer.decode(last).args
+    except (TraceError, ValueError, msgspec.MsgspecError):
+        return None
+    return trailer
 
 
 READER: Reader = NativeReader()

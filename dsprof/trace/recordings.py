@@ -1,0 +1,65 @@
+"""Recordings that follow each other in one process: which one of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dsprof.trace.joining import Choice, Stranger, TraceFile, choose_run
+from dsprof.trace.readers.native import was_switched_off
+from dsprof.trace.schema import Header
+
+_KEY = "process "
+"""How the key begins that all traces of one recording of a process share."""
+
+
+def until(files: Sequence[TraceFile], last: Path) -> list[TraceFile]:
+    """Leave out all that was recorded after the recording to which a trace belongs."""
+    left = list(files)
+    while any(file.path == last for file in left):
+        newest = choose_run(left).epochs[-1]
+        if any(file.path == last for file in newest):
+            return left
+        paths = {file.path for file in newest}
+        left = [file for file in left if file.path not in paths]
+    return list(files)
+
+
+def choose_recording(
+    files: Sequence[TraceFile], epoch: int | None
+) -> tuple[Choice, list[Stranger]]:
+    """Choose an epoch of the newest run as `choose_run` does, and name what is no epoch of it.
+
+    A process that went on and was recorded again has not restarted: its last recording counts.
+
+    Raises:
+        TraceError: the run has no epoch of that number.
+    """
+    over = _earlier_recordings(choose_run(files).epochs)
+    left = [file for file in files if file.path not in over]
+    reason = "of an earlier recording of the same process; give its files by name to read it"
+    return choose_run(left, epoch), [Stranger(path, reason) for path in over]
+
+
+def _earlier_recordings(starts: Sequence[Sequence[TraceFile]]) -> list[Path]:
+    """Return the traces of recordings that were switched off before a process began another."""
+    last: dict[tuple[str, int], str] = {}  # the recording of each process
+    over: set[str] = set()  # recordings that are earlier ones
+    found: list[Path] = []
+    for start in reversed(starts):
+        mine = {_recording(file.header) for file in start} - {""}
+        again = [file for file in start if last.get(_process(file), "") not in {"", *mine}]
+        if mine & over or (mine and again and was_switched_off(again[0].path)):
+            over |= mine
+            found += [file.path for file in start]
+        else:
+            last = {_process(file): _recording(file.header) for file in start} | last
+    return found
+
+
+def _process(file: TraceFile) -> tuple[str, int]:
+    return file.header.host, file.header.pid
+
+
+def _recording(header: Header) -> str:
+    return next((key for key in header.job_keys if key.startswith(_KEY)), "")
