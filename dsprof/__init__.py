@@ -180,7 +180,7 @@ def annotate(name: str) -> Annotation:
 
 
 def load(path: str | os.PathLike[str], *, epoch: int | None = None) -> LoadedRun:
-    """Read the run in a trace file or folder, of dsprof or of another tool.
+    """Read the run in a trace file or folder, of dsprof or of another tool; or at an address.
 
     It has `findings`, `steps`, `collectives`, `flushes`, `memory` and `environment`: typed rows,
     read when they are asked for, each with `to_pandas()` and `to_polars()`. `epoch` chooses a
@@ -189,11 +189,10 @@ def load(path: str | os.PathLike[str], *, epoch: int | None = None) -> LoadedRun
     Raises:
         TraceError: there is no readable trace at `path`, or no such epoch.
     """
-    from pathlib import Path
-
     from dsprof.api.loaded_run import load_run
+    from dsprof.trace.trace_files import given_path
 
-    return load_run([Path(path)], epoch)
+    return load_run([given_path(path)], epoch)
 
 
 def __dir__() -> list[str]:

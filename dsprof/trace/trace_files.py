@@ -122,7 +122,7 @@ def _folders_inside(paths: Sequence[Path]) -> str:
     return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
 
 
-def given_path(given: str | Path) -> Path:
+def given_path(given: str | os.PathLike[str]) -> Path:
     """Return the file, folder or address that a user names.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dsprof
 from dsprof.__main__ import main
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
@@ -22,12 +23,13 @@ from dsprof.errors import TraceError
 from dsprof.files import remote
 from dsprof.files.inputs import entries, input_path, open_input
 from dsprof.trace import trace_files
+from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.source import Source
 from tests.dask_cluster import address_of, cluster
 from tests.factories.month import FastMotion
 from tests.factories.trace_files import write_run
-from tests.files.store import SECRET, Store, answering, serving, webhdfs
+from tests.files.store import SECRET, Store, answering, refusing, serving, webhdfs
 
 s3fs = pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -154,6 +156,26 @@ def test_each_part_of_a_rolling_recording_is_asked_for_once(store, tmp_path):
     assert max(asked.values()) == 1
 
 
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (TAILS[0], "503 Service Unavailable"),
+        (KEPT, "403 Forbidden"),
+        (SERIES, "500 Internal Server Error"),
+    ],
+)
+def test_a_part_that_a_store_refuses_is_not_taken_for_missing(ending, status, tmp_path):
+    for rank in range(2):
+        one = FastMotion(tmp_path, 1 << 20, rank)
+        with one.running():
+            one.train(20)
+    with serving(refusing(tmp_path, f"rank00001{ending}", status)) as (address, _):
+        run = summarise(find_run([address]))[Run]
+    assert [*run.ranks] == [0]
+    [refused] = run.strangers
+    assert f"trace.rank00001{ending}: cannot be read: " in refused
+
+
 def test_an_object_that_changes_while_it_is_read_is_named(store, tmp_path):
     path = _large(tmp_path, 3 << 20)
     address = input_path(store.fill(tmp_path)) / path.name
@@ -214,6 +236,14 @@ def test_a_zip_on_a_store_is_read_in_parts(store, tmp_path):
     assert [trace.rank for trace in read_run(run)] == [0, 1, 2]
 
 
+def test_load_reads_an_address(store, tmp_path):
+    write_run(tmp_path, 2)
+    there, here = dsprof.load(store.fill(tmp_path)), dsprof.load(tmp_path)
+    assert len(there.collectives) > 0
+    assert list(there.collectives) == list(here.collectives)
+    assert list(there.steps) == list(here.steps)
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -232,8 +262,9 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(given, capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert "is not read" in line
     assert SECRET not in line
-    with pytest.raises(TraceError, match="is not read"):
-        find_run([given])
+    with pytest.raises(TraceError, match="is not read") as refused:
+        dsprof.load(given)
+    assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize(
