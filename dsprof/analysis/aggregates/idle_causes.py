@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from dsprof.analysis.rank.host_stops import is_stop
-from dsprof.analysis.rank.intervals import Intervals
+from dsprof.analysis.rank.intervals import Array, Intervals
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import device_windows
 from dsprof.analysis.summary import Aggregate, RankClock
@@ -17,7 +19,6 @@ from dsprof.trace.device_activity import (
     LOADING,
     SYNCHRONISATION,
     TRANSFER,
-    DeviceActivity,
     HostWork,
 )
 from dsprof.trace.rank_trace import RankTrace
@@ -31,6 +32,7 @@ ELSEWHERE = "keeping other devices busy"
 LAUNCHING = "launching kernels"
 PYTHON = "Python between operators"
 UNRECORDED = "nothing recorded"
+NO_HOST = "not recorded"
 NAMES = {
     LOADING: "compiling and loading kernels",
     ALLOCATION: "allocating and freeing memory",
@@ -47,6 +49,8 @@ class IdleCauses(Aggregate):
     """Idle time of all devices in the judged windows, by what their hosts did meanwhile."""
 
     idle_ns: dict[str, int]
+    longest_ns: dict[str, int] = field(default_factory=dict)
+    """Idle time in the longest call of each rank, of causes that are calls."""
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> IdleCauses:
@@ -58,11 +62,18 @@ class IdleCauses(Aggregate):
         time = DeviceTime.of(device)
         window = Intervals.union(*device_windows(trace, device))
         idle = window - (time.compute | time.communication | time.copies)
-        return cls({name: ns for name, ns in _causes(device, idle).items() if ns})
+        elsewhere = idle & Intervals.union(*device.elsewhere)
+        left = idle - elsewhere
+        causes = {ELSEWHERE: elsewhere.length_ns} | _of_host(device.host, left)
+        longest = _longest(device.host, left) if device.host else {}
+        return cls(*({name: ns for name, ns in part.items() if ns} for part in (causes, longest)))
 
     def merge(self, other: IdleCauses) -> IdleCauses:
         """Add up two sets of ranks."""
-        return IdleCauses(dict(Counter(self.idle_ns) + Counter(other.idle_ns)))
+        return IdleCauses(
+            dict(Counter(self.idle_ns) + Counter(other.idle_ns)),
+            dict(Counter(self.longest_ns) + Counter(other.longest_ns)),
+        )
 
     @property
     def order(self) -> list[tuple[str, int]]:
@@ -70,21 +81,16 @@ class IdleCauses(Aggregate):
         return sorted(self.idle_ns.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _causes(device: DeviceActivity, idle: Intervals) -> dict[str, int]:
-    elsewhere = idle & Intervals.union(*device.elsewhere)
-    return {ELSEWHERE: elsewhere.length_ns} | _of_host(device.host, idle - elsewhere)
-
-
 def _of_host(host: HostWork | None, idle: Intervals) -> dict[str, int]:
     if host is None:
-        return {UNRECORDED: idle.length_ns}
+        return {NO_HOST: idle.length_ns}
     is_long = idle.ends - idle.starts >= SHORT_GAP_NS
     left = Intervals(idle.starts[is_long], idle.ends[is_long])
     found = {LAUNCHING: idle.length_ns - left.length_ns}
     # A device runs dry while its host waits: until work comes again, that is the price of the wait.
     restart = left.holding(host.end_ns[is_stop(host)])
     for kind, name in NAMES.items():
-        doing = Intervals.union(*host.operators) if kind == LAUNCH else _calls(host, kind)
+        doing = Intervals.union(*(host.operators if kind == LAUNCH else _calls(host, kind)))
         if kind == LAUNCH:
             found[NAMES[SYNCHRONISATION]] += (left & doing & restart).length_ns
             left = left - (doing & restart)
@@ -94,13 +100,23 @@ def _of_host(host: HostWork | None, idle: Intervals) -> dict[str, int]:
     return found | {rest: left.length_ns}
 
 
-def _calls(host: HostWork, kind: int) -> Intervals:
-    """Return when the host was in calls of a kind; a launch that takes long loads its kernel."""
+def _longest(host: HostWork, idle: Intervals) -> dict[str, int]:
+    found = {}
+    for kind, name in NAMES.items():
+        starts, ends = _calls(host, kind)
+        if kind != LAUNCH and len(starts):
+            one = np.argmax(ends - starts, keepdims=True)
+            found[name] = (idle & Intervals(starts[one], ends[one])).length_ns
+    return found
+
+
+def _calls(host: HostWork, kind: int) -> tuple[Array, Array]:
+    """Return starts and ends of calls of a kind; a launch that takes long loads its kernel."""
     chosen = host.kind == kind
     if kind == LOADING:
         chosen |= (host.kind == LAUNCH) & (host.end_ns - host.start_ns >= LOADS_FROM_NS)
     chosen &= host.launches  # what other threads do keeps no device waiting
-    return Intervals.union(host.start_ns[chosen], host.end_ns[chosen])
+    return host.start_ns[chosen], host.end_ns[chosen]
 
 
 AGGREGATE = IdleCauses

@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.idle_causes import (
     ELSEWHERE,
     LAUNCHING,
     NAMES,
+    NO_HOST,
     PYTHON,
     UNRECORDED,
     IdleCauses,
@@ -82,7 +83,7 @@ class DeviceIdle:
         severe = idle >= thresholds.severe_share and device.recurs
         largest, largest_ns = next(iter(causes.order), (UNRECORDED, 0))
         share = largest_ns / max(sum(causes.idle_ns.values()), 1)
-        remedy = REMEDIES[largest]
+        remedy = _remedy(largest, causes)
         return self.meta.finding(
             Status.FAIL,
             f"{summary} Host activity during idle time: {largest} "
@@ -95,7 +96,7 @@ class DeviceIdle:
             ranks=(most_idle,) if is_one else (),
             restates=SYNCHRONISED if largest == NAMES[SYNCHRONISATION] else IDLE,
             evidence=(_by_cause(causes), _by_rank(device)),
-            confidence="medium" if largest != UNRECORDED and device.recurs else "low",
+            confidence="medium" if remedy.is_sure and device.recurs else "low",
         )
 
 
@@ -148,21 +149,22 @@ class Remedy(NamedTuple):
     cause: str
     action: str
     fix: str
+    is_sure: bool = True
 
 
 REMEDIES = {
     NAMES[LOADING]: Remedy(
-        "The host compiles or loads kernels, or instantiates graphs, in the middle of the run.",
+        "The host compiles or loads kernels, or captures graphs, in the middle of the run.",
         "Run more warm-up steps before measuring. If it recurs, set TORCH_LOGS=recompiles to see "
         "what recompiles, keep shapes constant or mark them dynamic, and capture graphs once.",
         "Keep shapes constant, and warm up before measuring",
     ),
     NAMES[ALLOCATION]: Remedy(
         "The host calls the runtime to allocate or free memory; freeing waits for the device.",
-        "Remove torch.cuda.empty_cache() from the step, set "
+        "Remove torch.cuda.empty_cache() where the step calls it, set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, reuse pinned buffers, and leave the "
         "allocator room to cache (use a smaller micro-batch).",
-        "Remove `torch.cuda.empty_cache()` from the step",
+        "Keep allocations out of the step",
     ),
     NAMES[TRANSFER]: Remedy(
         "The host is blocked in copies between host and device.",
@@ -205,8 +207,35 @@ REMEDIES = {
         "Profile once with with_stack=True and ProfilerActivity.CPU, or with "
         "nsys --trace=cuda,osrt, to see what the host does.",
         "Profile once with `with_stack=True`",
+        is_sure=False,
+    ),
+    NO_HOST: Remedy(
+        "What the host did is unknown: the files contain no calls of the host.",
+        "Profile once with ProfilerActivity.CPU and with_stack=True, or with "
+        "nsys --trace=cuda,osrt.",
+        "Profile the host, too",
+        is_sure=False,
     ),
 }
+
+_ONCE_SHARE = 2 / 3
+"""Of the time of a cause. A call that recurs in each of two steps takes half of it."""
+
+
+def _remedy(name: str, causes: IdleCauses) -> Remedy:
+    """Return what helps against a cause; of a single call it is unknown whether it recurs."""
+    remedy = REMEDIES[name]
+    once = min(causes.longest_ns.get(name, 0) / max(causes.idle_ns.get(name, 0), 1), 1.0)
+    if once < _ONCE_SHARE or name == NAMES[LOADING]:
+        return remedy
+    return Remedy(
+        f"The longest call of each rank takes {percent(once)} of this time: it may be start-up, or "
+        "a rare event.",
+        "Profile more steps, behind a warm-up. If it recurs, "
+        f"{remedy.action[0].lower()}{remedy.action[1:]}",
+        "Profile more steps, behind a warm-up",
+        is_sure=False,
+    )
 
 
 RULE: Rule = DeviceIdle()

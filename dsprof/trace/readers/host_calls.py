@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,8 @@ _RUNTIME = (
     ),
     (
         LOADING,
-        r"(cuda|hip|cu)(Graph(Instantiate|ExecUpdate|ExecDestroy|Destroy|Upload)|StreamEndCapture)"
+        r"(cuda|hip|cu)Graph(Instantiate|ExecUpdate|ExecDestroy|Destroy|Upload)"
+        r"|(cuda|hip|cu)Stream(Begin|End)Capture"
         r"|(cuda|hip|cu)(Module|Library|Link)(Load|Unload|Create|AddData|Complete)"
         r"|(cu|cuda|hip)FuncLoad|(nvrtc|hiprtc)Compile"
         r"|(cuda|hip)FuncGetAttributes|(cuda|hip|cu)(Init|DevicePrimaryCtxRetain|CtxCreate)"
@@ -63,6 +65,32 @@ def bare(name: str) -> str:
 
 
 _IntArray = npt.NDArray[np.int64]
+
+
+def is_of_capture(name: str) -> bool:
+    """Say whether a call begins or ends the capture of a graph."""
+    return "StreamBeginCapture" in name or "StreamEndCapture" in name
+
+
+def ends_of_captures(calls: _IntArray, names: Sequence[str]) -> _IntArray:
+    """Return the ends of calls; where a capture begins, that of the call which ends it.
+
+    What is launched into a capture does not run. Calls have rows thread, start, end and name, a
+    code into `names`.
+    """
+    threads, _, ends, codes = calls
+    begins, closes = (
+        np.array([f"Stream{what}Capture" in name for name in names], np.bool_)[codes]
+        for what in ("Begin", "End")
+    )
+    found = ends.copy()
+    for thread in np.unique(threads[begins]):
+        begun = np.flatnonzero(begins & (threads == thread))
+        closing = np.sort(ends[closes & (threads == thread)])
+        next_one = np.searchsorted(closing, ends[begun])
+        is_closed = next_one < len(closing)
+        found[begun[is_closed]] = closing[next_one[is_closed]]
+    return found
 
 
 def around(calls: _IntArray, ranges: _IntArray, *, outermost: bool) -> _IntArray:

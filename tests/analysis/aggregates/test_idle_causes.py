@@ -5,6 +5,7 @@ import pytest
 from dsprof.analysis.aggregates.idle_causes import (
     LAUNCHING,
     NAMES,
+    NO_HOST,
     PYTHON,
     UNRECORDED,
     IdleCauses,
@@ -109,7 +110,18 @@ def test_short_gaps_are_those_between_launches():
 
 
 def test_a_record_of_the_device_alone_tells_no_cause():
-    assert causes() == {UNRECORDED: 40 * MS}
+    assert causes() == {NO_HOST: 40 * MS}
+    assert causes(kineto.step(1, 0, 60)) == {NO_HOST: 40 * MS}
+
+
+def test_what_is_launched_into_a_capture_does_not_run():
+    begin, end = (
+        call(f"hipStream{word}Capture", at, 0.005) for word, at in (("Begin", 15), ("End", 45))
+    )
+    into = call("aten::mm", 20, 10, "cpu_op")
+    assert causes(end, into, begin) == {NAMES[LOADING]: 30.005 * MS, UNRECORDED: 9.995 * MS}
+    assert causes(begin, into)[LAUNCHING] == 10 * MS
+    assert causes(begin | {"tid": 9}, end, into)[LAUNCHING] == 10 * MS
 
 
 def test_only_the_judged_window_counts():
@@ -129,6 +141,6 @@ def test_a_sample_and_a_cpu_have_none():
 
 
 def test_merging_in_any_grouping_is_the_same():
-    one, two, three = (IdleCauses({"x": n, str(n): 1}) for n in (1, 2, 3))
+    one, two, three = (IdleCauses({"x": n, str(n): 1}, {"x": n}) for n in (1, 2, 3))
     assert one.merge(two).merge(three) == one.merge(two.merge(three))
-    assert one.merge(two).idle_ns == {"x": 3, "1": 1, "2": 1}
+    assert one.merge(two) == IdleCauses({"x": 3, "1": 1, "2": 1}, {"x": 3})

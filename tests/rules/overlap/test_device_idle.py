@@ -14,7 +14,7 @@ def test_an_idle_device_fails():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "40 % of the measured steps" in finding.summary
     causes, ranks = (table.rows for table in finding.evidence)
-    assert causes == (("nothing recorded", 80_000_000, 1.0),)
+    assert causes == (("not recorded", 80_000_000, 1.0),)
     assert ranks == ((0, 80_000_000, 80_000_000, 40_000_000, 0, 8),)
 
 
@@ -96,14 +96,15 @@ def test_traces_without_a_device_do_not_apply():
 @pytest.mark.parametrize(
     ("call", "doing", "action"),
     [
-        ("hipFree", "allocating and freeing memory (99 %", "empty_cache"),
+        ("hipFree", "allocating and freeing memory (99 %", "empty_cache() where the step calls it"),
         ("cudaMemcpyAsync", "blocked in copies (99 %", "pinned memory"),
         ("enumerate(DataLoader)#x", "waiting for the data loader (99 %", "num_workers"),
         ("cuModuleLoadData", "compiling and loading kernels (99 %", "warm-up"),
     ],
 )
 def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
-    events = [kineto.kernel("gemm", 0, 10), kineto.span("cuda_runtime", call, 10, 3300)]
+    calls = [kineto.span("cuda_runtime", call, 10 + 1100 * n, 1100) for n in range(3)]
+    events = [kineto.kernel("gemm", 0, 10), *calls]
     finding = said(RULE, rank([*events, kineto.kernel("gemm", 3310 + 30, 10)], world_size=1))
     assert finding.status is Status.FAIL
     assert doing in finding.summary
@@ -113,7 +114,17 @@ def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
 
 def test_without_a_record_of_the_host_no_cause_is_claimed():
     finding = said(RULE, rank(steps_of(4, 4, 4, 4), world_size=1))
-    assert "nothing recorded (100 %" in finding.summary
+    assert "not recorded (100 %" in finding.summary
+    assert "the files contain no calls of the host" in finding.cause
+    assert finding.confidence == "low"
+
+
+def test_of_a_single_call_it_is_unknown_whether_it_recurs():
+    call = kineto.span("cuda_runtime", "cudaFree", 205, 95)
+    finding = said(RULE, rank([*steps_of(96, 96, 5, 96), call], world_size=1), idle_share=0.4)
+    assert finding.fix == "Profile more steps, behind a warm-up"
+    assert "The longest call of each rank takes 100 % of this time" in finding.cause
+    assert finding.action.startswith("Profile more steps, behind a warm-up. If it recurs, remove")
     assert finding.confidence == "low"
 
 

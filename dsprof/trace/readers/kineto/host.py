@@ -18,7 +18,13 @@ import numpy.typing as npt
 from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.rank_trace import Vocabulary
 from dsprof.trace.readers.call_rows import Call, message
-from dsprof.trace.readers.host_calls import around, kind_of, outer
+from dsprof.trace.readers.host_calls import (
+    around,
+    ends_of_captures,
+    is_of_capture,
+    kind_of,
+    outer,
+)
 from dsprof.trace.readers.kineto.events import (
     ANNOTATION,
     DAMAGED,
@@ -134,12 +140,12 @@ class HostCalls:
         self._is_recorded = True
         if kind == LAUNCH:
             self._launching.add(call.tid)
-        if call.dur >= _LONG_US:
+        if call.dur >= _LONG_US or is_of_capture(call.name):
             self._calls.add([call], self._words, self._lane)
 
     def add_operators(self, operators: Sequence[TraceEvent]) -> None:
         """Take the operators and annotations of a chunk."""
-        self._is_recorded |= bool(operators)
+        self._is_recorded |= any(event.cat != ANNOTATION for event in operators)
         long = [event for event in operators if event.dur >= _LONG_US]
         marks = [event for event in long if event.cat == ANNOTATION]
         if marks:
@@ -154,6 +160,7 @@ class HostCalls:
         columns = (self._calls, self._operators, self._marks)
         calls, operators, marks = (spans.table(self._origin_us) for spans in columns)
         names = list(words)
+        calls[2] = ends_of_captures(calls, names)
         kinds = np.array([kind_of(name) for name in names], np.int64)[calls[3]]
         is_named = np.array([_is_named(name) for name in names], np.bool_)
         launching = [self._lane(thread) for thread in self._launching]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from dsprof.trace.device_activity import LAUNCH, HostWork
-from dsprof.trace.readers.host_calls import bare, kind_of, outer
+from dsprof.trace.readers.host_calls import bare, ends_of_captures, is_of_capture, kind_of, outer
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 _IntArray = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ def host_work(tables: Tables) -> dict[int, HostWork]:
         return {}
     names = _names(tables)
     kinds = {code: kind for code, name in names.items() if (kind := kind_of(name))}
-    rows = _rows(tables, kinds)
+    rows = _rows(tables, kinds, [code for code in kinds if is_of_capture(names[code])])
     launching = _launching(tables, kinds)
     processes = rows[2] >> _THREAD_BITS << _THREAD_BITS
     return {
@@ -43,13 +43,15 @@ def _work(
     start, end, thread, code = rows
     codes, places = np.unique(code, return_inverse=True)
     kind = np.array([kinds[one] for one in codes.tolist()], np.int64)[places]
+    words = ["", *(names[one] for one in codes.tolist())]
+    name = places.astype(np.int64) + 1
     none = np.zeros(len(code), np.int64)
     return HostWork(
-        words=["", *(names[one] for one in codes.tolist())],
-        name=places.astype(np.int64) + 1,
+        words=words,
+        name=name,
         kind=kind,
         start_ns=start,
-        end_ns=end,
+        end_ns=ends_of_captures(np.stack([thread, start, end, name]), words),
         operator=none,
         annotation=none,
         launches=np.isin(thread, launching),
@@ -68,12 +70,16 @@ def _names(tables: Tables) -> dict[int, str]:
     return {code: bare(str(name)) for code, name in tables.rows(query) if type(code) is int}
 
 
-def _rows(tables: Tables, kinds: Mapping[int, int]) -> _IntArray:
-    """Return rows of starts, ends, threads and codes, of long calls of known kinds."""
+def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> _IntArray:
+    """Return rows of starts, ends, threads and codes, of long calls of known kinds.
+
+    Of the codes in `short` all calls are read.
+    """
     query = (
         f'SELECT start, "end", globalTid, nameId FROM {RUNTIME} '
         f"WHERE nameId IN ({','.join(map(str, kinds))}) "
-        f'AND "end" - start >= {_LONG_NS} LIMIT {_MOST_ROWS}'
+        f'AND ("end" - start >= {_LONG_NS} OR nameId IN ({",".join(map(str, short))})) '
+        f"LIMIT {_MOST_ROWS}"
     )
     whole = (row for row in tables.rows(query) if all(type(value) is int for value in row))
     sound = [row for row in whole if -_LONGEST_NS < row[0] <= row[1] < _LONGEST_NS]

@@ -255,6 +255,17 @@ def test_what_the_host_did_while_the_device_was_idle(tmp_path: Path) -> None:
     }
 
 
+def test_captures_of_graphs_are_seen_by_their_short_calls(tmp_path: Path) -> None:
+    calls = [
+        ("cudaLaunchKernel_v7000", 0, 0.005),
+        ("cudaStreamBeginCapture_v10000", 20, 0.005),
+        ("cudaStreamEndCapture_v10000", 60, 5),
+    ]
+    path = make.nsys(tmp_path / "a.sqlite", [(make.GEMM, 10, 1), (make.GEMM, 71, 1)], calls=calls)
+    causes = summarise(find_run([path]), [IdleCauses])[IdleCauses]
+    assert causes.idle_ns == {NAMES[LOADING]: 45 * make.MS, UNRECORDED: 15 * make.MS}
+
+
 def test_calls_in_which_the_host_waited(tmp_path: Path) -> None:
     steps = [(f"step {n}", 100 * n, 100) for n in range(2)]
     kernels = [(make.GEMM, 0, 5), (make.GEMM, 100, 20), (make.GEMM, 180, 5)]
