@@ -39,6 +39,11 @@ def test_a_sample_of_the_reports_is_shown():
     assert rows[:2] == ((20, 200.13, 4.0), (40, 196.13, 4.0))
 
 
+def test_the_timer_of_earlier_releases():
+    lines = [line.replace("epoch=0/micro_step=1/global_step=", "0/") for line in reports(FALLING)]
+    assert findings(lines) == findings(reports(FALLING))
+
+
 def test_memory_that_was_not_reported_is_not_zero():
     lines = [line.split(", MemAllocated")[0] for line in reports(FALLING)]
     (finding,) = findings(lines)

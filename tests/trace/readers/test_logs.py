@@ -84,6 +84,14 @@ def test_the_configuration_that_deepspeed_prints_is_judged(prefix, tmp_path):
     assert diagnosis.run.started == ""
 
 
+@pytest.mark.parametrize("lines", [PRINTED, PRINTED[:1], PRINTED[1:]])
+def test_what_deepspeed_prints_of_itself_is_enough(lines):
+    (trace,) = make.read(lines)
+    assert (trace.rank, trace.header.world_size) == (0, 0)
+    assert len(trace.engines) == (len(lines) > 1)
+    assert "counts for rank 0" in trace.notes[0].text
+
+
 @pytest.mark.parametrize("lines", [PRINTED[:-1], [*PRINTED[:4], "}"], PRINTED[2:]])
 def test_half_a_configuration_is_none(lines):
     (trace,) = make.read([*lines, "host:12:34 [0] NCCL INFO Using network IB"])

@@ -144,8 +144,9 @@ def _scan(path: Path, _status: FileStatus) -> _LogFile:
     ranks, world_size = scan.ranks(int(named[1]) if named else -1)
     if not ranks:
         raise TraceError(
-            f"{path}: no lines of NCCL, RCCL, torch's allocator or watchdog, or DeepSpeed in this "
-            "log; set NCCL_DEBUG=INFO to see how ranks connect"
+            f"{path}: nothing to judge in this log; dsprof reads what NCCL, RCCL, and torch's "
+            "allocator and watchdog write, and DeepSpeed's configuration, timer and comms logger; "
+            "set NCCL_DEBUG=INFO to see how ranks connect"
         )
     return _LogFile(
         tuple(ranks),

@@ -52,7 +52,7 @@ _CANCELLED = re.compile(
     r"(?:DUE TO (?P<cause>[A-Z ]{1,40}) )?\*\*\*"
 )
 _THROUGHPUT = re.compile(
-    r"global_step=(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
+    r"(?:global_step=|\d{1,15}/)(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
     r"CurrSamplesPerSec=(?P<rate>\d[\d.e+-]{0,30})"
     r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=[\d.]{1,12}GB)?"
 )
@@ -244,6 +244,8 @@ class LogScan:
             comms.tell(self._writer(rank).log)
         if self._measured.measured:
             self._writer(-1).log.add(self._measured)
+        if not self._writers and (self.config.written or self._version):
+            self._writer(-1)
         nobody = self._writers.pop(("", 0), None)
         writers = _without_fragments(list(self._writers.values()))
         world_size = _world_size(writers)
