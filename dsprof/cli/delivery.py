@@ -29,15 +29,22 @@ class Render(Protocol):
 
 
 def add_delivery(
-    parser: ArgumentParser, formats: Callable[[], Sequence[str]], default: str, page: str
+    parser: ArgumentParser,
+    formats: Callable[[], Sequence[str]],
+    default: str,
+    page: str,
+    named: str = "html, text or json",
 ) -> None:
-    """Add --format, one of `formats()`, and --output; html goes to the file `page`."""
+    """Add --format, one of `formats()`, and --output; html goes to the file `page`.
+
+    `named` says the formats in the help, for which no plugins are loaded.
+    """
     parser.set_defaults(formats=formats)
     parser.add_argument(
         "--format",
         default=default,
         metavar="FORMAT",
-        help=f"html, text, json or a plugin's (default: {default})",
+        help=f"{named} (default: {default})",
     )
     parser.add_argument(
         "-o",

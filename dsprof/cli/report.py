@@ -43,7 +43,7 @@ files by name. If a run restarted, its last epoch is shown; to see another, give
 
     def prepare(self, parser: ArgumentParser) -> None:
         add_paths(parser, "file or folder, as above")
-        add_delivery(parser, _formats, "html", _PAGE)
+        add_delivery(parser, _formats, "html", _PAGE, "html, text, json or a plugin's")
         add_judging(parser)
         add_reading(parser)
         parser.add_argument(

@@ -55,6 +55,19 @@ def test_one_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert "unexpected argument 'three' (see dsprof compare --help)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "takes_plugins"), [("report", True), ("compare", False), ("hang", False)]
+)
+def test_help_names_the_formats_of_plugins_only_where_they_are_taken(
+    capsys: pytest.CaptureFixture[str], name: str, takes_plugins: bool
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("html, text, json or a plugin's (default" in shown) is takes_plugins
+    assert ("html, text or json (default" in shown) is not takes_plugins
+
+
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])
 def test_every_command_explains_itself(tmp_path: Path, name: str) -> None:
     done = dsprof(name, "--help", cwd=tmp_path, env=environment(COLUMNS="80"))
