@@ -114,7 +114,7 @@ class LoadedRun(RunSummary):
 
     @property
     def findings(self) -> Rows[Finding]:
-        """The findings of all rules, most valuable first, passed checks included."""
+        """The findings of all rules: the most severe first, of these the one that saves most."""
         return Rows.of(Finding, lambda: self.diagnosis.findings)
 
     @property
