@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +48,17 @@ def real_name(path: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Say whether there is such a file or folder; false where we may not look."""
-    return os.path.exists(path) if not isinstance(path, RemotePath) else _kind(path) is not None
+    """Say whether there is such a file or folder; false where we may not look.
+
+    True where a store does not tell: whoever opens it meets the error.
+    """
+    if not isinstance(path, RemotePath):
+        return os.path.exists(path)
+    try:
+        remote.status_of(path)
+    except RemoteError as error:
+        return error.errno != errno.ENOENT
+    return True
 
 
 def is_folder(path: Path) -> bool:
@@ -64,7 +74,11 @@ def is_folder(path: Path) -> bool:
 
 def is_file(path: Path) -> bool:
     """Say whether a path is a file; false where we may not look."""
-    return os.path.isfile(path) if not isinstance(path, RemotePath) else _kind(path) is False
+    if not isinstance(path, RemotePath):
+        return os.path.isfile(path)
+    with suppress(RemoteError):
+        return not remote.status_of(path).is_folder
+    return False
 
 
 def entries(folder: Path) -> list[Path]:
@@ -127,11 +141,3 @@ def read_input(path: str | os.PathLike[str], largest_bytes: int) -> bytes:
     if len(data) > largest_bytes:
         raise OSError(errno.EFBIG, f"larger than {largest_bytes >> 10:,} KiB", os.fspath(path))
     return data
-
-
-def _kind(path: RemotePath) -> bool | None:
-    """Say whether an address is a folder; None where it is nothing that can be read."""
-    try:
-        return remote.status_of(path).is_folder
-    except RemoteError:
-        return None

@@ -43,8 +43,9 @@ _LARGEST_READ_BYTES = 1 << 23
 _KEPT_STARTS = 64
 _BUFFER_BYTES = 1 << 16
 
+_NO_OBJECT = "no such object"
 _KINDS = {
-    "no such object": ("FileNotFoundError", "NotADirectoryError"),
+    _NO_OBJECT: ("FileNotFoundError", "NotADirectoryError"),
     "access denied; log in to the store, or set its credentials in the environment": (
         "PermissionError",
         "NoCredentialsError",
@@ -388,7 +389,9 @@ def _told(path: RemotePath) -> Iterator[None]:
         why = f"a package is missing: {f'pip install {package}' if package else error}"
         raise RemoteError(errno.ENOPKG, why, str(path)) from None
     except Exception as error:  # noqa: BLE001 - each store has errors of its own
-        raise RemoteError(errno.EIO, _reason(error), str(path)) from None
+        reason = _reason(error)
+        number = errno.ENOENT if reason == _NO_OBJECT else errno.EIO
+        raise RemoteError(number, reason, str(path)) from None
 
 
 def _reason(error: Exception) -> str:

@@ -272,6 +272,7 @@ class RankTrace:
     totals: dict[int, StepTotals] = field(default_factory=dict)
     rollups: dict[tuple[int, int], RollUp] = field(default_factory=dict)  # by length and begin
     newest_from: int = 0  # of a rolling recording: the first step since which none is left out
+    lost_parts: list[str] = field(default_factory=list)  # of it: endings of files that are missing
     notes: list[Note] = field(default_factory=list)
     hang_dump: HangDump | None = None  # what it saw of itself when nothing went on
     state: RankState | None = None  # what the process was doing when it was killed

@@ -22,6 +22,7 @@ from dsprof.trace.rolling.parts import (
     STEPS,
     TAILS,
     is_rolling,
+    lost_parts,
     part_of,
     parts_of,
     places_of,
@@ -146,6 +147,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     opened: dict[int, Line] = {}
     whole = 0
     parts = parts_of(path) if is_rolling(trace.header) else []
+    trace.lost_parts = lost_parts(path, parts) if is_rolling(trace.header) else []
     begun = _segments(parts)
     # The older tail first: what is in flight at its end is over in the newer one.
     parts.sort(key=lambda part: begun[part].number if part in begun else -1)

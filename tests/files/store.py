@@ -94,6 +94,32 @@ def answering(status: str, kind: str, body: bytes) -> Callable[..., Iterable[byt
     return application
 
 
+def refusing(root: Path, ending: str, status: str) -> Callable[..., Iterable[bytes]]:
+    """Return an application that serves a folder, but not the objects whose names end so."""
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        name = environ["PATH_INFO"].strip("/")
+        if name.endswith(ending):
+            start(status, [])
+            return []
+        if not (root / name).exists():
+            start("404 Not Found", [])
+            return []
+        if not name:
+            start("200 OK", [("Content-Type", "text/html")])
+            return [b"".join(b'<a href="%s"></a>' % os.fsencode(x.name) for x in root.iterdir())]
+        data, headers = (root / name).read_bytes(), [("Accept-Ranges", "bytes")]
+        if asked := environ.get("HTTP_RANGE"):
+            begin, end = map(int, asked.removeprefix("bytes=").split("-"))
+            headers.append(("Content-Range", f"bytes {begin}-{end}/{len(data)}"))
+            data = data[begin : end + 1]
+        headers.append(("Content-Length", str(len(data))))
+        start("206 Partial Content" if asked else "200 OK", headers)
+        return [data]
+
+    return application
+
+
 def webhdfs(root: Path) -> Callable[..., Iterable[bytes]]:
     """Return an application that serves a folder as HDFS does: data nodes have the bytes."""
 

@@ -23,6 +23,7 @@ from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, connections, store_call
 from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rolling.parts import TAILS
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.sharing import shared
 
@@ -457,6 +458,8 @@ def _is_doubtful(rows: Collectives, is_failed: BoolArray) -> BoolArray:
 def _is_whole(trace: RankTrace) -> bool:
     trailer, config = trace.trailer, trace.header.config
     if trace.broken_lines > (trailer is None):  # the last line of a killed rank may be cut
+        return False
+    if not {*TAILS}.isdisjoint(trace.lost_parts):
         return False
     if trailer is not None:
         failed = [name for name in trailer.failed_hooks if not name.startswith(OF_PLUGIN)]

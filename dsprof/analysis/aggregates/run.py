@@ -42,6 +42,7 @@ class RankFacts:
     in_flight: str  # the first of the open collectives, in words
     unknown_records: int  # of kinds that only a newer dsprof knows
     has_ddp: bool  # a model was wrapped in DDP
+    lost_parts: tuple[str, ...]  # of a rolling recording: endings of files that are missing
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
 
 
@@ -93,6 +94,7 @@ class Run(Aggregate):
             in_flight=_first_open(to_the_end(trace)),
             unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
+            lost_parts=shared(tuple(trace.lost_parts)),
             rolled_ns=_rolled_ns(trace),
         )
         return cls(PerRank({trace.rank: facts}))

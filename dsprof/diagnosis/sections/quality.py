@@ -9,10 +9,16 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Status
-from dsprof.findings.wording import percent, plural
+from dsprof.findings.wording import named, percent, plural
+from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS
 
 _CATEGORY = "quality"
 _COUNTS = ("broken_lines", "waits", "open_collectives")
+_PARTS = {
+    KEPT: "details of steps that were kept",
+    SERIES: "sums over time",
+    **dict.fromkeys(TAILS, "details of the newest steps"),
+}
 _OF_TRAILERS = ("dropped", "unmatched_waits")
 
 
@@ -45,7 +51,13 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         training_cost_share=costs[0] if costs else None,
         writer_cost_share=costs[1] if costs else None,
         hooks=_hook_notes(run),
-        notes=[*_notes(run), *_unknown_records(run), *_partial(run, steps), *problems],
+        notes=[
+            *_notes(run),
+            *_lost_parts(run),
+            *_unknown_records(run),
+            *_partial(run, steps),
+            *problems,
+        ],
     )
 
 
@@ -109,6 +121,19 @@ def _notes(run: Run) -> list[str]:
         for text, count in run.ranks[rank].notes.items():
             most[text] = max(count, most.get(text, 0))
     return [text if n == 1 else f"{text} ({n:,} times on a rank)" for text, n in most.items()]
+
+
+def _lost_parts(run: Run) -> Iterator[str]:
+    """Say which files of rolling recordings are missing."""
+    ranks: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in sorted(run.ranks):
+        for ending in run.ranks[rank].lost_parts:
+            ranks[ending].append(rank)
+    for ending, of in sorted(ranks.items()):
+        yield (
+            f"The file trace*{ending} of {named(of)} is missing, and {_PARTS[ending]} with it: "
+            "copy all files of a rank"
+        )
 
 
 def _unknown_records(run: Run) -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -29,7 +29,10 @@ KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
 STATE = ".state"
 """In an archive: the state of a process that was killed."""
 PARTS = (*TAILS, KEPT, STEPS, SERIES, STATE)
+_READ = (KEPT, SERIES, *TAILS)
 PROFILE = ".profile.gz"
+ARCHIVE = ".earlier.zip"
+"""What is over, of each rank."""
 ALWAYS = "always"
 """The mode of a rolling recording."""
 
@@ -59,9 +62,16 @@ def parts_of(book: Path) -> list[Path]:
     return [path for path in possible_parts(book) if is_readable(path) and not foreign_link(path)]
 
 
+def lost_parts(book: Path, found: Collection[Path]) -> list[str]:
+    """Return the endings of parts that are missing: a recorder makes all, an archive keeps some."""
+    if book.parent.name.endswith(ARCHIVE):
+        return []
+    return [ending for ending in _READ if part_of(book, ending) not in found]
+
+
 def possible_parts(book: Path) -> list[Path]:
     """Return these parts, whether they are there or not."""
-    return [part_of(book, ending) for ending in (KEPT, SERIES, *TAILS)]
+    return [part_of(book, ending) for ending in _READ]
 
 
 def files_of_rank(book: Path) -> list[Path]:

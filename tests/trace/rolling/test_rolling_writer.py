@@ -7,12 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.epochs import Epochs
+from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.per_step import rank_steps
@@ -20,8 +23,8 @@ from dsprof.hooks.device.stalls import MOST_STEP_ENDS
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.rolling.parts import KEPT, TAILS, part_of, places_of
-from dsprof.trace.run import find_run
+from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
+from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, Stall
 from dsprof.trace.selection import Selection, Since
 from tests.factories import month
@@ -150,6 +153,35 @@ def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) ->
     assert trace.steps
     assert trace.kept
     assert trace.rollups
+
+
+@pytest.mark.parametrize(
+    ("ending", "what"),
+    [
+        (KEPT, "details of steps that were kept"),
+        (SERIES, "sums over time"),
+        (TAILS[0], "details of the newest steps"),
+        (TAILS[1], "details of the newest steps"),
+    ],
+)
+def test_a_file_that_is_missing_is_named(
+    folder: Path, tmp_path: Path, ending: str, what: str
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    part_of(copy / "trace.rank00000.json", ending).unlink()
+    run = find_run([copy])
+    notes = [note for note in diagnose(run).quality.notes if "missing" in note]
+    expected = f"The file trace*{ending} of rank 0 is missing, and {what} with it: "
+    assert notes == [f"{expected}copy all files of a rank"]
+    assert summarise(run)[Endings].ranks[0].is_whole == (ending not in TAILS)
+
+
+def test_an_archive_misses_nothing(folder: Path, tmp_path: Path) -> None:
+    """It holds what found room."""
+    with zipfile.ZipFile(tmp_path / "trace.rank00000.earlier.zip", "w") as archive:
+        archive.write(folder / "trace.rank00000.json", "trace.rank00000.json")
+    [trace] = read_run(find_run([tmp_path]))
+    assert not trace.lost_parts
 
 
 SCRIPT = """
