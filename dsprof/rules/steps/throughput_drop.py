@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median, quantiles
 
 from dsprof.analysis.aggregates.logs import Logs
@@ -43,13 +43,17 @@ class ThroughputDrop:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge throughput and allocated memory of the rank that reports most."""
-        logged = max((log.throughput for log in run[Logs].ranks.values()), key=len, default=[])
+        printed = max((log.throughput for log in run[Logs].ranks.values()), key=len, default=[])
+        logged = [report for report, _ in groupby(printed)]  # loggers may print a line twice
         reports = _last_run(logged)[1:]
-        if not reports:
-            yield self.meta.not_applicable("No log with DeepSpeed's SamplesPerSec was given.")
+        if not logged:
+            yield self.meta.not_applicable("No log with DeepSpeed's CurrSamplesPerSec was given.")
+        elif _is_of_several(logged):
+            yield self.meta.unknown("Unknown: each step is reported again, as by several engines.")
         elif len(reports) < thresholds.reports:
             yield self.meta.unknown(
-                f"Unknown: {plural(len(reports), 'report')}; {thresholds.reports} are needed."
+                f"Unknown: {plural(len(reports), 'report')} after the first; "
+                f"{thresholds.reports} are needed."
             )
         else:
             yield self._throughput(reports, thresholds)
@@ -99,6 +103,12 @@ class ThroughputDrop:
                 evidence=(_table(reports),),
                 confidence="medium",
             )
+
+
+def _is_of_several(reports: Sequence[Throughput]) -> bool:
+    """Say whether steps come in twos or more; a run that starts again may repeat one."""
+    again = sum(b.step == a.step for a, b in pairwise(reports))
+    return again > 1 and 2 * again >= len(reports) - 1
 
 
 def _last_run(reports: Sequence[Throughput]) -> Sequence[Throughput]:

@@ -44,6 +44,26 @@ def test_the_timer_of_earlier_releases():
     assert findings(lines) == findings(reports(FALLING))
 
 
+def test_reports_of_several_engines_are_not_told_apart():
+    both = zip(reports(FALLING), reports([90.0] * len(FALLING)), strict=True)
+    (finding,) = findings([line for pair in both for line in pair])
+    assert (finding.status, "several engines" in finding.summary) == (Status.UNKNOWN, True)
+
+
+def test_a_line_that_is_printed_twice_is_one_report():
+    twice = [line for line in reports(FALLING) for _ in range(2)]
+    assert findings(twice) == findings(reports(FALLING))
+
+
+def test_a_run_that_starts_again_may_repeat_a_step():
+    assert findings(reports([100.0]) + reports(FALLING)) == findings(reports(FALLING))
+
+
+def test_one_report_is_too_few():
+    assert findings(reports([200.0]))[0].status is Status.UNKNOWN
+    assert findings(make.run())[0].status is Status.NOT_APPLICABLE
+
+
 def test_memory_that_was_not_reported_is_not_zero():
     lines = [line.split(", MemAllocated")[0] for line in reports(FALLING)]
     (finding,) = findings(lines)
@@ -103,10 +123,10 @@ def test_memory_falls_in_one_of_ten_reports_at_most(falls, grows):
 def test_few_reports_and_none():
     (finding,) = findings(reports([200.0] * 5))
     assert finding.status is Status.UNKNOWN
-    assert "4 reports; 12 are needed" in finding.summary
+    assert "4 reports after the first; 12 are needed" in finding.summary
     (finding,) = findings(reports([200.0] * 9) + reports([200.0] * 7))  # of the last run
-    assert "6 reports; 12 are needed" in finding.summary
+    assert "6 reports after the first; 12 are needed" in finding.summary
     (finding,) = findings(reports([200.0] * 2))
-    assert "1 report; 12 are needed" in finding.summary
+    assert "1 report after the first; 12 are needed" in finding.summary
     (finding,) = judged(RULE, rank_trace(0))
     assert finding.status is Status.NOT_APPLICABLE
