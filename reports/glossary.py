@@ -48,10 +48,11 @@ GLOSSARY = {
         _BANDWIDTH,
     ),
     "call site": Term("The line of the program that issued a collective."),
-    "capture window": Term(
-        "The steps that are recorded in full detail (`start_step`, `steps`, `every`). In other "
-        "steps collectives are only counted.",
-        "reference/formulas.md#measured-steps",
+    "capture": Term(
+        "The next steps, which all ranks of a job with `mode: always` keep in full detail because "
+        "`dsprof capture`, a signal or an event asked for them. Of CUDA graphs: recording work on "
+        "the device, to replay it.",
+        "how-to/leave-it-on.md#keep-the-next-steps",
     ),
     "clock alignment": Term(
         "Finding the offset between the clocks of two hosts from collectives that no rank leaves "
@@ -76,7 +77,7 @@ GLOSSARY = {
         "reference/bench.md#what-is-measured",
     ),
     "counted step": Term(
-        "A step outside the capture window, or after the budget was spent: its collectives are "
+        "A step outside the recorded window, or after the budget was spent: its collectives are "
         "counted, not recorded in detail.",
         "reference/formulas.md#measured-steps",
     ),
@@ -89,6 +90,11 @@ GLOSSARY = {
         "Time of a step in which a rank waits for communication and makes no other progress: the "
         "union of its blocked intervals.",
         _COMM,
+    ),
+    "facet": Term(
+        "What another rule says of the same cause. It is shown with the finding that explains it, "
+        "not as a finding of its own.",
+        "rules/README.md#one-finding-for-each-cause",
     ),
     "fetch": Term(
         "An all-gather of the parameters that a module needs, by ZeRO-3 or FSDP, when they are "
@@ -154,6 +160,11 @@ GLOSSARY = {
         "background/what-is-seen.md#what-it-means",
     ),
     "rank": Term("A process of the run, by its number in the world (global rank)."),
+    "recorded window": Term(
+        "With `mode: window` the steps that are recorded in full detail (`start_step`, `steps`, "
+        "`every`). In other steps collectives are only counted.",
+        "reference/formulas.md#measured-steps",
+    ),
     "release, reshard": Term(
         "Freeing gathered parameters, so that only the rank's shard stays. ZeRO-3 releases, FSDP "
         "reshards."

@@ -221,7 +221,7 @@ class Copy(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Stall(msgspec.Struct, gc=False, omit_defaults=True):
-    """How long a stream of a device was held by communication, as known at a later step end."""
+    """How long communication blocked a stream of a device, as known at a later step end."""
 
     kind: Annotated[
         str,
@@ -229,7 +229,7 @@ class Stall(msgspec.Struct, gc=False, omit_defaults=True):
         " stream waited for another one; `synchronize`: the host did, and the current stream had"
         " nothing to do",
     ]
-    stream: Annotated[int, "stream that was held, by torch's `stream_id`"]
+    stream: Annotated[int, "stream that was blocked, by torch's `stream_id`"]
     collective: Annotated[int, "`id` of the collective; else of the newest on the awaited stream"]
     duration_ns: Annotated[Duration, "how long, on the device's clock"]
     awaited: Annotated[int, "for `event` and `synchronize` the awaited stream; -1: all"] = -1
@@ -254,7 +254,7 @@ class MemorySample(msgspec.Struct, gc=False, omit_defaults=True):
     """Memory at one moment; -1 where it could not be read."""
 
     at: Annotated[str, "`step`, `flush` or `writer`"]
-    time_ns: Annotated[Instant, "moment of the look; steps within a second share one"]
+    time_ns: Annotated[Instant, "time of the reading; steps within a second share one"]
     step: StepNumber = -1
     rss_bytes: Annotated[int, "resident memory of the process"] = -1
     peak_rss_bytes: Annotated[int, "the most it had by then"] = -1
@@ -367,11 +367,11 @@ class ParameterLayout(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class EngineConfig(msgspec.Struct, omit_defaults=True):
-    """One DeepSpeed engine: what the user wrote, and what it came to."""
+    """One DeepSpeed engine: its configuration as written and in force."""
 
     engine: Annotated[int, "number of the engine"]
     written: Annotated[dict[str, Any], "configuration as written"] = {}
-    effective: Annotated[dict[str, Any], "configuration as it came to be"] = {}
+    effective: Annotated[dict[str, Any], "configuration in force"] = {}
     kind: Annotated[str, "class of the engine"] = ""
     optimizer: Annotated[str, "class of the ZeRO optimizer"] = ""
     parameters: Annotated[int, "elements of trained parameters, whole model"] = 0
@@ -422,7 +422,7 @@ SCOPES = ("forward", "backward", "step")
 
 
 class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
-    """One step of a rolling recording in sums; its details may be gone."""
+    """One step of a recording with `mode: always` in sums; its details may be gone."""
 
     step: Annotated[int, "number of the step"]
     start_ns: Annotated[Instant, "end of the step before"]
@@ -482,7 +482,7 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, gc=False, omit_defaults=True):
-    """A step whose details a rolling recording keeps."""
+    """A step whose details a recording with `mode: always` keeps."""
 
     step: Annotated[int, "number of the step"]
     why: Annotated[str, "`first`, `capture`, `change`, `alarm`, `slow` or `sample`"]
@@ -719,13 +719,13 @@ KINDS: Final = (
         label=lambda beat: "heartbeat",
     ),
     Kind("counters", StepCounters, "outside the window, after the budget", "counters"),
-    Kind("segment", Segment, "rolling: first in a file of details"),
-    Kind("kept", Kept, "rolling: before the lines of the step", "kept", "step"),
-    Kind("totals", StepTotals, "rolling: 3 to 17 steps later", "totals", "step"),
+    Kind("segment", Segment, "`mode: always`: first in a file of details"),
+    Kind("kept", Kept, "`mode: always`: before the lines of the step", "kept", "step"),
+    Kind("totals", StepTotals, "`mode: always`: 3 to 17 steps later", "totals", "step"),
     Kind(
         "rollup",
         RollUp,
-        "rolling: once the span is over, and where a segment begins",
+        "`mode: always`: once the span is over, and where a segment begins",
         "rollups",
         "span",
     ),
@@ -736,7 +736,7 @@ KINDS: Final = (
         "before the first event of a lane",
         what="names of lanes, for Perfetto",
     ),
-    Kind(INDEX, StepIndex, "every 16 MiB and before the trailer, except in rolling recordings"),
+    Kind(INDEX, StepIndex, "every 16 MiB and before the trailer, except with `mode: always`"),
     Kind("trailer", Trailer, "last", "trailer"),
 )
 """All kinds of lines; a reader passes over others."""

@@ -468,5 +468,5 @@ def flawed_quality() -> Quality:
         clock_method="two hosts: bounded by collectives",
         training_cost_share=0.031,
         hooks=[HookNote(name="deepspeed_zero", why="DeepSpeed 0.9 has no bucket", ranks=[0, 1])],
-        notes=["The capture window began at step 10."],
+        notes=["The recorded window began at step 10."],
     )

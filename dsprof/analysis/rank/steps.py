@@ -47,7 +47,7 @@ def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Arr
     """Choose the steps that totals and rules take, of those recorded (both ascending).
 
     Steps in full detail and steps that were only counted are never mixed: the counted ones are
-    taken where there are no others. A capture window that ends within the warm-up has a warm-up of
+    taken where there are no others. A recorded window that ends within the warm-up has a warm-up of
     its own, so that something of it is left. Of a rolling recording those since `newest_from` are
     taken, or of earlier ones, which are kept for being slow, too, those at one distance.
     """
@@ -77,7 +77,7 @@ def detailed_steps(trace: RankTrace) -> Array:
 def counted_steps(trace: RankTrace) -> Array:
     """Return the numbers of the steps that are not in full detail, ascending.
 
-    These are outside the capture window, or came when the budget was spent. Where only a profiler
+    These are outside the recorded window, or came when the budget was spent. Where only a profiler
     timed the device, those that it did not see are among them.
     """
     numbers = recorded_steps(trace)
@@ -176,7 +176,7 @@ def measured_rows(trace: RankTrace) -> Array:
 
 
 def _window(header: Header) -> Window:
-    """Return the capture window; a step without collectives has no counters that would tell."""
+    """Return the recorded window; a step without collectives has no counters that would tell."""
     get = header.config.get
     start, steps, every = get("start_step", 0), get("steps"), get("every", 1)
     whole = isinstance(start, int) and isinstance(every, int) and every > 0

@@ -381,7 +381,7 @@ def _lost(run: Run) -> dict[str, int]:
 
 def _lost_action(lost: dict[str, int]) -> str:
     again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
-    return f"{again}Record fewer steps (a capture window), or write to a faster disk."
+    return f"{again}Record fewer steps (start_step, steps), or write to a faster disk."
 
 
 def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:

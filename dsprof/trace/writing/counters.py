@@ -1,4 +1,4 @@
-"""Collectives outside the capture window, and after the budget: only their sums are written."""
+"""Collectives outside the recorded window, and after the budget: only their sums are written."""
 
 from __future__ import annotations
 

@@ -217,11 +217,11 @@ def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
         "Cost of dsprof: 3.1 %",
         "DeepSpeed 0.9 has no bucket (ranks 0-1)",
         "of another run",
-        "The capture window began at step 10.",
+        "The recorded window began at step 10.",
     ):
         assert words in shown
     assert "! Ranks" in shown
-    assert "- Note: The capture window" in shown
+    assert "- Note: The recorded window" in shown
     assert "Data: 2 of 2 ranks, complete" not in shown
     assert "Data: 2 of 2 ranks, complete" in text(factory.diagnosis())
 

@@ -43,7 +43,7 @@ def test_gaps_in_files_of_other_tools_are_not_blamed_on_a_recording():
     assert (missing.status, missing.ranks) == (Status.INFO, (1,))
     assert "doctor" not in missing.action
     assert cut.summary == "The files of rank 0 are truncated: the end is missing."
-    assert "capture window" not in lost.action
+    assert "fewer steps" not in lost.action
 
 
 def test_the_number_of_ranks_is_not_stated_where_it_is_unknown():
