@@ -77,6 +77,31 @@ def findings(rule, lines: list[str]) -> list[Finding]:
     return judged(rule.RULE, *make.read(lines))
 
 
+def of(op: str, lines: list[str]) -> list[str]:
+    return [line.replace("all_reduce", op) for line in lines]
+
+
+def test_each_collective_of_a_log_is_judged():
+    lines = [*nccl_tests(FAST), *of("all_gather", nccl_tests(SLOW)), *nccl_tests(SLOW)]
+    (finding,) = findings(slow_benchmark, lines)
+    assert finding.status is Status.FAIL
+    assert finding.summary.startswith("all_gather of 16.0 GiB over 8 ranks")
+    assert len(finding.evidence[0].rows) == 6
+
+
+def test_where_all_collectives_are_fast_the_fastest_is_named():
+    lines = [*nccl_tests(FAST), *of("all_gather", nccl_tests(WHOLE))]
+    (finding,) = findings(slow_benchmark, lines)
+    assert finding.status is Status.PASS
+    assert finding.summary.startswith("all_reduce of 16.0 GiB")
+
+
+@pytest.mark.parametrize("op", ["sendrecv", "hypercube"])
+def test_what_may_use_one_link_of_several_is_not_judged(op):
+    (finding,) = findings(slow_benchmark, of(op, nccl_tests(SLOW)))
+    assert finding.status is Status.INFO
+
+
 @pytest.mark.parametrize(
     ("lines", "status"),
     [
