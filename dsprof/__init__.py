@@ -159,9 +159,9 @@ def step() -> None:
 def metrics() -> dict[str, float]:
     """Return figures of the last step of this rank, for any logger: `wandb.log(dsprof.metrics())`.
 
-    Names begin with `dsprof/`. The figures are of a step that is a step or two back, because what
-    it waited for must have ended; {} before that, while nothing is recorded, and at the first call,
-    which begins the adding up. It takes no time: the writer's thread adds.
+    Names begin with `dsprof/`. The figures are one or two steps old: a step is summed up when its
+    collectives have ended. Returns {} until then, while nothing is recorded, and at the first call,
+    which switches the summing on. The call is a lookup; the writer's thread adds up.
     """
     from dsprof.recording import session
 
