@@ -15,6 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import structs
+
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.trace.device_activity import Profile
@@ -258,13 +260,16 @@ def _may_be_one(lead: Sequence[TraceFile], more: Sequence[TraceFile]) -> bool:
 
 def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
     """Give files that do not say how many ranks there were what others say, or what they show."""
-    unsaid = [file.header for file in files if not file.header.world_size]
-    most = max((header.rank + 1 for header in unsaid), default=0)
+    unsaid = [file.header.rank for file in files if not file.header.world_size]
+    most = max((rank + 1 for rank in unsaid), default=0)
     said = {file.header.world_size for file in files} - {0}
     size = min(said) if len(said) == 1 and min(said) >= most else most
-    for header in unsaid:
-        header.world_size = size
-    return list(files)
+    return [
+        file
+        if file.header.world_size
+        else replace(file, header=structs.replace(file.header, world_size=size))
+        for file in files
+    ]
 
 
 def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:

@@ -83,7 +83,7 @@ def ends_of_captures(calls: _IntArray, names: Sequence[str]) -> _IntArray:
         np.array([f"Stream{what}Capture" in name for name in names], np.bool_)[codes]
         for what in ("Begin", "End")
     )
-    found = ends.copy()
+    found: _IntArray = ends.copy()
     for thread in np.unique(threads[begins]):
         begun = np.flatnonzero(begins & (threads == thread))
         closing = np.sort(ends[closes & (threads == thread)])
