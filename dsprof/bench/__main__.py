@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -15,19 +16,19 @@ import torch.distributed as dist
 from dsprof._version import __version__
 from dsprof.analysis.baseline import SCHEMA_VERSION, Baseline, Hiding, Machine
 from dsprof.bench.contention import measure_hiding
-from dsprof.bench.groups import PATIENCE, host_name, join, stages, told
+from dsprof.bench.groups import PATIENCE, devices_of, host_name, join, stages, told
 from dsprof.bench.measure import Outcome, Wrong, measure
 from dsprof.bench.options import Options, add_options, default_sizes
 from dsprof.bench.products import measure_products
 from dsprof.bench.table import described
 from dsprof.environment import snapshot
-from dsprof.errors import DsprofError
+from dsprof.errors import DsprofError, escaped
 from dsprof.files.json_documents import json_document
 from dsprof.reports.write import write_whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and return the exit code: 1 for wrong results, 2 for a mistake."""
+    """Measure, and return the exit code: 1 for wrong results, 2 for a mistake, 3 for a failure."""
     parser = ArgumentParser(prog="python -m dsprof.bench")
     add_options(parser)
     options = Options.of(parser.parse_args(argv))
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DsprofError as error:
         print(f"dsprof: {error}", file=sys.stderr)
         return 2
+    except Exception:  # noqa: BLE001 - Python's exit code is that of a wrong result
+        traceback.print_exc()
+        return 3
 
 
 def _run(options: Options) -> int:
@@ -44,7 +48,7 @@ def _run(options: Options) -> int:
     try:
         dist.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise DsprofError(
             f"cannot join the other ranks: {why}; start it with torchrun or dsprof bench"
         ) from None
@@ -62,10 +66,7 @@ def _chosen(backend: str) -> tuple[str, torch.device]:
     """
     if not backend:
         backend = dist.Backend.default_device_backend_map.get(_accelerator(), "gloo")
-    devices = dist.Backend.backend_capability.get(backend)
-    if not devices:
-        known = ", ".join(dist.Backend.backend_capability)
-        raise DsprofError(f"torch has no backend {backend!r}; it has {known}")
+    devices = devices_of(backend)
     if "cpu" in devices:
         return backend, torch.device("cpu")
     device = torch.device(devices[0], int(os.environ.get("LOCAL_RANK", "0")))
@@ -123,7 +124,7 @@ def _complain(wrong: Sequence[Wrong], options: Options) -> None:
 
 def _keep(baseline: Baseline, options: Options) -> None:
     write_whole(options.output, json_document(baseline))
-    said = f"{described(baseline)}\n\nBaseline: {os.path.realpath(options.output)}\n"
+    said = f"{described(baseline)}\n\nBaseline: {escaped(os.path.realpath(options.output))}\n"
     sys.stdout.buffer.write(said.encode())  # whatever the locale says
 
 

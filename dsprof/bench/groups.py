@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from dsprof.errors import DsprofError
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(minutes=30)
@@ -50,6 +52,19 @@ class Team:
     def told(self, value: T) -> list[T]:
         """Return the values of all ranks of the team."""
         return told(value, self.control, self.size)
+
+
+def devices_of(backend: str) -> list[str]:
+    """Return the kinds of device that a backend communicates between.
+
+    Raises:
+        DsprofError: torch does not know the backend.
+    """
+    devices: list[str] | None = dist.Backend.backend_capability.get(backend)
+    if not devices:
+        known = ", ".join(dist.Backend.backend_capability)
+        raise DsprofError(f"torch has no backend {backend!r}; it has {known}")
+    return devices
 
 
 def told(value: T, group: Any, size: int) -> list[T]:

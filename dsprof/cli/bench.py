@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 
@@ -13,22 +12,8 @@ from dsprof.cli.start import become
 from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError
 
-_PROGRAM = ("-m", "dsprof.bench")
-
-
-def _is_single(ranks: str) -> bool:
-    """Say whether torchrun would start one rank."""
-    from dsprof.environment.machine import accelerators
-
-    if ranks not in ("auto", "gpu"):
-        return ranks == "1"
-    return len(accelerators()) == 1 and _torch_uses_gpu()
-
-
-def _torch_uses_gpu() -> bool:
-    """Ask torch in a process of its own: it takes seconds, and loads a driver."""
-    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 0
+_RANK = ("-m", "dsprof.bench")
+_LAUNCHER = ("-m", "dsprof.bench.launcher")
 
 
 class BenchCommand:
@@ -59,19 +44,12 @@ A wrong result is named, nothing is written, and the exit code is 1."""
         )
 
     def run(self, arguments: Namespace) -> int:
-        """Replace this process by a rank or by torchrun."""
+        """Replace this process by a rank or by the launcher."""
         options = Options.of(arguments)
         check_writable(options.output, ())
         if version_of("torch") is None:
             raise DsprofError("torch is not installed here; install it to measure")
-        program = [*_PROGRAM, *options.arguments()]
         if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            become([sys.executable, *program], os.environ)
-        if _is_single(arguments.nproc_per_node):
-            raise DsprofError(
-                "a single rank cannot communicate: set --nproc-per-node to 2 or more; with one GPU "
-                "also set --backend gloo, because ranks of NCCL cannot share a GPU"
-            )
-        launcher = ["-m", "torch.distributed.run", "--standalone"]
-        ranks = ["--nproc-per-node", arguments.nproc_per_node]
-        become([sys.executable, *launcher, *ranks, *program], os.environ)
+            become([sys.executable, *_RANK, *options.arguments()], os.environ)
+        launcher = [*_LAUNCHER, arguments.nproc_per_node]
+        become([sys.executable, *launcher, *options.arguments()], os.environ)

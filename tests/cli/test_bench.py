@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.environment.machine import Accelerator
 
-PROGRAM = ["-m", "dsprof.bench", "--output", "dsprof-baseline.json"]
+OPTIONS = ["--output", "dsprof-baseline.json"]
 
 
 @pytest.fixture
@@ -32,9 +31,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 def test_alone_it_starts_a_launcher(started):
     with pytest.raises(SystemExit):
         main(["bench", "--nproc-per-node", "3", "--sizes", "1M,4K"])
-    (command,) = started
-    assert command[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    assert command[4:] == ["--nproc-per-node", "3", *PROGRAM, "--sizes", "4096,1048576"]
+    launcher = [sys.executable, "-m", "dsprof.bench.launcher", "3"]
+    assert started == [[*launcher, *OPTIONS, "--sizes", "4096,1048576"]]
 
 
 def test_within_a_launcher_it_is_a_rank(started, monkeypatch):
@@ -42,26 +40,7 @@ def test_within_a_launcher_it_is_a_rank(started, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit):
         main(["bench", "--backend", "gloo"])
-    assert started == [[sys.executable, *PROGRAM, "--backend", "gloo"]]
-
-
-@pytest.mark.parametrize("ranks", ["1", "auto", "gpu"])
-def test_a_single_rank_is_refused_before_a_launcher_starts(started, capsys, monkeypatch, ranks):
-    gpu = Accelerator(vendor="nvidia", name="a GPU")
-    monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
-    monkeypatch.setattr("dsprof.cli.bench._torch_uses_gpu", lambda: True)
-    assert main(["bench", "--nproc-per-node", ranks]) == 2
-    assert "with one GPU also set --backend gloo" in capsys.readouterr().err
-    assert started == []
-
-
-def test_a_gpu_that_torch_cannot_use_leaves_the_ranks_to_the_launcher(started, monkeypatch):
-    gpu = Accelerator(vendor="nvidia", name="a GPU")
-    monkeypatch.setattr("dsprof.environment.machine.accelerators", lambda: [gpu])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(SystemExit):
-        main(["bench"])
-    assert started[0][4:6] == ["--nproc-per-node", "auto"]
+    assert started == [[sys.executable, "-m", "dsprof.bench", *OPTIONS, "--backend", "gloo"]]
 
 
 @pytest.mark.parametrize(
