@@ -1,4 +1,4 @@
-"""The launcher of `dsprof bench`: what it refuses, and with which code it ends; and what a rank says."""
+"""The launcher of `dsprof bench`: what it refuses, and its exit code; and what a rank says."""
 
 from __future__ import annotations
 
