@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, named, percent, size
+from dsprof.findings.wording import capitalised, named, percent, plural, size
 from dsprof.rules.memory.allocator_counters import expandable_ranks
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
@@ -34,6 +34,12 @@ _USE_LESS = (
     "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a higher "
     "ZeRO stage, more ranks), or offload the optimizer"
 )
+
+
+_OWN_DEVICE = "call torch.cuda.set_device with LOCAL_RANK before anything else"
+_NAMED = 2
+_ROUNDED_BYTES = 3 * (1 << 30) // 100
+"""torch prints hundredths of a GiB: what is left of three such sizes may be none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,22 +225,31 @@ class DeviceOutOfMemory:
 
     def _crowded(self, failures: list[_Failure]) -> Finding:
         worst = max(failures, key=lambda failure: failure.others_bytes)
-        pids = ", ".join(str(pid) for pid, _ in worst.text.others)
-        who = f"process {pids}" if pids else "the other processes"
-        subject = f"Process {pids}" if pids else "Memory of other processes"
-        of = f"{size(worst.others_bytes)} of {size(worst.text.capacity_bytes)}"
+        text = worst.text
+        pids = [pid for pid, _ in text.others]
+        process = "process" if len(pids) == 1 else "processes"
+        who = f"{process} {', '.join(map(str, pids))}" if pids else "the other processes"
+        few = capitalised(who) if pids else "Memory of other processes"
+        subject = few if len(pids) <= _NAMED else plural(len(pids), "process", "processes")
+        verb = "take" if len(pids) > 1 else "takes"
+        of = f"{size(worst.others_bytes)} of {size(text.capacity_bytes)}"
         cause = f"Without {who} the request would have succeeded"
-        either = any(failure.fits_in_pieces for failure in failures)
+        either = worst.fits_in_pieces and text.free_bytes < text.asked_bytes
+        sharing = [one.rank for one in failures if one is worst or _share_device(one, worst)]
+        is_shared = len(sharing) > 1
+        shared = f"{capitalised(named(sharing))} use the same device: each lists the other. "
         return self._finding(
             failures,
             "Another process holds memory of the same device",
-            f"{subject} takes {of} on rank {worst.rank}'s device. {worst.arithmetic()}",
+            f"{shared * is_shared}{subject} {verb} {of} on rank {worst.rank}'s device. "
+            f"{worst.arithmetic()}",
             f"{cause}. It would also fit if the unallocated memory were contiguous."
             if either
             else f"{cause}: fragmentation and the model's size are not the cause.",
-            "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, or "
-            "another rank of this one that took the wrong device (call torch.cuda.set_device with "
-            "LOCAL_RANK before anything else).",
+            f"{capitalised(_OWN_DEVICE)}."
+            if is_shared
+            else "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, "
+            f"or another rank of this one that took the wrong device ({_OWN_DEVICE}).",
             "high" if pids and not either else "medium",
         )
 
@@ -310,7 +325,18 @@ def _others(text: OutOfMemory) -> int:
     listed = sum(nbytes for _, nbytes in text.others)
     if listed or text.process_bytes < 0:
         return listed
-    return max(0, text.capacity_bytes - max(0, text.free_bytes) - text.process_bytes)
+    rest = text.capacity_bytes - max(0, text.free_bytes) - text.process_bytes
+    return rest if rest > _ROUNDED_BYTES else 0
+
+
+def _share_device(one: _Failure, other: _Failure) -> bool:
+    """Say whether two ranks list the same processes, but for each other.
+
+    Numbers of devices may be of those that a rank can see.
+    """
+    mine, theirs = ({pid for pid, _ in failure.text.others} for failure in (one, other))
+    differ = (len(mine - theirs), len(theirs - mine))
+    return one.text.device == other.text.device and differ == (1, 1) and bool(mine & theirs)
 
 
 def _is_crowded(failure: _Failure, thresholds: Thresholds) -> bool:

@@ -93,6 +93,54 @@ def test_of_several_ranks_the_worst_is_in_the_summary_and_all_are_in_the_table()
     assert parted.summary.startswith("Rank 1 ran out of device memory")
 
 
+def holding(*pids: int) -> str:
+    return "".join(f"Process {pid} has 9.00 GiB memory in use. " for pid in pids)
+
+
+def test_what_another_rank_could_use_says_nothing_of_the_worst() -> None:
+    free = make.out_of_memory(free="6.46 GiB", others=holding(70, 71), process="50.00 GiB")
+    full = make.out_of_memory(free="0.33 GiB", others=holding(70, 71, 72), process="50.00 GiB")
+    for finding in (of_ranks(free, full), of_ranks(free)):
+        assert "contiguous" not in finding.cause
+        assert finding.confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("pids", "subject"),
+    [
+        ((7,), "Process 7 takes 9.00 GiB"),
+        ((7, 8), "Processes 7, 8 take 18.0 GiB"),
+        ((6, 7, 8, 9), "4 processes take 36.0 GiB"),
+    ],
+)
+def test_processes_are_counted(pids: tuple[int, ...], subject: str) -> None:
+    finding = said(make.out_of_memory(others=holding(*pids), process="40.00 GiB"))
+    assert finding.summary.startswith(subject)
+    assert ", ".join(map(str, pids)) in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("others", "are_told"),
+    [
+        (((1, 2, 77), (0, 2, 77), (0, 1, 77)), True),
+        (((77,), (77,), (77,)), False),  # on each of their devices
+        (((70,), (71,), (72,)), False),  # what an earlier run left on each device
+    ],
+)
+def test_ranks_that_list_each_other_use_the_same_device(
+    others: tuple[tuple[int, ...], ...], are_told: bool
+) -> None:
+    texts = (make.out_of_memory(others=holding(*pids), process="40.00 GiB") for pids in others)
+    finding = of_ranks(*texts)
+    assert finding.summary.startswith("Ranks 0-2 use the same device") is are_told
+    assert finding.action.startswith("Call torch.cuda.set_device") is are_told
+
+
+def test_what_rounding_leaves_is_held_by_no_one() -> None:
+    text = make.out_of_memory(free="1.21 GiB", process="78.77 GiB", asked="3.00 GiB")
+    assert "outside this process" not in said(text).summary
+
+
 def test_one_rank_whose_memory_is_not_stated_makes_all_less_certain() -> None:
     stated = make.out_of_memory()
     unstated = stated.replace(" of which 100.00 MiB is free", "")
