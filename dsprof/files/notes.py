@@ -11,8 +11,8 @@ from secrets import token_hex
 from dsprof.files.ownership import is_own
 
 
-def put(path: Path, data: bytes, *, is_first: bool = False) -> bool:
-    """Write a file as a whole; false where `is_first` and another was first.
+def put(path: Path, data: bytes, *, is_first: bool = False, mode: int = 0o600) -> bool:
+    """Write a file as a whole, through no link; false where `is_first` and another was first.
 
     Raises:
         OSError: it cannot be written.
@@ -21,11 +21,8 @@ def put(path: Path, data: bytes, *, is_first: bool = False) -> bool:
     part = path.with_name(f".{path.name}.{token_hex(4)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        file = os.open(part, flags, 0o600)
-        try:
-            os.write(file, data)
-        finally:
-            os.close(file)
+        with os.fdopen(os.open(part, flags, mode), "wb") as file:
+            file.write(data)
         if is_first:
             os.link(part, path)
         else:

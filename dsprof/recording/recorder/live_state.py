@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files import notes
 from dsprof.files.redaction import redact_text
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
@@ -328,13 +328,7 @@ def keep_state(path: Path, copy: Path) -> None:
         TraceError: it cannot be read.
         OSError: the copy cannot be written.
     """
-    data = _redacted(read_bytes(path))
-    part = copy.with_name(f".{copy.name}.{os.getpid()}-{get_ident()}")
-    try:
-        part.write_bytes(data)
-        os.replace(part, copy)
-    finally:
-        part.unlink(missing_ok=True)
+    notes.put(copy, _redacted(read_bytes(path)), mode=0o644)
 
 
 def _redacted(data: bytes) -> bytes:

@@ -5,7 +5,6 @@ A dump is a hint, and no verdict: a rank that is only slow writes one, too.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files import notes
 from dsprof.files.inputs import is_file, open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, process_of
@@ -112,12 +112,7 @@ def write_dump(folder: Path, dump: HangDump) -> Path:
         OSError: it cannot be written.
     """
     path = dump_path(folder, dump.header.rank)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(dump), indent=1))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    notes.put(path, msgspec.json.format(msgspec.json.encode(dump), indent=1), mode=0o644)
     return path
 
 

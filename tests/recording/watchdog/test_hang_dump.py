@@ -1,3 +1,5 @@
+import os
+
 import msgspec
 import pytest
 
@@ -30,6 +32,15 @@ def test_a_dump_is_read_as_it_was_written(tmp_path):
     assert path.name == "hang-rank00003.json"
     assert read_dump(path) == dump()
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_no_link_that_another_user_planted_is_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("kept")
+    (tmp_path / f".hang-rank00003.json.{os.getpid()}").symlink_to(mine)
+
+    assert read_dump(write_dump(tmp_path, dump())) == dump()
+    assert mine.read_text() == "kept"
 
 
 @pytest.mark.parametrize(
