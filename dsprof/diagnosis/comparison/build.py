@@ -39,9 +39,8 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         comparison.configuration = _changes(settings.configuration, before, after)
         comparison.environment = _changes(settings.environment, before, after)
         comparison.versions = _changes(settings.versions, before, after)
-    has_configuration = any(settings.configuration(made) for made in (before, after))
     comparison.verdict = _SAME_RUN if _is_same(before, after) else verdict(comparison)
-    comparison.summary = summary(comparison, has_configuration=has_configuration)
+    comparison.summary = summary(comparison, settings.compared(before, after))
     return comparison
 
 

@@ -26,8 +26,25 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]
 
 def are_recorded(diagnosis: Diagnosis) -> bool:
     """Whether a run says anything of what was set; profiles of other tools do not."""
+    return _has_environment(diagnosis) or bool(diagnosis.environment.written_config)
+
+
+def _has_environment(diagnosis: Diagnosis) -> bool:
+    """Whether variables were recorded: other tools know versions without them."""
     found = diagnosis.environment
-    return bool(found.versions or found.variables or found.limits or found.written_config)
+    has_own_record = diagnosis.quality.is_recorded and found.versions
+    return bool(found.variables or found.limits or has_own_record)
+
+
+def compared(before: Diagnosis, after: Diagnosis) -> list[str]:
+    """Name what both runs say something of; of the configuration one suffices."""
+    runs = (before, after)
+    parts = {
+        "configuration": any(map(configuration, runs)),
+        "environment": all(map(_has_environment, runs)),
+        "versions": all(map(versions, runs)),
+    }
+    return [name for name, is_known in parts.items() if is_known]
 
 
 def configuration(diagnosis: Diagnosis) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from dsprof.analysis.collectives import SIZE_NOT_KNOWN
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN, family
 from dsprof.analysis.rank.blocked_time import added
 from dsprof.diagnosis.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
@@ -70,17 +70,32 @@ def why_not_compared(before: Diagnosis, after: Diagnosis) -> str:
     return ""
 
 
+def _spelling(*runs: Diagnosis) -> Callable[[str], str]:
+    """Return how operations are called: dsprof and other tools spell the same one differently."""
+    return _as_it_is if all(run.quality.is_recorded for run in runs) else family
+
+
+def _as_it_is(op: str) -> str:
+    return op
+
+
 def operation_changes(before: Diagnosis, after: Diagnosis) -> list[OperationChange]:
     """Compare operation by operation, those with the most bytes first."""
+    name = _spelling(before, after)
     found = [
         OperationChange(op=op, **_numbers(old, new))
-        for op, old, new in _pairs(before, after, lambda row, _: row.op)
+        for op, old, new in _pairs(before, after, lambda row, _: name(row.op))
     ]
     return sorted(found, key=_weight)
 
 
 def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
-    """Compare kind by kind: what changed first, then by bytes."""
+    """Compare kind by kind: what changed first, then by bytes.
+
+    Of a run that dsprof recorded and one that it did not, the kinds are described differently.
+    """
+    if before.quality.is_recorded != after.quality.is_recorded:
+        return []
     found = [
         (
             kind,
@@ -98,14 +113,20 @@ def kind_changes(before: Diagnosis, after: Diagnosis) -> list[KindChange]:
 
 
 def _kinds(*runs: Diagnosis) -> Callable[[CommunicationRow, int | None], Kind]:
-    """Return the kind of a row, without its size where sizes of its operation are not known."""
-    unsized = {
-        row.op for run in runs for row in run.communication if row.size_class == SIZE_NOT_KNOWN
-    }
+    """Return the kind of a row, without what is not known of all rows of its operation."""
+    name = _spelling(*runs)
+    rows = [row for run in runs for row in run.communication]
+    unsized = {name(row.op) for row in rows if row.size_class == SIZE_NOT_KNOWN}
+    untyped = {name(row.op) for row in rows if not row.dtype}
+    ungrouped = {name(row.op) for row in rows if row.group == "unknown"}
 
     def kind(row: CommunicationRow, world_size: int | None) -> Kind:
-        found = _kind(row, world_size)
-        return found._replace(size_class=SIZE_NOT_KNOWN) if row.op in unsized else found
+        found = _kind(row, world_size)._replace(op=(op := name(row.op)))
+        if op in unsized:
+            found = found._replace(size_class=SIZE_NOT_KNOWN)
+        if op in untyped:
+            found = found._replace(dtype="")
+        return found._replace(group="unknown", group_size=None) if op in ungrouped else found
 
     return kind
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dsprof.diagnosis.comparison.model import Comparison, OperationChange, TimeChange
 from dsprof.diagnosis.comparison.noise import CONFIDENCE
@@ -44,18 +44,13 @@ def _signed(ns: float) -> str:
     return ("+" if ns > 0 else "\N{MINUS SIGN}" if ns < 0 else "") + fmt.duration(abs(ns))
 
 
-def summary(comparison: Comparison, *, has_configuration: bool) -> str:
+def summary(comparison: Comparison, settings: Sequence[str]) -> str:
     """Sum up the rest: traffic, findings, and what was set differently.
 
-    `has_configuration` says whether either run has one of DeepSpeed; arguments of DDP and FSDP are
-    not compared.
+    `settings` names what was compared; arguments of DDP and FSDP are not.
     """
     clauses = "; ".join(
-        (
-            _traffic(comparison),
-            *_findings(comparison),
-            _settings(comparison, has_configuration=has_configuration),
-        )
+        (_traffic(comparison), *_findings(comparison), _settings(comparison, settings))
     )
     return f"{clauses[0].upper()}{clauses[1:]}."
 
@@ -120,7 +115,7 @@ def _findings(comparison: Comparison) -> Iterator[str]:
         yield f"findings: {', '.join(told)}"
 
 
-def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
+def _settings(comparison: Comparison, compared: Sequence[str]) -> str:
     if comparison.unrecorded:
         runs = " and ".join(comparison.unrecorded)
         return f"settings not compared: not recorded {runs}"
@@ -130,5 +125,7 @@ def _settings(comparison: Comparison, *, has_configuration: bool) -> str:
         ("in versions", comparison.versions),
     )
     told = [f"{len(changes)} {where}" for where, changes in parts if changes]
-    alike = "configuration, environment" if has_configuration else "environment"
-    return f"changed settings: {', '.join(told)}" if told else f"{alike} and versions are the same"
+    if told:
+        return f"changed settings: {', '.join(told)}"
+    *first, last = compared
+    return f"{', '.join(first)} and {last} are the same" if first else f"{last} is the same"

@@ -132,6 +132,21 @@ def test_settings_that_were_not_recorded_are_not_called_equal_or_changed(sides, 
     assert made.summary.endswith(f"not recorded {told}.")
 
 
+def test_versions_alone_are_no_settings() -> None:
+    made = run(environment=EnvironmentInfo(versions={"nccl": "2.21.5"}))
+    made.quality.is_recorded = False
+    comparison = compared(made, made)
+    assert comparison.unrecorded == ["before", "after"]
+    assert comparison.summary.endswith("not recorded before and after.")
+
+
+def test_an_environment_that_was_not_recorded_is_not_called_the_same() -> None:
+    config = {"zero_optimization": {"stage": 2}}
+    made = run(environment=EnvironmentInfo(written_config=config))
+    made.run.versions = {}
+    assert compared(made, made).summary.endswith("; configuration is the same.")
+
+
 def test_an_exposed_time_that_is_not_known_is_not_zero() -> None:
     made = run()
     first = made.communication[0]
@@ -465,6 +480,32 @@ def test_bytes_that_are_not_known_are_not_called_the_same() -> None:
     assert [(one.before_calls, one.after_calls) for one in made.kinds] == [(1, 1)]
     [told] = [table.rows[0][-1] for name, table in sections(made) if name == "Operations and bytes"]
     assert told == "same calls, bytes unknown"
+
+
+def of_tool(*rows: CommunicationRow) -> Diagnosis:
+    made = with_rows(*rows)
+    made.quality.is_recorded = False
+    return made
+
+
+def test_what_tools_spell_differently_is_one_operation() -> None:
+    kernel = row("all_reduce", group="unknown", group_size=None, role="", dtype="", **UNSIZED)
+    named = row("allreduce", dtype="BFloat16")
+    made = compared(of_tool(kernel), of_tool(named))
+    assert made.summary.startswith("The same calls; not all bytes are known")
+    assert [(one.op, one.is_changed) for one in made.operations] == [("all_reduce", False)]
+    assert [(one.dtype, one.is_changed) for one in made.kinds] == [("", False)]
+
+
+def test_a_recording_and_a_profile_are_compared_by_operation_only() -> None:
+    made = compared(with_rows(row("allreduce_")), of_tool(row("all_reduce")))
+    assert [one.is_changed for one in made.operations] == [False]
+    assert made.kinds == []
+
+
+def test_what_dsprof_recorded_is_compared_as_it_was_called() -> None:
+    made = compared(with_rows(row("allgather_")), with_rows(row("_allgather_base_")))
+    assert [one.is_changed for one in made.operations] == [True, True]
 
 
 def test_operations_that_take_the_place_of_others_are_told() -> None:
