@@ -128,7 +128,8 @@ def _rows(table: Table) -> Iterator[str]:
         in_force = labels[-1] == _IN_FORCE
         remark = "" if not row[-1] else f" (in force: {row[-1]})" if in_force else f": {row[-1]}"
         value = f" = {cells[_VALUE]}" if cells[_VALUE] else ""
-        yield _shown(f"{line}{cells[_KEY]}{value}{remark}")
+        # Apart: after a key such as api_key any word is taken for a secret.
+        yield _shown(f"{line}{cells[_KEY]}{value}") + _shown(remark)
 
 
 def _shown(text: object) -> str:

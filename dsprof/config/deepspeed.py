@@ -78,7 +78,8 @@ def read_config(path: Path) -> ConfigFile:
 def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:
     """Say what is wrong with an object, or that there is none: then it is another kind of file."""
     solid = (token.text for token in tokens if token.kind not in ("space", "comment"))
-    return f"cannot be read as JSON: {error}" if next(solid, "") == "{" else _OTHER
+    why = str(error).partition("; use sys.")[0]  # of a number with too many digits
+    return f"cannot be read as JSON: {why}" if next(solid, "") == "{" else _OTHER
 
 
 def _is_like_a_key(key: str) -> bool:

@@ -56,6 +56,31 @@ def test_numbers_are_shown_and_of_what_could_be_a_secret_the_key(folder):
     assert "Do: Delete it if nothing else reads it." in said
 
 
+def test_what_is_wrong_with_a_key_for_a_secret_is_not_redacted(folder):
+    (folder / "key.json").write_text(json.dumps({**GOOD, "wandb": {"api_key": "hunter2"}}))
+    said = dsprof("lint", "key.json", cwd=folder).stdout
+    assert "line 1: wandb.api_key: wandb knows no such key; delete it\n" in said
+    assert "hunter2" not in said
+
+
+def test_a_null_for_the_stage_is_not_taken_for_stage_0(folder):
+    (folder / "null.json").write_text(
+        '{"zero_optimization": {"stage": null, "overlap_comm": true}}'
+    )
+    done = dsprof("lint", "null.json", cwd=folder)
+    assert done.returncode == 1
+    assert "zero_optimization.stage = null: must be 0, 1, 2 or 3" in done.stdout
+    assert "At stage 0" not in done.stdout
+
+
+def test_a_number_of_too_many_digits_is_refused_without_advice_to_programmers(folder):
+    (folder / "long.json").write_text('{"train_batch_size": ' + "9" * 5000 + "}")
+    done = dsprof("lint", "long.json", cwd=folder)
+    assert done.returncode == 2
+    assert "digits" in done.stderr
+    assert "sys." not in done.stderr
+
+
 def test_the_name_of_a_file_is_not_redacted(folder):
     (folder / "passwd").write_text("root:x:0\n")
     said = dsprof("lint", "passwd", cwd=folder).stderr

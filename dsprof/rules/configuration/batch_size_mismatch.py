@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import AUTO
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _TRAIN = "train_batch_size"
 _MICRO = "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
+_KEYS = (_TRAIN, _MICRO, _STEPS)
 
 
 class _Sizes(NamedTuple):
@@ -52,17 +53,32 @@ class BatchSizeMismatch(ConfigRule):
         """Report sizes that fit no number of ranks; say which numbers the others fit."""
         if settings.has_run:
             return  # they fitted
-        values = [settings.written.get(key) for key in (_TRAIN, _MICRO, _STEPS)]
-        if values[:2] == [None, None]:
+        values = [settings.written.get(key) for key in _KEYS]
+        bad = [key for key, value in zip(_KEYS, values, strict=True) if not _may_be_size(value)]
+        if bad:
+            yield self._invalid(settings, bad)
+        elif values[:2] == [None, None]:
             yield self._absent(settings)
-        elif all(_is_size(value) for value in values):
+        elif AUTO not in values:
             sizes = _Sizes(*(value and int(value) for value in values))
             if sizes.ranks == 0:
                 yield self._impossible(settings)
             elif sizes.ranks is not None:
                 yield self._some(settings, sizes)
-        elif bad := [v for v in values if not _is_size(v) and v != AUTO]:
-            yield self._impossible(settings, f" ({bad[0]!r} is not a valid size)")
+
+    def _invalid(self, settings: EngineSettings, bad: Sequence[str]) -> Finding:
+        who = named_keys(bad)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{who} must be a whole number of at least 1.",
+            title="A batch size is invalid",
+            problem="A batch size is invalid",
+            fix=f"Set {bad[0]} to a whole number of at least 1",
+            severity=Severity.HIGH,
+            action=f"Set {who} to a whole number of at least 1, unless your code does.",
+            evidence=(self._table(settings),),
+            confidence="high",
+        )
 
     def _absent(self, settings: EngineSettings) -> Finding:
         return self.meta.finding(
@@ -72,10 +88,10 @@ class BatchSizeMismatch(ConfigRule):
             confidence="medium",
         )
 
-    def _impossible(self, settings: EngineSettings, why: str = "") -> Finding:
+    def _impossible(self, settings: EngineSettings) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"The batch sizes fit no number of ranks{why}.",
+            "The batch sizes fit no number of ranks.",
             severity=Severity.HIGH,
             cause=f"{_TRAIN} must be {_MICRO} x {_STEPS} x data-parallel ranks.",
             action="Delete one of the three: DeepSpeed computes it.",
@@ -102,8 +118,8 @@ class BatchSizeMismatch(ConfigRule):
         return settings.table(rows, remark="is")
 
 
-def _is_size(value: object) -> bool:
-    if value is None:
+def _may_be_size(value: object) -> bool:
+    if value in (None, AUTO):
         return True
     return isinstance(value, (int, float)) and value > 0 and value % 1 == 0
 

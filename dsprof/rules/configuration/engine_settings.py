@@ -34,7 +34,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "optimizer.type": "",  # of the program
     "gradient_clipping": 1.0,  # 0 up to 0.19.0, when nothing asked for it
     "bf16.bf16_master_weights_and_grads": False,
-    _STAGE: 0,
     f"{ZERO}.contiguous_gradients": True,
     f"{ZERO}.reduce_scatter": True,
     f"{ZERO}.use_multi_rank_bucket_allreduce": True,
@@ -175,8 +174,8 @@ class EngineSettings:
             return None if self.stage is None else self.stage == 3
         if path in _OLD_OFFLOADS and self.in_force(_OLD_OFFLOADS[path]) is True:
             return "cpu"
-        if path == _STAGE and self.written.get(ZERO) is True:
-            return 1  # the form of the very first releases
+        if path == _STAGE:
+            return _stage_of(self.written.get(ZERO))
         return _DEFAULTS.get(path)
 
 
@@ -185,6 +184,13 @@ def named_keys(paths: Sequence[str]) -> str:
     if len(paths) <= 2:
         return " and ".join(paths)
     return f"{', '.join(paths[:2])} and {len(paths) - 2} more"
+
+
+def _stage_of(zero: Any) -> int | None:
+    """Return the stage of a section that names none; None where it is null, which is refused."""
+    if zero is True:
+        return 1  # the form of the very first releases
+    return None if isinstance(zero, Mapping) and "stage" in zero else 0
 
 
 def _number(stage: Any) -> Any:

@@ -10,7 +10,7 @@ from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
+from dsprof.rules.configuration.unknown_keys import MONITORS, fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.keys import (
     AUTO,
@@ -26,8 +26,6 @@ from dsprof.rules.knowledge.deepspeed.keys import (
 from dsprof.rules.knowledge.deepspeed.partitions import PARTITION_CONFIG, mistakes
 from dsprof.rules.knowledge.deepspeed.values import SCHEDULERS, WORDS, fits, not_taken, takes
 from dsprof.rules.rule import Rule, RuleMeta
-
-_MONITORS = ("comet", "csv_monitor", "tensorboard", "wandb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def _may_be(section: str, value: object) -> bool:
     is_old_switch = section == ZERO and isinstance(value, bool)
     is_default = section in ("aio", "bf16") and value is None
     is_searched = section == "timers" and isinstance(value, str | list)
-    is_dropped = section in _MONITORS and value == AUTO
+    is_dropped = section in MONITORS and value == AUTO
     return isinstance(value, Mapping) or is_old_switch or is_default or is_searched or is_dropped
 
 

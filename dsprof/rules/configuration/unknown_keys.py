@@ -16,6 +16,9 @@ from dsprof.rules.knowledge.deepspeed.keys import (
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.releases import Release
 
+MONITORS = ("comet", "csv_monitor", "tensorboard", "wandb")
+"""Sections for trackers: a key of one is never meant for another."""
+
 
 def fate_of(path: str, release: Release) -> Fate | None:
     """Return what becomes of a key that its section does not know; None if it knows it."""
@@ -28,7 +31,8 @@ def fate_of(path: str, release: Release) -> Fate | None:
 def meant_by(path: str, release: Release, similarity: float) -> str:
     """Return words for the key that was meant, or for where it belongs; "" if none is like it."""
     section, name = section_of(path), path.rpartition(".")[2]
-    if (place := _place(name, release)) is not None and name not in path.split(".")[:-1]:
+    place = None if section in MONITORS else _place(name, release)
+    if place is not None and name not in path.split(".")[:-1]:
         return f"belongs under {place}" if place else "belongs at the top level"
     near = _near_names(section, release).nearest(name, similarity)
     return f"did you mean {near}?" if near else ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -34,12 +35,28 @@ def test_sizes_that_fit_some_ranks_are_information(written, ranks):
     assert finding.summary.endswith(f"data-parallel ranks {ranks}.")
 
 
-@pytest.mark.parametrize(
-    "written", [sizes(25, 3), sizes(25, steps=3), sizes(8, 3, 2), sizes(-8, 2), sizes("8")]
-)
+@pytest.mark.parametrize("written", [sizes(25, 3), sizes(25, steps=3), sizes(8, 3, 2)])
 def test_sizes_that_fit_nothing_fail(written):
     (finding,) = read(RULE, written)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert "Delete one of the three" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("written", "keys"),
+    [
+        (sizes(-8, 2), "train_batch_size"),
+        (sizes(math.nan), "train_batch_size"),
+        (sizes(-1, -1), "train_batch_size and train_micro_batch_size_per_gpu"),
+        (sizes("auto", "8"), "train_micro_batch_size_per_gpu"),
+        (sizes(8, steps=1.5), "gradient_accumulation_steps"),
+    ],
+)
+def test_what_is_no_size_is_to_be_set_not_deleted(written, keys):
+    (finding,) = read(RULE, written)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.summary.startswith(f"{keys} must be")
+    assert finding.action.startswith(f"Set {keys} to")
 
 
 @pytest.mark.parametrize(

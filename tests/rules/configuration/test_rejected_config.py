@@ -20,6 +20,7 @@ REFUSED = {
     "zero_optimization.legacy_stage1": zero(1, legacy_stage1=True),
     "zero_optimization.reduce_bucket_size": zero(reduce_bucket_size=0),
     "zero_optimization.stage": zero(4),
+    "zero_optimization.stage=null": {"zero_optimization": {"stage": None, "overlap_comm": True}},
     "zero_optimization.allgather_bucket_size": zero(allgather_bucket_size=101),
     "gradient_predivide_factor": {**zero(), "gradient_predivide_factor": 2.0},
     "prescale_gradients": {**zero(3), "prescale_gradients": True},

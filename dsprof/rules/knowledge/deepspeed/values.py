@@ -32,6 +32,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "list": (lambda value: isinstance(value, list), "a list"),
     "text": (lambda value: isinstance(value, str), "text"),
     "null": (lambda value: value is None, "null"),
+    "stage": (lambda value: value is not None, "0, 1, 2 or 3"),  # refused.csv has other values
     "name": (lambda value: isinstance(value, str) and value != "", "a name"),
     "number": (lambda value: isinstance(value, (int, float)), "a number"),
     "size": (lambda value: isinstance(value, (int, float)) and value > 0, "a number above 0"),
