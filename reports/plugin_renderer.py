@@ -30,7 +30,9 @@ class PluginRenderer:
             document = self.renderer.render(diagnosis, options)
             if not isinstance(document, bytes):
                 raise TypeError(f"it returned {type(document).__name__}, not bytes")
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # code of others: a panic of Rust is no Exception
             raise DsprofError(
                 f"format {self.name} of package {self.package} failed: {reason(error)}; choose "
                 "another --format, and report this to the maintainers of the package"

@@ -6,6 +6,7 @@ in any order, so 8 or 8,000 take the same path, here or on a cluster. A rule rea
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -197,7 +198,11 @@ def _guarded(
         part = make()
         if type(part) is not kind:
             raise TypeError(f"it gave a {type(part).__name__}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it runs code of others
+        # As between processes, which read larger runs.
+        pickle.loads(pickle.dumps(part))  # noqa: S301
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - code of others: a panic of Rust is no Exception
         failures[kind] = reason(error)
         return None
     return part

@@ -58,7 +58,9 @@ def load(
             with _no_torch():
                 part = accept(point.load(), package_of(point))
             _check_free(id_of(part), taken, parts)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it runs code of others
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - code of others: a panic of Rust is no Exception
             note(
                 f"Plugin {shortened(point.name)} of package {package_of(point)} could not be "
                 f"loaded: {reason(error)}."

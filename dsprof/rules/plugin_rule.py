@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -13,10 +13,13 @@ import msgspec
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.config.settings import Setting, checked
 from dsprof.findings.finding import Finding
+from dsprof.plugins.entry_points import reason
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ID = re.compile(r"[a-z][a-z0-9-]{0,59}")
 _TEXTS = ("id", "title", "failing_title", "why", "category", "left_to")
+_LARGEST = 1e12
+"""Sums and products of such numbers are finite, too."""
 
 
 @dataclass(slots=True)
@@ -35,8 +38,12 @@ class PluginRule:
         """
         try:
             return [self._checked(finding) for finding in self.rule.check(run, thresholds)]
+        except (Exception, KeyboardInterrupt):
+            raise
         except SystemExit as error:
             raise RuntimeError("it called sys.exit()") from error
+        except BaseException as error:  # a panic of Rust
+            raise RuntimeError(reason(error)) from error
 
     def _checked(self, finding: Any) -> Finding:
         """Return a finding as it would be read back from JSON, under the name of this rule."""
@@ -79,6 +86,7 @@ def _check_meta(meta: RuleMeta) -> None:
     for kind in meta.needs:
         if not (isinstance(kind, type) and issubclass(kind, Aggregate)):
             raise TypeError("each of its needs must be a subclass of Aggregate")
+        pickle.dumps(kind)  # the processes that read large runs import it by its name
 
 
 def _check_thresholds(thresholds: Any) -> None:
@@ -103,7 +111,7 @@ def _check_thresholds(thresholds: Any) -> None:
 
 def _check_numbers(finding: Finding) -> None:
     low, high = finding.saving_ms_per_step or (0.0, 1.0)
-    if not (0 <= low <= high and high > 0 and isfinite(high)):
+    if not (0 <= low <= high <= _LARGEST and high > 0):
         raise ValueError("saving_ms_per_step must be finite: 0 <= low <= high, 0 < high")
-    if not (isfinite(finding.exposed_per_saving) and finding.exposed_per_saving >= 0):
+    if not 0 <= finding.exposed_per_saving <= _LARGEST:
         raise ValueError("exposed_per_saving must be a finite number, at least 0")

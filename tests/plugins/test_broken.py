@@ -42,6 +42,13 @@ class Exits(Base):
     def findings(self, meta):
         raise SystemExit(7)
 
+class Panic(BaseException):
+    "As code in Rust raises."
+
+class Panics(Base):
+    def findings(self, meta):
+        raise Panic("unwrap on None")
+
 class Answers(Base):
     def __init__(self, id, *answers):
         super().__init__(id)
@@ -66,6 +73,24 @@ class Merges(Aggregate):
     def merge(self, other):
         return 5
 
+class Holds(Aggregate):
+    @classmethod
+    def collect(cls, trace, clock):
+        made = cls()
+        made.function = lambda: 5
+        return made
+    def merge(self, other):
+        return self
+
+def inside():
+    class Inside(Aggregate):
+        @classmethod
+        def collect(cls, trace, clock):
+            return cls()
+        def merge(self, other):
+            return self
+    return Inside
+
 good = Base("good")
 shadow = Base("late-rank")
 twin = Base("good")
@@ -87,9 +112,14 @@ other_rule = Answers("other-rule", lambda meta: replace(meta, id="late-rank").fi
     Status.INFO, "in the name of another"))
 collects = Base("collects", needs=(Collects,))
 merges = Base("merges", needs=(Merges,))
+panics = Panics("panics")
+huge_saving = Answers("huge-saving", lambda meta: meta.finding(
+    Status.FAIL, "x", saving_ms_per_step=(1e308, 1e308), exposed_per_saving=0.0))
+holds = Base("holds", needs=(Holds,))
+needs_inside = Base("needs-inside", needs=(inside(),))
 """
 LOADED = ("good", "raises", "exits", "no-finding", "odd-text", "odd-saving", "odd-cell")
-LOADED += ("other-rule", "collects", "merges")
+LOADED += ("other-rule", "collects", "merges", "panics", "huge-saving", "holds")
 REFUSED = {
     "shadow": "'late-rank' is built in, and a plugin cannot replace it",
     "twin": "another plugin is called 'good', too",
@@ -98,6 +128,8 @@ REFUSED = {
     "odd_title": "its title must be text",
     "odd_limits": "odd_limits",
     "odd_needs": "each of its needs must be a subclass of Aggregate",
+    "needs_inside": "inside.<locals>.Inside",
+    "panics_loaded": "BaseException: no luck",
     "nothing": "AttributeError",
     "absent": "AttributeError",
     "needs_torch": "plugins of the report must not import torch",
@@ -113,6 +145,9 @@ ERRORS = {
     "odd-cell": "TypeError",
     "collects": "ZeroDivisionError: no collect",
     "merges": "it gave a int",
+    "panics": "Panic: unwrap on None",
+    "huge-saving": "saving_ms_per_step must be finite",
+    "holds": "<lambda>",
 }
 
 
@@ -123,6 +158,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     apart = {
         "needs_torch": "odd_torch:x",
         "leaves": "odd_exit:x",
+        "panics_loaded": "odd_panic:x",
         "missing": "odd_not_there:x",
     }
     lines = [f"{name} = {apart.get(name, f'odd_rules:{name}')}" for name in names]
@@ -131,6 +167,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "odd_rules.py").write_text(MODULE)
     (folder / "odd_torch.py").write_text("import torch\n")
     (folder / "odd_exit.py").write_text("raise SystemExit(3)\n")
+    (folder / "odd_panic.py").write_text("raise BaseException('no luck')\n")
     return folder
 
 

@@ -43,6 +43,23 @@ def garbage(path):
     trace.steps = [Step("zero", "one", "two")]
     return trace
 
+def holding(**fields):
+    def read(path):
+        trace = garbage(path)
+        trace.steps = []
+        for name, value in fields.items():
+            setattr(trace, name, value)
+        return trace
+    return read
+
+def panic(*args):
+    raise BaseException("unwrap on None")
+
+odd_environment = Odd("odd environment", header, holding(environment={"PATH": "/"}))
+odd_trailer = Odd("odd trailer", header, holding(trailer="exit"))
+odd_engine = Odd("odd engine", header, holding(engines={0: "ZeRO"}))
+huge_rank = Odd("huge rank", lambda: header(rank=10**18, world_size=10**18 + 1))
+panics_reading = Odd("panics reading", header, panic)
 headless = Odd("headless", fail)
 odd_header = Odd("odd header", lambda: header(rank="first"))
 no_header = Odd("no header", lambda: 5)
@@ -60,13 +77,16 @@ class Renders:
         return self.result() if callable(self.result) else self.result
 
 raises = Renders("raises", fail)
+panics = Renders("panics", panic)
 no_bytes = Renders("no-bytes", "text")
 renamed = Renders("another", b"fine")
 html = Renders("html", b"not the page")
 """
 READERS = ("headless", "odd_header", "no_header", "unread", "no_trace", "spoilt", "unsure")
+READERS += ("odd_environment", "odd_trailer", "odd_engine", "huge_rank", "panics_reading")
 FORMATS = {
     "raises": "format raises of package odd-files 1.0 failed: LookupError: no luck\\nat all;",
+    "panics": "format panics of package odd-files 1.0 failed: BaseException: unwrap on None;",
     "no-bytes": "format no-bytes of package odd-files 1.0 failed: TypeError: it returned str",
     "renamed": "plugin renamed: the name of its renderer is another",
     "absent": "Plugin absent of package odd-files 1.0 could not be loaded: AttributeError",
@@ -93,9 +113,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("headless", "reader headless of package odd-files 1.0 failed: LookupError: no luck"),
         ("odd header", "reader odd header of package odd-files 1.0 failed: ValidationError"),
-        ("no header", "a header must be a Header, got int"),
+        ("no header", "Header expected, got int"),
         ("unread", "reader unread of package odd-files 1.0 failed: LookupError"),
         ("no trace", "a trace must be a RankTrace, got int"),
+        ("odd environment", "EnvSnapshot expected, got dict"),
+        ("odd trailer", "Trailer expected, got str"),
+        ("odd engine", "EngineConfig expected, got str"),
+        ("huge rank", "invalid rank 1000000000000000000 for world size 1000000000000000001"),
+        ("panics reading", "failed: BaseException: unwrap on None"),
         ("spoilt", "reader spoilt of package odd-files 1.0 gave a trace that cannot be analysed"),
     ],
 )

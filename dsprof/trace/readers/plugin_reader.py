@@ -6,15 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from dsprof.environment import EnvSnapshot
 from dsprof.errors import TraceError
 from dsprof.plugins.entry_points import note, reason
 from dsprof.trace.rank_trace import RankTrace, refuse_reversed
 from dsprof.trace.readers.base import Facts, Reader
-from dsprof.trace.schema import Header
+from dsprof.trace.schema import EngineConfig, Header, Trailer
+
+T = TypeVar("T")
+
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(slots=True)
@@ -31,7 +36,9 @@ class PluginReader:
         """Ask the plugin; if it fails the file is none of its own, and the report says so."""
         try:
             return self.reader.recognises(start) is True
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it runs code of others
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - code of others: a panic of Rust is no Exception
             note(
                 f"Reader {self.name} of package {self.package} failed to recognise a file: "
                 f"{reason(error)}."
@@ -45,7 +52,7 @@ class PluginReader:
             TraceError: the plugin cannot read it.
         """
         with self._named(path):
-            return [_checked(header) for header in self.reader.read_headers(path)]
+            return [_checked_header(header) for header in self.reader.read_headers(path)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
         """Read the file, one trace a rank.
@@ -57,7 +64,8 @@ class PluginReader:
             for trace in self.reader.read_traces(path):
                 if not isinstance(trace, RankTrace):
                     raise TypeError(f"a trace must be a RankTrace, got {type(trace).__name__}")
-                trace.header = _checked(trace.header)
+                trace.header = _checked_header(trace.header)
+                _check_records(trace)
                 refuse_reversed(trace)
                 trace.plugin = f"reader {self.name} of package {self.package}"
                 yield trace
@@ -66,9 +74,9 @@ class PluginReader:
     def _named(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except (TraceError, MemoryError):
+        except (TraceError, MemoryError, KeyboardInterrupt, GeneratorExit):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             who = f"reader {self.name} of package {self.package}"
             raise TraceError(f"{path}: {who} failed: {reason(error)}") from error
 
@@ -91,8 +99,24 @@ def accepted(reader: Any, package: str) -> Reader:
     return PluginReader(reader, package, reader.name, reader.tells, order)
 
 
-def _checked(header: Any) -> Header:
-    """Return a header as it would be read back from a file."""
-    if not isinstance(header, Header):
-        raise TypeError(f"a header must be a Header, got {type(header).__name__}")
-    return msgspec.convert(msgspec.to_builtins(header), Header)
+def _checked_header(header: Any) -> Header:
+    found = _checked(header, Header)
+    if max(found.rank, found.world_size) > _MOST_RANKS:
+        raise ValueError(f"invalid rank {found.rank} for world size {found.world_size}")
+    return found
+
+
+def _check_records(trace: RankTrace) -> None:
+    """Check what is read before a trace is analysed."""
+    if trace.trailer is not None:
+        trace.trailer = _checked(trace.trailer, Trailer)
+    if trace.environment is not None:
+        trace.environment = _checked(trace.environment, EnvSnapshot)
+    trace.engines = {key: _checked(one, EngineConfig) for key, one in trace.engines.items()}
+
+
+def _checked(record: Any, kind: type[T]) -> T:
+    """Return a record as it would be read back from a file."""
+    if not isinstance(record, kind):
+        raise TypeError(f"{kind.__name__} expected, got {type(record).__name__}")
+    return msgspec.convert(msgspec.to_builtins(record), kind)
