@@ -56,7 +56,7 @@ class DDPHook(Hook):
 
     def _begin(self, ddp: Any, *args: Any, **kwargs: Any) -> tuple[Any, Phase | None]:
         self._described.see("DDP", ddp, args, kwargs)
-        return ddp, self._loop.begin_forward()
+        return ddp, self._loop.begin_forward(ddp)
 
     def _end(self, begun: tuple[Any, Phase | None]) -> None:
         ddp, phase = begun

@@ -110,7 +110,7 @@ class FSDPHook(Hook):
     # -- forward as a phase -------------------------------------------------------------------
 
     def _begin_root_1(self, module: Any, *args: Any, **kwargs: Any) -> Phase | None:
-        phase = self._loop.begin_forward()
+        phase = self._loop.begin_forward(module)
         # Recording may begin within a forward, whose outermost module is the model.
         if phase is not None and module._is_root is not False:
             self._models.see("FSDP1", module, args, kwargs)
@@ -120,7 +120,7 @@ class FSDPHook(Hook):
         self._loop.end_forward(phase)
 
     def _begin_root(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
-        if self._loop.begin_forward() is None:
+        if self._loop.begin_forward(module) is None:
             return
         # The first all-gather begins the recording, and the root's forward is open by then.
         root = state._state_ctx.iter_forward_root or state

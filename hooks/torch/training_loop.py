@@ -1,10 +1,15 @@
 """Phases and micro-steps of a plain torch loop, for the hooks that see their begins and ends.
 
 A micro-step is one forward and backward: it ends where, after a backward, the next forward of a
-DDP or FSDP model or the next backward begins. An engine of DeepSpeed marks its own phases.
+DDP or FSDP model in training or the next backward begins. An engine of DeepSpeed marks its own
+phases.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import torch
 
 from dsprof.hooks.call_sites import Sites
 from dsprof.recording.recorder.recorder import Recorder
@@ -24,14 +29,15 @@ class Loop:
         self._progress, self._hot = recorder.progress, recorder.hot
         self._sites = recorder.shared(Sites)
 
-    def begin_forward(self) -> Phase | None:
+    def begin_forward(self, model: Any) -> Phase | None:
         """Begin the forward of an outermost model; None in a backward: recomputation is no phase.
 
         Inside an optimizer's step it is that of a closure, which is how Lightning trains.
         """
         if self.has_engine or self._hot.phase not in ("", "step"):
             return None
-        self._end_micro_step()
+        if self.after_backward and model.training and torch.is_grad_enabled():
+            self._end_micro_step()
         self.forward = self._progress.enter("forward")
         return self.forward
 

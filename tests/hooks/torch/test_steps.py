@@ -31,6 +31,14 @@ def loss(model: nn.Module) -> torch.Tensor:
     return model(torch.ones(2, 4)).sum()
 
 
+def forward(recorder: Recorder, model: nn.Module) -> torch.Tensor:
+    """Run a model as the hooks of DDP and FSDP see it."""
+    begun = recorder.shared(Loop).begin_forward(model)
+    value = loss(model)
+    recorder.shared(Loop).end_forward(begun)
+    return value
+
+
 def steps(recorder: Recorder) -> list[int]:
     """Micro-steps of each step."""
     return [record.micro_steps for record in handed_over(recorder) if isinstance(record, Step)]
@@ -78,9 +86,7 @@ def test_a_step_runs_forward_and_backward_in_its_closure(recorder: Recorder) -> 
     optimizer = sgd(model)
 
     def closure() -> torch.Tensor:
-        begun = recorder.shared(Loop).begin_forward()
-        value = loss(model)
-        recorder.shared(Loop).end_forward(begun)
+        value = forward(recorder, model)
         value.backward()
         return value
 
@@ -94,6 +100,28 @@ def test_a_step_runs_forward_and_backward_in_its_closure(recorder: Recorder) -> 
         ("step", 0, 0),
     ]
     assert steps(recorder) == [2]
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_an_evaluation_between_backward_and_step_is_no_micro_step(
+    recorder: Recorder, is_training: bool
+) -> None:
+    """As for the accuracy of a batch in training, with or without dropout."""
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(2):
+        for _ in range(3):
+            forward(recorder, model.train()).backward()
+        with torch.set_grad_enabled(not is_training):
+            forward(recorder, model.train(is_training))
+        optimizer.step()
+    assert steps(recorder) == [3, 3]
+    first = [(name, micro_step) for name, step, micro_step in phases(recorder) if step == 0]
+    assert first == [
+        *((name, micro_step) for micro_step in range(3) for name in ("forward", "backward")),
+        ("forward", 2),
+        ("step", 2),
+    ]
 
 
 def test_optimizers_that_step_on_the_same_gradients_make_one_step(recorder: Recorder) -> None:
