@@ -119,7 +119,7 @@ class LoadedRun(RunSummary):
 
     @property
     def steps(self) -> Rows[StepParts]:
-        """Each step split into its parts, mean over the ranks."""
+        """Each step split into its parts, mean over the ranks; of a long run a sample of steps."""
         return Rows.of(StepParts, lambda: self.diagnosis.steps.rows)
 
     @property

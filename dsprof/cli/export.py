@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,12 @@ def _write_table(arguments: Namespace) -> None:
 
     if arguments.to == "parquet":
         installed("pyarrow")  # before the long part
-    rows = getattr(load_run(arguments.paths, arguments.epoch), arguments.table)
+    run = load_run(arguments.paths, arguments.epoch)
+    rows = getattr(run, arguments.table)
     write = write_csv if arguments.to == "csv" else write_parquet
     with writing(arguments.output) as file:
         write(file, rows)
+    recorded = run.diagnosis.run.steps if arguments.table == "steps" else 0
+    if recorded > len(rows):
+        text = f"{len(rows):,} of {recorded:,} steps; --table rank_steps has all, by rank"
+        print(f"dsprof: {text}", file=sys.stderr)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import dsprof, environment
-from tests.factories.trace_files import write_run
+from tests.factories.trace import header
+from tests.factories.trace_files import write_run, write_trace
 
 
 @pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
@@ -47,6 +48,20 @@ def test_another_table(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "out").read_text().splitlines()))
     assert "data-quality" in {row["rule"] for row in rows}
     assert {row["status"] for row in rows} > {"pass"}
+
+
+def test_steps_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    write_trace(tmp_path / "traces/trace.rank00000.json", header(0, 1), steps=20_000)
+    options = ("export", "traces", "--to", "csv", "-o", "out", "--table")
+    done = dsprof(*options, "steps", cwd=tmp_path)
+    count = len((tmp_path / "out").read_text().splitlines()) - 1
+    assert 0 < count < 20_000
+    assert done.stderr == (
+        f"dsprof: {count:,} of 20,000 steps; --table rank_steps has all, by rank\n"
+    )
+    assert dsprof(*options, "rank_steps", cwd=tmp_path).stderr == ""
+    assert len((tmp_path / "out").read_text().splitlines()) - 1 == 20_000
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
