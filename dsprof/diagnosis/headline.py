@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
+from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
@@ -92,7 +93,8 @@ def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalSt
     if lead.status is Status.UNKNOWN:
         return line(lead)
     failed = sum(finding.status is Status.FAIL for finding in findings)
-    no_steps = "" if summary[Steps].measured or not summary[Run].is_recorded else f" {_NO_STEPS}."
+    has_steps = summary[Steps].measured or not summary[Run].is_recorded
+    no_steps = "" if has_steps else f" {_no_steps(summary)}."
     return f"{lead.summary}{_others(failed - (lead.status is Status.FAIL))}{no_steps}"
 
 
@@ -131,10 +133,25 @@ def _where_time_goes(
         step = f"Step {duration(typical.parts.total_ns)}: {_parts(typical.parts)}"
         return f"{_no_problems(findings)}. {step}."
     if summary[Run].is_recorded:
-        return f"{_NO_STEPS}. In a plain loop, call dsprof.step() after each step."
+        return f"{_no_steps(summary)}. {_for_steps(summary)}"
     if has_verdict(findings):
         return f"{NO_PROBLEMS}. {_without_steps(summary)}"
     return f"Nothing to judge. {_without_steps(summary)}"
+
+
+def _no_steps(summary: RunSummary) -> str:
+    """Say that no step is measured; of a rolling recording, sums may be all that is kept."""
+    steps = summary[History].steps
+    return f"Only sums of {plural(steps, 'step')} are kept" if steps else _NO_STEPS
+
+
+def _for_steps(summary: RunSummary) -> str:
+    """Say how to measure steps."""
+    if any(facts.lost_parts for facts in summary[Run].ranks.values()):
+        return "Copy all files of a rank."
+    if summary[History].steps:
+        return "Raise budget_mb: a step has more records than it keeps in detail."
+    return "In a plain loop, call dsprof.step() after each step."
 
 
 def _without_steps(summary: RunSummary) -> str:

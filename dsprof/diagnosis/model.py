@@ -749,6 +749,7 @@ class History(_Part):
     """The whole of a rolling recording in sums; empty for other recordings.
 
     Of selected steps: only how many there were and how many are kept, if some are not.
+    Without steps: only how long the time lasts of which something is kept.
     """
 
     length_s: int = 0  # of a span
@@ -757,6 +758,7 @@ class History(_Part):
     lost_steps: int = 0  # in between, not recorded, of the rank with most
     detailed_steps: int = 0  # of the rank that lacks most
     newest_from: int = 0  # the first step since which none is left out, on any rank
+    newest_ns: int = 0  # without steps, where older records are overwritten
     kept: list[KeptStep] = []  # those that were not taken as samples, most telling first
     kept_left_out: int = 0  # more of them
     map: StepMap = msgspec.field(default_factory=StepMap)  # columns are spans of time

@@ -27,7 +27,7 @@ LANES = {
 """Lanes that dsprof records, from the top; others are named by their stream or process group."""
 
 WHOLES = {
-    "recording": "The whole recording",
+    "recording": "The recording",
     "dump": "Calls that the flight recorders held",
 }
 """What is shown in place of a step, by the reason."""

@@ -98,10 +98,10 @@ _COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
 def communication(rows: Iterable[CommunicationRow], steps: int = 1) -> Table:
     """Collectives by operation, group and size; the most exposed first. Times are of one rank.
 
-    Without measured steps the record is taken whole.
+    Without measured steps they are of all that is recorded.
     """
     by_exposure = sorted(rows, key=lambda row: -(row.exposed_ns or 0))
-    of = "one step" if steps else "the whole record"
+    of = "one step" if steps else "the record"
     return listing(f"Collectives of {of} of one rank, on average", _COLLECTIVE, by_exposure)
 
 

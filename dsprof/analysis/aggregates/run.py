@@ -43,6 +43,7 @@ class RankFacts:
     unknown_records: int  # of kinds that only a newer dsprof knows
     has_ddp: bool  # a model was wrapped in DDP
     lost_parts: tuple[str, ...]  # of a rolling recording: endings of files that are missing
+    newest_ns: int  # of one without steps: how long what is kept lasts; 0 if all of it is kept
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
 
 
@@ -95,6 +96,7 @@ class Run(Aggregate):
             unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
             lost_parts=shared(tuple(trace.lost_parts)),
+            newest_ns=_newest_ns(trace),
             rolled_ns=_rolled_ns(trace),
         )
         return cls(PerRank({trace.rank: facts}))
@@ -203,6 +205,13 @@ class Run(Aggregate):
             elif facts.trailer.exception:
                 found.exceptions.setdefault(facts.trailer.exception, []).append(rank)
         return found
+
+
+def _newest_ns(trace: RankTrace) -> int:
+    rows = trace.collectives
+    if not (trace.newest_from and len(rows)) or trace.steps or trace.rollups:
+        return 0
+    return int(max(rows.issue_ns.max(), rows.done_ns.max()) - rows.issue_ns.min())
 
 
 def _rolled_ns(trace: RankTrace) -> int:

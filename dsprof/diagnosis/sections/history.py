@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.history_map import history_map
+from dsprof.findings.wording import duration
 
 _MOST_KEPT = 100
 
@@ -41,10 +42,17 @@ def history(summary: RunSummary) -> model.History:
 
 def history_note(found: model.History, steps: Steps) -> str:
     """Say what of a rolling recording was left out; "" where nothing was."""
+    if found.newest_ns:
+        return (
+            f"Only the last {duration(found.newest_ns)} are kept, without sums of what was before: "
+            "the run has no steps. Call dsprof.step() in its loop, or raise budget_mb"
+        )
     if not found.newest_from:
         return ""
     kept = f"Details of {found.detailed_steps:,} of"
     described = "Findings and figures per step describe"
+    if found.spans and not steps.measured:
+        return f"{kept} {found.steps:,} steps are kept. Sums over time are of all recorded steps"
     newest = f"the newest steps, from step {found.newest_from:,} on"
     if found.spans:
         return (
@@ -64,6 +72,9 @@ def history_note(found: model.History, steps: Steps) -> str:
 def _of_chosen(summary: RunSummary) -> model.History:
     """Count selected steps of which a rolling recording has left some out; else empty."""
     steps, chosen = summary[Steps], summary[Run].selection.steps
+    newest_ns = filter(None, (facts.newest_ns for facts in summary[Run].ranks.values()))
+    if shortest_ns := min(newest_ns, default=0):
+        return model.History(newest_ns=shortest_ns)
     if chosen is None or not steps.numbers or chosen.start >= steps.newest_from:
         return model.History()
     end = max(steps.numbers[-1] + 1, min(chosen.stop, steps.newest_from))

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Status
-from dsprof.findings.wording import named, percent, plural
+from dsprof.findings.wording import duration, named, percent, plural
 from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS
 
 _CATEGORY = "quality"
@@ -88,6 +88,9 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
     if history.detailed_steps < history.steps:
         details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
         told = f"{told}, {details}" if told else details
+    if history.newest_ns:
+        newest = f"only of the last {duration(history.newest_ns)}"
+        told = f"{told}, {newest}" if told else newest
     state = "still running" if run.is_running else "complete"
     cost = quality.training_cost_share
     costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"

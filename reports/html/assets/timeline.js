@@ -188,7 +188,7 @@
     picked = null;
     framed = toFrame(step);
     const why = { worst: ", the longest", median: ", near the median", first: ", the first measured", named: ", named by a finding" }[step.why] ?? "";
-    const name = { recording: "The whole recording", dump: "Calls that the flight recorders held" }[step.why] ?? `Step ${step.step}${why}`;
+    const name = { recording: "The recording", dump: "Calls that the flight recorders held" }[step.why] ?? `Step ${step.step}${why}`;
     const title = `${name}: ${duration(step.duration_ns)}`;
     part(".step").textContent = title;
     part(".range").value = report.timelines.indexOf(step);

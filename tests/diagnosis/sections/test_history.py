@@ -8,7 +8,7 @@ from dsprof.reports import render
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Kept, RollUp
 from tests.analysis.aggregates.test_history import recorded
-from tests.factories.trace import rank_trace, step, summary
+from tests.factories.trace import rank_trace, step, summary, sync
 
 SECOND_NS = 10**9
 
@@ -31,6 +31,36 @@ def with_gap(rank: int) -> RankTrace:
     trace = rank_trace(rank, steps=[step(n, n, n + 1) for n in (*range(100), *range(200, 220))])
     trace.rollups = {one.span: one for one in spans}
     return trace
+
+
+def test_without_steps_only_the_newest_time_is_kept() -> None:
+    traces = [rank_trace(r, comm=[sync("all_reduce", at, 10) for at in (5, 95)]) for r in range(2)]
+    for trace in traces:
+        trace.newest_from = 2
+    diagnosis, page = diagnosed(*traces)
+    assert diagnosis.history.newest_ns == 100_000_000
+    assert diagnosis.quality.line.startswith("2 of 2 ranks, only of the last 100 ms; 1 note")
+    assert any(note.startswith("Only the last 100 ms are kept") for note in diagnosis.quality.notes)
+    assert "whole record" not in page
+    for trace in traces:
+        trace.newest_from = 0
+    assert diagnosed(*traces)[0].quality.line.startswith("2 of 2 ranks, complete")
+
+
+def test_steps_larger_than_the_budget_are_not_called_absent() -> None:
+    traces = [recorded(0), recorded(1)]
+    for trace in traces:
+        trace.steps, trace.kept, trace.newest_from = [], {}, 400
+    diagnosis, page = diagnosed(*traces)
+    fix = "Raise budget_mb: a step has more records than it keeps in detail."
+    assert diagnosis.headline.line == f"Only sums of 400 steps are kept. {fix}"
+    (note,) = (note for note in diagnosis.quality.notes if "are kept" in note)
+    assert "Details of 0 of 400 steps are kept." in note
+    assert "step 400" not in note
+    assert "No step is kept in detail." in page
+    traces[0].lost_parts = [".tail0"]
+    lost = diagnosed(*traces)[0].headline.line
+    assert lost == "Only sums of 400 steps are kept. Copy all files of a rank."
 
 
 def test_details_are_of_the_rank_that_lacks_most() -> None:
