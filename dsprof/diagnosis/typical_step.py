@@ -69,6 +69,6 @@ def _split(rows: Sequence[Parts], total_ns: int) -> model.StepParts:
         exposed_comm_ns=exposed_ns,
         copies_ns=copies_ns,
         idle_ns=idle_ns,
-        other_ns=total_ns - sum(ns or 0 for ns in known),
+        other_ns=max(total_ns - sum(ns or 0 for ns in known), 0),  # each part is rounded
         total_ns=total_ns,
     )

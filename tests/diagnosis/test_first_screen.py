@@ -112,6 +112,24 @@ def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     assert known + typical.parts.other_ns == typical.parts.total_ns
 
 
+def test_rounding_makes_no_part_of_the_typical_step_negative() -> None:
+    """Of a step of 10,003 ns each half is rounded to 5,002."""
+    events, at = [], 1.0
+    for number, half in enumerate((5.001, 5.001, 5.001, 5.002)):
+        spans = (
+            (kineto.step(number, 0, 0), at, 2 * half),
+            (kineto.kernel(kineto.GEMM, 0, 0), at, half),
+            (kineto.collective(0, 0), at + half, half),
+        )
+        events += [event | {"ts": ts, "dur": dur} for event, ts, dur in spans]
+        at += 2 * half
+    made = diagnosed(device.rank(events, world_size=1, baseTimeNanoseconds=10**18))
+    assert made.steps.typical is not None
+    parts = made.steps.typical.parts
+    assert (parts.total_ns, parts.compute_ns, parts.exposed_comm_ns) == (10_003, 5_002, 5_002)
+    assert parts.other_ns == 0
+
+
 def test_the_headline_says_problem_fix_and_saving_of_the_first_finding() -> None:
     made = diagnosed(*(paced(rank, [100] * 30, late_ms=40) for rank in (0, 1)))
     assert (made.headline.rule, made.headline.ranks) == ("late-rank", [1])

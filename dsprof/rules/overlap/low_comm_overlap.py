@@ -173,7 +173,8 @@ class LowCommOverlap:
             fails = on_device and high < thresholds.failing_overlap
             gravity = _gravity(share, split, thresholds) if fails else {}
             if overlap.on_device:
-                cause, action = _on_device_cause(split), _on_device_action(split, run[Engines])
+                cause = _on_device_cause(split, run[Run])
+                action = _on_device_action(split, run[Engines])
             else:
                 cause, action = _BY_GLOO if _is_by_gloo(run[Run]) else _ON_HOST
             yield self.meta.finding(
@@ -232,11 +233,14 @@ def _is_by_gloo(run: Run) -> bool:
     return not run.is_cpu and run.first.backend == "gloo"
 
 
-def _on_device_cause(split: Attribution | None) -> str:
+def _on_device_cause(split: Attribution | None, run: Run) -> str:
     if split is None:
+        why = "files of ranks are missing"
+        if not run.missing_ranks:
+            why = "too few of the collectives are recorded on all ranks"
         return (
             "No other kernel ran beside these communication kernels: the next kernel needs their "
-            "result, or they wait for a late rank (unknown: files of ranks are missing)."
+            f"result, or they wait for a late rank (unknown: {why})."
         )
     if split.waiting > split.transfer:
         who = "late ranks" if split.latest is None else f"rank {split.latest}"

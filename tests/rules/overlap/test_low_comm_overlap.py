@@ -276,6 +276,20 @@ def test_one_rank_of_several_is_less_sure():
     assert "files of ranks are missing" in finding.cause
 
 
+def test_ranks_that_recorded_other_steps_are_not_called_missing():
+    ranks = []
+    for number in range(2):
+        events = []
+        for one in range(10 * number, 10 * number + 8):
+            at = 100.0 * one
+            work = [kineto.kernel(kineto.GEMM, at, 80), kineto.collective(at + 80, 15)]
+            events += [kineto.step(one, at, 100.0), *work]
+        ranks.append(device.rank(events, number))
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.confidence) == (Status.FAIL, "low")
+    assert "too few of the collectives are recorded on all ranks" in finding.cause
+
+
 def test_waiting_for_a_late_rank_is_no_lack_of_overlap():
     finding = said(RULE, *profiled(50, 93))
     assert finding.status is Status.INFO
