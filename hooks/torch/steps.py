@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dsprof.hooks.base import Hook, Target, hide_from_dynamo
+from dsprof.hooks.base import Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
@@ -34,7 +34,6 @@ class TrainingLoopHook(Hook):
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
         self._stepped = False  # within the current backward
-        self._open: list[tuple[int, Phase | None]] = []  # optimizers inside their step
         recorder.progress.step_listeners.append(self._forget)
 
     def modules(self) -> tuple[str, ...]:
@@ -46,6 +45,7 @@ class TrainingLoopHook(Hook):
             return
         from torch.optim import optimizer
 
+        self._loop.step_code = optimizer.Optimizer.profile_hook_step(nothing).__code__
         before, after = self._guard(self._begin_step), self._guard(self._end_step)
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(before),
@@ -101,31 +101,20 @@ class TrainingLoopHook(Hook):
     def _is_engines(self) -> bool:
         """Tell whether the optimizer step in progress is an engine's, whose steps are counted."""
         progress = self.recorder.progress
-        return bool(progress.steps) and progress.step_source == "deepspeed" and not self._open
+        return bool(progress.steps) and progress.step_source == "deepspeed" and not self._loop.steps
 
     def _begin_step(self, optimizer: Any) -> None:
-        self._unwind(optimizer)
+        steps = self._loop.steps
+        if steps:
+            self._loop.leave_steps(self._loop.running_steps() - 1)
         is_own = not self._loop.has_engine and not self.recorder.hot.phase
-        begun = self.recorder.progress.enter("step") if is_own else None
-        self._open.append((id(optimizer), begun))
-
-    def _unwind(self, optimizer: Any) -> None:
-        """Forget a step of this optimizer that raised: its end was never told."""
-        for depth, (key, _) in enumerate(self._open):
-            if key == id(optimizer):
-                self._leave(depth)
-                return
-
-    def _leave(self, depth: int) -> None:
-        for _, begun in reversed(self._open[depth:]):
-            if begun is not None:
-                self.recorder.progress.leave(begun)
-        del self._open[depth:]
+        steps.append(self.recorder.progress.enter("step") if is_own else None)
 
     def _end_step(self, optimizer: Any) -> None:
-        if self._open:
-            self._leave(len(self._open) - 1)
-        if self._open:  # inside another optimizer's step
+        steps = self._loop.steps
+        if steps:
+            self._loop.leave_steps(self._loop.running_steps() - 1 if len(steps) > 1 else 0)
+        if steps:  # inside another optimizer's step
             return
         progress = self.recorder.progress
         if not (progress.steps or self._loop.has_engine):

@@ -7,6 +7,8 @@ phases.
 
 from __future__ import annotations
 
+import sys
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -25,6 +27,8 @@ class Loop:
     def __init__(self, recorder: Recorder) -> None:
         self.has_engine = False
         self.forward: Phase | None = None  # the one that is open
+        self.step_code: CodeType | None = None  # of torch's function around each optimizer's step
+        self.steps: list[Phase | None] = []  # of optimizers, the outermost first
         self.after_backward = False  # and neither a forward nor a step has begun since
         self._progress, self._hot = recorder.progress, recorder.hot
         self._sites = recorder.shared(Sites)
@@ -36,6 +40,8 @@ class Loop:
         """
         if self.has_engine or self._hot.phase not in ("", "step"):
             return None
+        if self.steps:
+            self.leave_steps(self.running_steps())
         if self.after_backward and model.training and torch.is_grad_enabled():
             self._end_micro_step()
         self.forward = self._progress.enter("forward")
@@ -53,6 +59,8 @@ class Loop:
             self.end_forward(self.forward)
         if self.has_engine or self._hot.phase == "backward":
             return None
+        if self.steps:
+            self.leave_steps(self.running_steps())
         self._end_micro_step()
         return self._progress.enter("backward", site=self._sites.here())
 
@@ -61,6 +69,25 @@ class Loop:
         if phase is not None:
             self._progress.leave(phase)
             self.after_backward = True
+
+    def running_steps(self) -> int:
+        """Count the optimizers that are inside their step: torch does not tell of one that raised.
+
+        Keeping a frame to look for would keep the user's tensors alive, and its address is reused.
+        """
+        count = 0
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            count += frame.f_code is self.step_code
+            frame = frame.f_back
+        return count
+
+    def leave_steps(self, depth: int) -> None:
+        """End the steps of all optimizers but the `depth` outermost ones."""
+        for phase in reversed(self.steps[depth:]):
+            if phase is not None:
+                self._progress.leave(phase)
+        del self.steps[depth:]
 
     def _end_micro_step(self) -> None:
         if self.after_backward:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -205,24 +206,74 @@ def test_a_backward_inside_of_a_backward_is_part_of_it(recorder: Recorder) -> No
     assert phases(recorder) == [("backward", 0, 0)]
 
 
-def test_a_step_that_raised_leaves_no_phase_behind(recorder: Recorder) -> None:
-    class Failing(torch.optim.SGD):
-        fails = True
+class Failing(torch.optim.SGD):
+    """Raises once, as when it is out of memory, or interrupted by the user."""
 
-        def step(self, closure: None = None) -> None:
-            if self.fails:
-                raise ValueError("no step")
-            super().step(closure)
+    fails = True
 
-    model = nn.Linear(4, 4)
+    def step(self, closure: None = None) -> None:
+        if self.fails:
+            self.fails = False
+            raise ValueError("no step")
+        super().step(closure)
+
+
+def failing(model: nn.Module) -> torch.optim.Optimizer:
+    """Return one that has raised."""
     optimizer = Failing(model.parameters(), lr=0.1)
     loss(model).backward()
     with pytest.raises(ValueError, match="no step"):
         optimizer.step()
-    optimizer.fails = False
+    return optimizer
+
+
+def test_a_step_that_raised_leaves_no_phase_behind(recorder: Recorder) -> None:
+    optimizer = failing(nn.Linear(4, 4))
     optimizer.step()
     assert recorder.progress.scope.phase == ""
     assert steps(recorder) == [1]
+
+
+def test_after_a_step_that_raised_another_optimizer_counts(recorder: Recorder) -> None:
+    """As after a search for the largest batch, or in a cell of a notebook that runs again."""
+    failing(nn.Linear(4, 4))
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(2):
+        forward(recorder, model).backward()
+        optimizer.step()
+    assert recorder.progress.scope.phase == ""
+    assert len(steps(recorder)) == 2
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "step"])
+def test_what_follows_a_step_that_raised_is_not_in_it(recorder: Recorder, name: str) -> None:
+    model, follower = nn.Linear(4, 4), sgd(nn.Linear(4, 4))
+    value = loss(model)
+    failing(nn.Linear(4, 4))
+    run = {
+        "forward": lambda: forward(recorder, model),
+        "backward": value.backward,
+        "step": follower.step,
+    }
+    run[name]()
+    assert recorder.progress.scope.phase == ""
+    assert [name for name, *_ in phases(recorder)] == ["backward", "step", name]
+
+
+def test_an_inner_step_that_raised_does_not_hide_the_outer_one(recorder: Recorder) -> None:
+    class Forgiving(Wrapper):
+        def step(self, closure: None = None) -> None:
+            with suppress(ValueError):
+                self.inner.step()
+
+    model = nn.Linear(4, 4)
+    optimizer = Forgiving(Failing(model.parameters(), lr=0.1))
+    for _ in range(2):
+        loss(model).backward()
+        optimizer.step()
+    assert steps(recorder) == [1, 1]
+    assert [name for name, *_ in phases(recorder)] == ["backward", "step"] * 2
 
 
 def test_a_backward_that_raised_ends_its_phase(recorder: Recorder) -> None:
