@@ -16,7 +16,7 @@ import numpy as np
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summarise import align_run, draw_steps
 from dsprof.analysis.summary import RankClock, RunSummary
-from dsprof.api.rank_steps import RankStep, rank_steps
+from dsprof.api.rank_steps import RankStep, knows_blocked, rank_steps
 from dsprof.api.rows import Columns, Rows
 from dsprof.diagnosis.build import diagnosis_of, summarise_all
 from dsprof.diagnosis.model import Diagnosis, StepParts
@@ -51,9 +51,9 @@ class CollectiveCall(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     is_async: bool
     on_wire: bool  # false: a request that never reached torch's c10d
-    start_ns: int  # when it was called
+    start_ns: int | None  # when it was called
     end_ns: int | None  # when it was complete; if that is unknown, when a wait for it returned
-    blocked_ns: int  # how long it blocked the host, or a stream of the device
+    blocked_ns: int | None  # how long it blocked the host, or a stream of the device
     site: str  # file:line of the call
 
 
@@ -211,6 +211,7 @@ def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
         number: f"{redact_text(site.file)}:{site.line}" for number, site in trace.sites.items()
     }
     end_ns = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_open, 0, rows.waited_ns))
+    timed = np.full(len(rows), not trace.knows_durations and bool(rows.issue_ns.any()))
     return {
         "rank": [trace.rank] * len(rows),
         "step": _known(rows.step, rows.step >= 0),
@@ -226,9 +227,9 @@ def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
         "dtype": [words[code] for code in rows.dtype],
         "is_async": rows.is_async.tolist(),
         "on_wire": rows.on_wire.tolist(),
-        "start_ns": clock.on_run(rows.issue_ns).tolist(),
-        "end_ns": _known(clock.on_run(end_ns), end_ns > 0),
-        "blocked_ns": rows.blocked_ns.tolist(),
+        "start_ns": _known(clock.on_run(rows.issue_ns), timed),
+        "end_ns": _known(clock.on_run(end_ns), timed & (end_ns > 0)),
+        "blocked_ns": _known(rows.blocked_ns, np.full(len(rows), knows_blocked(trace))),
         "site": [sites.get(number, "") for number in rows.site.tolist()],
     }
 

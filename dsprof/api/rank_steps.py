@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.rank.intervals import without_size
 from dsprof.analysis.summarise import align_run
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rows import Columns
@@ -30,9 +31,9 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
     forward_ns: int | None  # time in the phase
     backward_ns: int | None  # time in the phase
     step_ns: int | None  # time in the optimizer's phase
-    blocked_ns: int  # how long collectives blocked the host
+    blocked_ns: int | None  # how long collectives blocked the host
     calls: int  # number of collectives
-    size_bytes: int  # sum over these collectives
+    size_bytes: int | None  # sum over these collectives; None if one has no size
     rss_bytes: int | None  # memory of the process
     allocated_bytes: int | None  # on the device
 
@@ -46,20 +47,32 @@ def rank_steps(run: RunFiles) -> Iterator[Columns]:
         if not trace.is_foreign:
             found |= {one.step: one for one in step_totals(files.path, trace.header, wanted)}
         steps = [found[step] for step in sorted(found) if wanted is None or step in wanted]
-        yield _columns(trace.rank, clocks[trace.rank], steps)
+        yield _columns(trace, clocks[trace.rank], steps)
 
 
-def _columns(rank: int, clock: RankClock, steps: Sequence[StepTotals]) -> Columns:
+def knows_blocked(trace: RankTrace) -> bool:
+    """Say whether a trace tells how long collectives blocked; of other tools only plugins may."""
+    return not trace.is_foreign or bool(trace.collectives.blocked_ns.any())
+
+
+def _columns(trace: RankTrace, clock: RankClock, steps: Sequence[StepTotals]) -> Columns:
+    rows, is_blocked = trace.collectives, knows_blocked(trace)
+    unsized = set(rows.step[without_size(rows)].tolist())
     ops = [one.ops.values() for one in steps]
+    sizes = [sum(op.nbytes for op in of_step) for of_step in ops]
     phases = {f"{name}_ns": [one.phase_ns.get(name) for one in steps] for name in SCOPES}
     return phases | {
-        "rank": [rank] * len(steps),
+        "rank": [trace.rank] * len(steps),
         "step": [one.step for one in steps],
         "start_ns": clock.on_run(np.array([one.start_ns for one in steps], np.int64)).tolist(),
         "end_ns": clock.on_run(np.array([one.end_ns for one in steps], np.int64)).tolist(),
-        "blocked_ns": [sum(op.blocked_ns for op in of_step) for of_step in ops],
+        "blocked_ns": [
+            sum(op.blocked_ns for op in of_step) if is_blocked else None for of_step in ops
+        ],
         "calls": [sum(op.calls for op in of_step) for of_step in ops],
-        "size_bytes": [sum(op.nbytes for op in of_step) for of_step in ops],
+        "size_bytes": [
+            None if one.step in unsized else size for one, size in zip(steps, sizes, strict=True)
+        ],
         "rss_bytes": [one.rss_bytes if one.rss_bytes >= 0 else None for one in steps],
         "allocated_bytes": [one.device_bytes if one.device_bytes >= 0 else None for one in steps],
     }

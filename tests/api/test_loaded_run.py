@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dsprof.api import Steps
 from dsprof.api.loaded_run import LoadedRun
 from dsprof.errors import DsprofError, TraceError
 from dsprof.trace.lines import LINES, Line
+from tests.factories import exports, kineto
 from tests.factories import trace as make
 from tests.factories.trace_files import encode, write_run, write_trace
 
@@ -56,6 +58,34 @@ def test_rows_are_on_one_clock_and_unknown_is_none(tmp_path: Path) -> None:
         None,
         None,
     )
+
+
+def test_what_a_profiler_does_not_tell_is_none(tmp_path: Path) -> None:
+    """It sees how long kernels took, not how long a collective blocked."""
+    kineto.write(tmp_path / "trace.json", kineto.steps(3, 60, 40), world_size=1)
+    run = dsprof.load(tmp_path)
+    calls, steps = list(run.collectives), list(run.rank_steps)
+    assert {one.blocked_ns for one in calls} == {None}
+    assert None not in {one.start_ns for one in calls}
+    assert [one.blocked_ns for one in steps] == [None] * 3
+    assert steps[0].size_bytes == sum(one.size_bytes or 0 for one in calls if one.step == 0)
+
+
+def test_calls_without_times_have_none(tmp_path: Path) -> None:
+    """NCCL Inspector says how long a collective took, not when it ran."""
+    records = [exports.communicator() | exports.collective(n, 1 << 20, 100) for n in range(2)]
+    (tmp_path / "inspector.log").write_text("\n".join(map(json.dumps, records)))
+    calls = dsprof.load(tmp_path).collectives
+    assert [one.size_bytes for one in calls] == [1 << 20] * 2
+    assert {(one.start_ns, one.end_ns, one.blocked_ns) for one in calls} == {(None, None, None)}
+
+
+def test_the_size_of_a_step_is_none_if_that_of_a_call_is_unknown(tmp_path: Path) -> None:
+    barrier = make.sync("barrier", 30, 1, step=0, tensors=0, nbytes=0)
+    whole = two_ranks(tmp_path / "whole", [barrier])
+    assert {one.size_bytes for one in whole.rank_steps} == {1 << 20}
+    part = two_ranks(tmp_path / "part", [make.sync("all_gather", 30, 1, step=0, tensors=0)])
+    assert {one.size_bytes for one in part.rank_steps} == {None}
 
 
 def test_rows_of_the_diagnosis(tmp_path: Path) -> None:

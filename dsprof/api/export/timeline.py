@@ -13,6 +13,7 @@ from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.collectives import POINT_TO_POINT, family
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import RankClock
+from dsprof.api.rank_steps import knows_blocked
 from dsprof.errors import DsprofError
 from dsprof.files.redaction import redact_text
 from dsprof.trace.columns import IntArray
@@ -93,7 +94,7 @@ def each_rank(run: RunFiles, alignment: Alignment) -> Iterator[RankTracks]:
     if not any(header.started_monotonic_ns for header in run.headers):
         raise DsprofError(
             f"{run.files[0]}: these files contain no times, so there is no timeline to export; "
-            "use --to csv for their collectives"
+            "use --to csv for collectives, if they contain any"
         )
     origin_ns = min(int(clock.on_run(np.zeros(1, np.int64))[0]) for clock in clocks.values())
     boot_ns = next(filter(None, (header.started_monotonic_ns for header in run.headers)))
@@ -173,7 +174,7 @@ def _collectives(
 ) -> Iterator[Slice]:
     rows = trace.collectives
     words = [redact_text(word) for word in rows.words]
-    flow_of = _flows(trace, group)
+    flow_of, is_blocked = _flows(trace, group), knows_blocked(trace)
     for row, start, end in zip(mine.tolist(), start_ns.tolist(), end_ns.tolist(), strict=True):
         args: dict[str, Any] = {"seq": int(rows.seq[row])}
         if rows.step[row] >= 0:
@@ -182,9 +183,10 @@ def _collectives(
             args["phase"] = phase
         if rows.tensors[row]:
             args |= {"size_bytes": int(rows.nbytes[row]), "dtype": words[rows.dtype[row]]}
-        args |= (
-            {"unfinished": True} if rows.is_open[row] else {"blocked_ns": int(rows.blocked_ns[row])}
-        )
+        if rows.is_open[row]:
+            args["unfinished"] = True
+        elif is_blocked:
+            args["blocked_ns"] = int(rows.blocked_ns[row])
         op, seq, peer = words[rows.op[row]], int(rows.seq[row]), int(rows.peer[row])
         yield Slice(op, start, max(start, end), args, flow_of(op, seq, peer))
 
