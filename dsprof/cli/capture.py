@@ -13,6 +13,7 @@ from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
     from dsprof.trace.rolling.capture import Request
+    from dsprof.trace.run import RunFiles
 
 _LOOK_S = 0.2
 _SILENT_S = 60.0
@@ -44,16 +45,16 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
 
     def run(self, arguments: Namespace) -> int:
         """Ask, and wait for the ranks to agree."""
-        from dsprof.trace.rolling.capture import MOST_STEPS, ask, withdraw
+        from dsprof.trace.rolling.capture import LEAST_AHEAD, MOST_STEPS, ask, withdraw
 
         folder, steps = arguments.folder, arguments.steps
         if not 1 <= steps <= MOST_STEPS:
             raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
-        books = _books(folder)
+        run = _run(folder)
         try:
-            request = ask(folder, steps)
+            request = ask(folder, steps, run.headers[0].run_key)
             try:
-                found = _wait(folder, books, request)
+                found = _wait(folder, run.files, request)
             except BaseException:  # also Ctrl-C
                 withdraw(folder, request)
                 raise
@@ -64,11 +65,16 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
             "begin in about 10 s, or in 5 steps if those take longer. After them, run: "
             f"dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
         )
+        if found.start < LEAST_AHEAD:
+            print(
+                "No step has ended yet. If the program marks no steps, these never come: call "
+                "dsprof.step() at the end of each."
+            )
         return 0
 
 
-def _books(folder: Path) -> Sequence[Path]:
-    """Return the files of the ranks; only `mode: always` looks for requests.
+def _run(folder: Path) -> RunFiles:
+    """Find the newest run; only `mode: always` looks for requests.
 
     Raises:
         DsprofError: the run was recorded in another mode.
@@ -82,7 +88,7 @@ def _books(folder: Path) -> Sequence[Path]:
             f"{folder}: recorded without mode: always, so its ranks ignore requests; its recorded "
             "steps already have full detail"
         )
-    return run.files
+    return run
 
 
 def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:

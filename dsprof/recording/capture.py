@@ -33,6 +33,7 @@ from dsprof.recording.capture_signal import CaptureSignal
 from dsprof.trace.latch import Latch
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (
+    LEAST_AHEAD,
     LEAST_PAUSE_S,
     Captured,
     agree,
@@ -54,7 +55,6 @@ _UNLED_TICKS = 30
 """A rank leads itself after so long without a leader, as in a container with its own memory."""
 
 _AHEAD_S = 10
-_LEAST_AHEAD = 5
 """The first step is so far ahead that all ranks know of it by then."""
 
 _QUIET_NS = 600_000_000_000
@@ -86,7 +86,7 @@ class Capture:
         profiler: ProfilerWindow | None = None,
     ) -> None:
         self._folder, self._writer, self._step, self._fail = folder, writer, step, fail
-        self._rank = header.rank
+        self._rank, self._run_key = header.rank, header.run_key
         self._profiler = profiler
         self._signal = signal
         self._passed = ""  # the request that is over, or of an earlier run
@@ -189,7 +189,9 @@ class Capture:
     def _follow_request(self) -> None:
         """Answer a request that is new, unless this node cannot hear what it promises."""
         request = asked(self._folder)
-        if request is None or request.id == self._passed or self._is_soon():
+        if request is None or not request.is_of(self._run_key):
+            return
+        if request.id == self._passed or self._is_soon():
             return
         self._tell()
         if self._is_told:
@@ -228,7 +230,7 @@ class Capture:
         """Return steps that no rank will have reached when all ranks know of them."""
         usual_ns = self._writer.interest.usual_ns  # unknown at first; lags behind
         by_usual = round(_AHEAD_S * 1e9 / usual_ns) if usual_ns else 0
-        ahead = max(_LEAST_AHEAD, by_usual, round(_AHEAD_S / _TICK_S * self._steps_a_tick))
+        ahead = max(LEAST_AHEAD, by_usual, round(_AHEAD_S / _TICK_S * self._steps_a_tick))
         return Captured(name, self._step() + ahead, steps, why, cause)
 
     def _agree(self, proposal: Captured, *, is_request: bool = False) -> None:

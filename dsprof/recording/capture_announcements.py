@@ -98,7 +98,7 @@ class AllNodes:
     """The store of the default group or, without one, the folder: for leaders."""
 
     def __init__(self, header: Header, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._run = folder, header.run_key
         self._key = f"dsprof/capture/{header.run_key}"
         self._questions = Questions()
         self._connection: Any = None
@@ -140,11 +140,11 @@ class AllNodes:
     def _read(self) -> list[Captured]:
         if (store := self._store()) is not None:
             return _all_of(bytes(store.get(self._key))) if store.check([self._key]) else []
-        return _all_of(announced(self._folder))
+        return _all_of(announced(self._folder, self._run))
 
     def _agreed(self, proposal: Captured, known: Container[str]) -> list[Captured]:
         store = self._store()
-        before = announced(self._folder) if store is None else b""
+        before = announced(self._folder, self._run) if store is None else b""
         while True:
             held = _all_of(before)
             news = [one for one in held if one.id not in known]
@@ -152,7 +152,7 @@ class AllNodes:
                 return news
             after = msgspec.json.encode([*held, proposal][-HELD:])
             if store is None:
-                announce(self._folder, after)
+                announce(self._folder, self._run, after)
                 return [*news, proposal]
             found = bytes(store.compare_set(self._key, before.decode(), after.decode()))
             if found in (before, after):  # the store of a server that began anew has no `before`

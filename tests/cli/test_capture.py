@@ -89,11 +89,31 @@ def test_a_running_job_is_told_by_its_first_rank_and_not_at_each_look(
     assert len(looked_at) == 2  # before the first wait, and after the last
 
 
-def answered(job: Path) -> None:
+def answered(job: Path, first_step: int = 105) -> None:
     """Answer the request as a rank does."""
     request = asked(job)
     assert request is not None
-    agree(job, Captured(request.id, 105, 20))
+    agree(job, Captured(request.id, first_step, 20))
+
+
+def test_the_newest_run_of_a_folder_is_asked(job: Path, running: Mock) -> None:
+    def answer() -> None:
+        request = asked(job)
+        assert request is not None
+        assert [run for run in ("month 0", "another") if request.is_of(run)] == ["month 0"]
+        answered(job)
+
+    running.side_effect = answer
+    assert main(["capture", str(job)]) == 0
+
+
+@pytest.mark.parametrize(("first_step", "is_told"), [(4, True), (5, False)])
+def test_a_run_in_which_no_step_has_ended_may_have_none(
+    job: Path, running: Mock, capsys: pytest.CaptureFixture[str], first_step: int, *, is_told: bool
+) -> None:
+    running.side_effect = lambda: answered(job, first_step)
+    assert main(["capture", str(job)]) == 0
+    assert ("No step has ended yet. If the program" in capsys.readouterr().out) == is_told
 
 
 def test_an_answer_at_the_last_moment_counts(

@@ -46,11 +46,13 @@ def _rank(folder: Path, rank: int, node: int = 0) -> tuple[Capture, RollingWrite
     return _begun(folder, rank, memory)
 
 
-def _begun(folder: Path, rank: int, memory: Path) -> tuple[Capture, RollingWriter]:
+def _begun(
+    folder: Path, rank: int, memory: Path, run: str = "run"
+) -> tuple[Capture, RollingWriter]:
     """Begin a rank on the node that has this memory."""
     for path in (folder, memory):
         path.mkdir(exist_ok=True)
-    header = Header(1, "run", rank, 4, "host", 1, time.time_ns(), 0, local_rank=rank % 2)
+    header = Header(1, run, rank, 4, "host", 1, time.time_ns(), 0, local_rank=rank % 2)
     writer = FastMotion(folder, 10**6, rank).writer
 
     def fail(_: str, error: BaseException) -> None:
@@ -363,7 +365,7 @@ def test_a_run_forgets_at_its_end_what_all_nodes_have_seen(
     tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
 ) -> None:
     (capture, writer), (far, _) = ranks
-    told = tmp_path / ".alarm.json"
+    told = tmp_path / ".alarm-run.json"
     writer.alarms.add(Alarm(90, "slow", ""))
     capture._tick()
     capture.stop()
@@ -485,6 +487,23 @@ def test_two_runs_of_a_node_do_not_hear_each_other(tmp_path: Path) -> None:
     assert [kept(writer) for _, writer in runs] == [[range(105, 125)], []]
 
 
+def test_only_the_run_that_is_asked_answers(tmp_path: Path) -> None:
+    runs = [_begun(tmp_path, 0, tmp_path / "memory", run) for run in ("old", "new")]
+    request = ask(tmp_path, 20, "new")
+    for capture, _ in runs * 2:
+        capture._tick()
+    assert [kept(writer) for _, writer in runs] == [[], [range(105, 125)]]
+    assert agreed(tmp_path, request) is not None
+
+
+def test_what_a_run_announces_in_the_folder_is_not_followed_by_another(tmp_path: Path) -> None:
+    runs = [_begun(tmp_path, 0, tmp_path / run, run) for run in ("old", "new")]
+    runs[0][1].alarms.add(Alarm(90, "slow", ""))
+    for capture, _ in runs * 10:
+        capture._tick()
+    assert [len(kept(writer)) for _, writer in runs] == [1, 0]
+
+
 def test_nothing_is_announced_where_no_other_node_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,7 +512,7 @@ def test_nothing_is_announced_where_no_other_node_is(
     writer.alarms.add(Alarm(90, "slow", ""))
     capture._tick()
     assert len(kept(writer)) == 1
-    assert not (tmp_path / ".alarm.json").exists()
+    assert not [*tmp_path.glob(".alarm*")]
 
 
 def test_steps_of_the_past_are_kept_while_their_details_are_there(tmp_path: Path) -> None:

@@ -20,11 +20,14 @@ MOST_STEPS = 1000
 LEAST_PAUSE_S = 10
 """A request so soon after the one before is not followed."""
 
+LEAST_AHEAD = 5
+"""So many steps after the last one that ended, at least, the first of a request begins."""
+
 PATIENCE_S = 60.0
 """So long a request waits for an answer: on NFS, a rank may see it half a minute late."""
 
 LARGEST_BYTES = 4096
-_REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm.json"
+_REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm-{}.json"
 _KEPT_S = 3600.0
 """An answer this old is known to all ranks: a request may come each minute for a month."""
 
@@ -39,6 +42,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Id
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+    run: Annotated[str, msgspec.Meta(max_length=100)] = ""  # its key; "": of whichever run
+
+    def is_of(self, run: str) -> bool:
+        """Say whether the ranks of a run are asked: others may record into the same folder."""
+        return self.run in ("", run)
 
 
 class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,14 +68,14 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Kept(step, self.why, times, self.cause)
 
 
-def ask(folder: Path, steps: int) -> Request:
-    """Leave a request for the ranks that record into a folder.
+def ask(folder: Path, steps: int, run: str = "") -> Request:
+    """Leave a request for the ranks of a run that record into a folder.
 
     Raises:
         DsprofError: another request waits for an answer.
         OSError: it cannot be written.
     """
-    path, request = folder / _REQUEST, Request(secrets.token_hex(8), steps)
+    path, request = folder / _REQUEST, Request(secrets.token_hex(8), steps, run)
     left_s = _waits_s(folder)
     if not left_s:
         path.unlink(missing_ok=True)
@@ -142,23 +150,23 @@ def agree(folder: Path, proposal: Captured) -> Captured:
     return decoded(notes.read(path, LARGEST_BYTES)) or proposal
 
 
-def announce(folder: Path, found: bytes) -> None:
-    """Tell all ranks, where they have no store, in place of what was announced before.
+def announce(folder: Path, run: str, found: bytes) -> None:
+    """Tell all ranks of a run, where they have no store, in place of what was announced before.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    notes.put(folder / _ALARM, found)
+    notes.put(folder / _ALARM.format(run), found)
 
 
-def announced(folder: Path) -> bytes:
-    """Return what was announced, also by an earlier run; nothing if there is nothing."""
-    return notes.read(folder / _ALARM, LARGEST_BYTES)
+def announced(folder: Path, run: str) -> bytes:
+    """Return what was announced, also by an earlier run of this key; nothing if nothing was."""
+    return notes.read(folder / _ALARM.format(run), LARGEST_BYTES)
 
 
 def forget_announced(folder: Path, before_s: float) -> None:
     """Remove what was announced if it is older: all ranks have seen it."""
-    _forget([folder / _ALARM], before_s)
+    _forget(folder.glob(_ALARM.format("*")), before_s)
 
 
 def agreed(folder: Path, request: Request) -> Captured | None:

@@ -42,6 +42,7 @@ def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
         {"id": "a\n"},
         {"command": "rm"},
         {"asked_s": 1e308},
+        {"run": "x" * 101},
     ],
 )
 def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
