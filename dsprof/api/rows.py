@@ -5,6 +5,7 @@ A part is what one rank has, as columns: no more than one is in memory while row
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
@@ -28,7 +29,7 @@ _SHOWN_AS_TABLE = 10
 
 
 class Rows(Sequence[R], Generic[R]):
-    """Rows of type `kind`, read when they are used."""
+    """Rows of type `kind`, read when they are used: also for each `rows[5]`, so iterate."""
 
     def __init__(self, kind: type[R], parts: Callable[[], Iterable[Columns]]) -> None:
         self.kind = kind
@@ -78,11 +79,25 @@ class Rows(Sequence[R], Generic[R]):
     def __getitem__(self, place: slice) -> list[R]: ...
     def __getitem__(self, place: int | slice) -> R | list[R]:
         if isinstance(place, slice):
-            return list(self)[place]
+            return self._listed()[place]
         index = place + len(self) if place < 0 else place
         for row in islice(self, max(index, 0), None) if index >= 0 else ():
             return row
         raise IndexError(f"row {place} of {len(self)}")
+
+    def __reversed__(self) -> Iterator[R]:
+        return reversed(self._listed())
+
+    def index(self, value: Any, start: int = 0, stop: int = sys.maxsize) -> int:
+        """Return the place of the first row that is equal to `value`.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return self._listed().index(value, start, stop)
+
+    def _listed(self) -> list[R]:
+        return list(iter(self))  # without `iter` it would ask for the length, which reads, too
 
     def __repr__(self) -> str:
         first = list(islice(self, _SHOWN + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 
 import dsprof
 from dsprof.api import Steps
-from dsprof.api.loaded_run import LoadedRun
+from dsprof.api.loaded_run import EnvironmentFact, LoadedRun
+from dsprof.api.rows import Columns, Rows
 from dsprof.errors import DsprofError, TraceError
 from dsprof.trace.lines import LINES, Line
 from tests.factories import exports, kineto
@@ -96,6 +98,24 @@ def test_rows_of_the_diagnosis(tmp_path: Path) -> None:
     versions = {one.name: one.value for one in run.environment if one.section == "Versions"}
     assert not versions or "torch" in versions
     assert run[Steps].exposed_share is not None
+
+
+def test_rows_are_read_once_from_their_end_and_for_an_index() -> None:
+    reads: list[None] = []
+
+    def parts() -> Iterator[Columns]:
+        reads.append(None)
+        yield {"section": ["a"] * 3, "name": list("abc"), "value": [""] * 3, "ranks": [()] * 3}
+
+    rows = Rows(EnvironmentFact, parts)
+    assert [row.name for row in reversed(rows)] == ["c", "b", "a"]
+    assert len(reads) == 1
+    last = EnvironmentFact(section="a", name="c", value="")
+    assert rows[2:] == [last]
+    assert rows.index(last) == rows.index(last, 1) == 2
+    assert len(reads) == 4
+    with pytest.raises(ValueError, match="not in list"):
+        rows.index(last, 0, 2)
 
 
 def test_rows_are_a_sequence(tmp_path: Path) -> None:
