@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,16 +70,26 @@ class Edge(NamedTuple):
 def edges(slices: Iterable[Slice]) -> Iterator[Edge]:
     """Put slices on lanes so that those of a lane are nested or apart; ends come before begins."""
     lanes: list[list[int]] = []  # ends of what is open there, the innermost last
+    busy: list[tuple[int, int]] = []  # ends of the innermost, and their lanes; ascending
+    free: list[int] = []  # lanes on which nothing is open; a heap
     for one in slices:
-        for lane, ends in enumerate(lanes):
-            while ends and ends[-1] <= one.start_ns:
-                yield Edge(lane, ends.pop())
-            if not ends or one.end_ns <= ends[-1]:
-                break
+        while busy and busy[0][0] <= one.start_ns:
+            _, lane = busy.pop(0)
+            yield Edge(lane, lanes[lane].pop())
+            if lanes[lane]:
+                insort(busy, (lanes[lane][-1], lane))
+            else:
+                heappush(free, lane)
+        around = bisect_left(busy, (one.end_ns, -1))
+        if around < len(busy) and not (free and free[0] < busy[around][1]):
+            _, lane = busy.pop(around)
+        elif free:
+            lane = heappop(free)
         else:
-            lane, ends = len(lanes), []
-            lanes.append(ends)
-        ends.append(one.end_ns)
+            lane = len(lanes)
+            lanes.append([])
+        lanes[lane].append(one.end_ns)
+        insort(busy, (one.end_ns, lane))
         yield Edge(lane, one.start_ns, one)
     for lane, ends in enumerate(lanes):
         while ends:

@@ -195,6 +195,35 @@ def test_slices_of_a_lane_are_nested_or_apart(spans: list[tuple[int, int]]) -> N
     assert sorted(ended) == sorted(slices)
 
 
+class Counted(int):
+    """A time that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.comparisons += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        Counted.comparisons += 1
+        return int(self) <= int(other)
+
+
+def test_many_overlapping_slices_take_few_comparisons() -> None:
+    count = 1000
+    slices = [Slice("a", Counted(n), Counted(n + count), {}) for n in range(count)]
+    lanes = {edge.lane for edge in edges(slices)}
+    assert len(lanes) == count
+    assert Counted.comparisons < 30 * count
+
+
+def test_a_slice_goes_to_the_first_lane_that_is_free() -> None:
+    spans = [(0, 10), (5, 15), (12, 14), (20, 30), (21, 25)]
+    slices = [Slice("a", start, end, {}) for start, end in spans]
+    begun = [edge.lane for edge in edges(slices) if edge.begins is not None]
+    assert begun == [0, 1, 0, 0, 0]
+
+
 def test_one_rank_is_read_at_a_time(tmp_path: Path) -> None:
     rank = [make.sync("all_reduce", 10, 5, seq=1)]
     ranks = rank_tracks(write(tmp_path, rank, rank))
