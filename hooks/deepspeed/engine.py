@@ -74,10 +74,12 @@ class DeepSpeedEngineHook(Hook):
         # By identity, which another object may have later: hence the weakref.
         self._engines: dict[int, tuple[weakref.ref[Any], EngineProgress]] = {}
         self._numbers = itertools.count()
+        self._being_made = 0
+        self._loop = recorder.shared(Loop)
         self._known_engines = recorder.shared(KnownEngines)
         self._sites, self._models = recorder.shared(Sites), recorder.shared(Models)
         self._count_step = functools.partial(recorder.progress.end_step, "deepspeed")
-        recorder.trace_listeners.append(self._describe_again)
+        recorder.trace_listeners.append(self._begin_again)
 
     def wrap(self, target: Target, original: Any) -> Any:
         if target.name == "__init__":
@@ -107,16 +109,19 @@ class DeepSpeedEngineHook(Hook):
         }
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        hook, recorder, loop = self, self.recorder, self.recorder.shared(Loop)
+        hook = self
 
         @functools.wraps(original)
         def init(*args: Any, **kwargs: Any) -> None:
             try:
-                recorder.progress.expect_steps_of("deepspeed")
-                loop.has_engine = True
+                hook._expect_steps()
             except Exception as error:
                 hook.fail(error)
-            original(*args, **kwargs)
+            hook._being_made += 1
+            try:
+                original(*args, **kwargs)
+            finally:
+                hook._being_made -= 1
 
         return init
 
@@ -140,6 +145,7 @@ class DeepSpeedEngineHook(Hook):
             self._close(progress)
         if phase == "forward":
             if not progress.is_described:
+                self._expect_steps()
                 progress.is_described = self._models.see("DeepSpeed", engine.module, args, kwargs)
             # Accelerate calls `step` only at the last micro-step. An evaluation in between is none,
             # and a pipeline's schedule counts its own.
@@ -235,9 +241,17 @@ class DeepSpeedEngineHook(Hook):
         self.recorder.outbox.define(describe(engine, progress.number))
         return progress
 
-    def _describe_again(self) -> None:
+    def _expect_steps(self) -> None:
+        self.recorder.progress.expect_steps_of("deepspeed")
+        self._loop.has_engine = True
+
+    def _begin_again(self) -> None:
+        """Follow a plain loop too, until an engine runs: DeepSpeed keeps engines that are done."""
         for _, progress in list(self._engines.values()):
             progress.is_described = False
+        if not self._being_made:
+            self.recorder.progress.forget_steps_of("deepspeed")
+            self._loop.has_engine = False
 
 
 HOOK = DeepSpeedEngineHook

@@ -185,6 +185,11 @@ class Progress:
         """Know who will mark steps before the first one ends, unless a step has told already."""
         self.step_source = self.step_source or source
 
+    def forget_steps_of(self, source: str) -> None:
+        """Let any source mark steps again, if `source` did."""
+        if self.step_source == source:
+            self.step_source = ""
+
     def _is_counted(self, source: str) -> bool:
         """Tell whether steps of `source` count.
 

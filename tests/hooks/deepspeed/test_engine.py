@@ -12,6 +12,7 @@ from torch import nn
 from dsprof.hooks import base
 from dsprof.hooks.deepspeed import engine as engine_hook
 from dsprof.hooks.deepspeed.engine import DeepSpeedEngineHook
+from dsprof.hooks.torch.training_loop import Loop
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import EngineConfig, Phase, Step
 from tests.handed_over import handed_over
@@ -243,3 +244,38 @@ def test_a_failure_leaves_the_call_alone_and_the_third_ends_the_hook(
     engine.__class__ = kind
     train(engine, 2)
     assert len(phases(recorder)) == before + 1
+
+
+def test_a_plain_loop_in_a_new_process_group_has_steps_of_its_own(
+    recorder: Recorder, engine: Engine
+) -> None:
+    """As in a notebook, where DeepSpeed keeps the engine of the training before."""
+    train(engine, 2)
+    recorder.begin_again()
+    assert not recorder.shared(Loop).has_engine
+    for _ in range(3):
+        recorder.progress.end_step("optimizer")
+    assert steps(recorder) == [(step, 1, "optimizer") for step in range(3)]
+
+
+def test_an_engine_that_trains_on_in_a_new_process_group_marks_its_steps(
+    recorder: Recorder, engine: Engine
+) -> None:
+    train(engine, 2)
+    recorder.begin_again()
+    engine.forward()
+    recorder.progress.end_step("optimizer")
+    assert recorder.shared(Loop).has_engine
+    assert steps(recorder) == []
+
+
+def test_an_engine_that_is_made_while_a_new_process_group_begins_is_expected(
+    recorder: Recorder,
+) -> None:
+    """Its own first collective begins the new trace, and a trial step of its optimizer follows."""
+    hook = DeepSpeedEngineHook(recorder)
+    target = next(target for target in hook.targets if target.name == "__init__")
+    hook.wrap(target, recorder.begin_again)()
+    recorder.progress.end_step("optimizer")
+    assert recorder.shared(Loop).has_engine
+    assert steps(recorder) == []
