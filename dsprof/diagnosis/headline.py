@@ -93,7 +93,8 @@ def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalSt
     if lead.status is Status.UNKNOWN:
         return line(lead)
     failed = sum(finding.status is Status.FAIL for finding in findings)
-    has_steps = summary[Steps].measured or not summary[Run].is_recorded
+    run = summary[Run]
+    has_steps = summary[Steps].measured or not run.is_recorded or run.is_of_environment
     no_steps = "" if has_steps else f" {_no_steps(summary)}."
     return f"{lead.summary}{_others(failed - (lead.status is Status.FAIL))}{no_steps}"
 
@@ -132,7 +133,10 @@ def _where_time_goes(
     if typical is not None:
         step = f"Step {duration(typical.parts.total_ns)}: {_parts(typical.parts)}"
         return f"{_no_problems(findings)}. {step}."
-    if summary[Run].is_recorded:
+    if (run := summary[Run]).is_of_environment:
+        ranks = plural(len(run.ranks), "rank")
+        return f"{NO_PROBLEMS} in the environment of {ranks}, checked for {run.first.backend}."
+    if run.is_recorded:
         return f"{_no_steps(summary)}. {_for_steps(summary)}"
     if has_verdict(findings):
         return f"{NO_PROBLEMS}. {_without_steps(summary)}"

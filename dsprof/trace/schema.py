@@ -36,6 +36,9 @@ EXIT, INTERRUPTED = "exit", "interrupted"
 SWITCHED_OFF = "disable"
 """Why a trace ended whose process went on."""
 
+OF_ENVIRONMENT = "dsprof env"
+"""Why a trace ended that is of no run: it describes the environment of a rank."""
+
 BECAME, NEW_GROUP = "became rank", "new process group"
 """Why a trace ended whose process went on in another one."""
 
@@ -544,7 +547,8 @@ class Trailer(msgspec.Struct, omit_defaults=True):
     """The last line; a file without it is of a run that crashed or was killed."""
 
     reason: Annotated[
-        str, "`exit`, `interrupted`, `disable`, `became rank 1 of 2`, `new process group`"
+        str,
+        "`exit`, `interrupted`, `disable`, `became rank 1 of 2`, `new process group`, `dsprof env`",
     ]
     exception: Annotated[str, "type of the uncaught exception that ended the process"] = ""
     exception_ns: Annotated[
@@ -566,6 +570,11 @@ class Trailer(msgspec.Struct, omit_defaults=True):
     disk_error: Annotated[str, "why the disk refused data, the last time"] = ""
     lost_steps: Annotated[int, "steps that are missing or incomplete because of that"] = 0
     failed_hooks: Annotated[dict[str, str], "hook -> why it switched itself off"] = {}
+
+
+def is_of_environment(trailer: Trailer | None) -> bool:
+    """Say whether `dsprof env` wrote a trace."""
+    return trailer is not None and trailer.reason == OF_ENVIRONMENT
 
 
 # -- the lines ------------------------------------------------------------------------------------

@@ -8,13 +8,21 @@ from dsprof.diagnosis import build
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.headline import verdict
 from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import communication_bound_step
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, Stranger
-from dsprof.trace.schema import EngineConfig, HookStatus, MemorySample, Note, Trailer
+from dsprof.trace.schema import (
+    OF_ENVIRONMENT,
+    EngineConfig,
+    HookStatus,
+    MemorySample,
+    Note,
+    Trailer,
+)
 from tests.factories import logs
 from tests.factories.trace import (
     MS,
@@ -329,6 +337,15 @@ def test_verdict_is_one_honest_sentence(case):
     sentence = diagnosed(*case.traces).verdict
     assert sentence.startswith(case.start)
     assert sentence.endswith(".")
+
+
+def test_an_environment_without_a_run_lacks_no_step():
+    ends = {"trailer": Trailer(reason=OF_ENVIRONMENT), "environment": EnvSnapshot()}
+    made = diagnosed(rank_trace(0, **ends), rank_trace(1, **ends))
+    expected = "No problems found in the environment of 2 ranks, checked for gloo."
+    assert made.verdict == made.headline.line == expected
+    one = diagnosed(rank_trace(0, **ends))
+    assert "step" not in one.verdict
 
 
 def test_where_nothing_was_judged_no_problems_are_counted():

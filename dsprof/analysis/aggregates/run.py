@@ -15,7 +15,7 @@ from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
-from dsprof.trace.schema import Header, HookStatus, Trailer
+from dsprof.trace.schema import Header, HookStatus, Trailer, is_of_environment
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.sharing import shared
 
@@ -158,6 +158,11 @@ class Run(Aggregate):
     def trailers(self) -> Iterator[Trailer]:
         """The trailers that there are."""
         return (facts.trailer for facts in self.ranks.values() if facts.trailer is not None)
+
+    @property
+    def is_of_environment(self) -> bool:
+        """Whether `dsprof env` wrote all of it: there was no run."""
+        return all(is_of_environment(facts.trailer) for facts in self.ranks.values())
 
     def cost_shares(self, steps: Steps) -> tuple[float, float] | None:
         """Return what recording cost in training threads and in the writer, per time in steps.

@@ -14,6 +14,7 @@ from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named, plural, ranks_do
+from dsprof.trace.schema import is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
@@ -26,11 +27,11 @@ def ended(tell: Telling) -> HangVerdict:
     if at_store := _at_store(tell):
         return at_store
     ends = tell.endings.ranks
-    if not ends:
+    if all(is_of_environment(end.trailer) for end in ends.values()):
         return HangVerdict(
             kind="unknown",
-            cause=Cause("unknown", "Files of other tools are judged by `dsprof report`."),
-            sentence="Unknown: no dsprof trace and no dump of torch's flight recorder was read.",
+            cause=Cause("unknown", "`dsprof report` judges other files."),
+            sentence="Unknown: no dsprof trace of a run and no flight recorder dump was read.",
         )
     asked_ns = [e.failed_ns for e in ends.values() if e.is_interrupted and e.failed_ns]
     until_ns = min(asked_ns, default=math.inf)  # what failed after Ctrl-C failed by it

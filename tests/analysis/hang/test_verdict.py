@@ -567,6 +567,11 @@ def test_a_recording_that_ended_before_the_process_tells_nothing_of_later() -> N
     assert "while the run was recorded" in found.sentence
 
 
+def test_an_environment_tells_of_no_hang() -> None:
+    found = root(*(rank(n, [], trailer=Trailer(reason="dsprof env")) for n in range(RANKS)))
+    assert (found.kind, found.confidence) == ("unknown", "low")
+
+
 def test_ranks_killed_without_a_wait_are_unknown() -> None:
     assert root(*(rank(n, [], 900, **KILLED) for n in range(RANKS))).kind == "unknown"
 
