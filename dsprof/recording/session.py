@@ -384,7 +384,7 @@ class Session:
         if writer.error is not None:
             return
         if not writer.path.exists():
-            say(f"the trace {writer.path} was removed while it was written")
+            say(f"the trace {writer.path} was moved or removed while it was written")
         elif self._rank == 0:
             files = len([*traces_in(Path(self.config.out))])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps

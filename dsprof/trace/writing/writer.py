@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from dsprof.environment import EnvSnapshot
+from dsprof.trace.dumps.state_file import PAIRS
 from dsprof.trace.latch import Latch
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
@@ -197,7 +198,10 @@ class TraceWriter:
 
     def _fail(self, error: Exception) -> None:
         self.error = error
-        self._source.warn(f"the trace in {self._folder} ends early: {_described(error)}")
+        what = f"the trace in {self._folder} ends early"
+        if self._file < 0:
+            what = f"rank {self._header.rank} records nothing in {self._folder}"
+        self._source.warn(f"{what}: {_described(error)}")
 
     # -- in the thread ------------------------------------------------------------------------
 
@@ -543,7 +547,9 @@ class TraceWriter:
         """Return what is still in flight, or seen to end only now, and the last look at memory."""
         lines: list[Line] = []
         for record in self._source.unfinished():
-            finished = record.done_ns or record.waits
+            # Of a send or receive on the host that nobody waited for, completion is unknown.
+            is_unknown = record.op in PAIRS and record.pending_ns > 0
+            finished = record.done_ns or record.waits or is_unknown
             encode = self._lines.collective if finished else self._lines.open_collective
             lines.append(encode(record))
         return lines + self._lines.record(self._source.sample_memory("writer", self._step))
@@ -574,6 +580,8 @@ class TraceWriter:
 
 
 def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
