@@ -143,7 +143,7 @@ class TypicalStep(_Part):
 
 
 class Steps(_Part):
-    """Every step and their sum."""
+    """Steps, of a long run a sample of them, and the sum of the measured ones."""
 
     total: StepParts
     rows: list[StepParts] = []
