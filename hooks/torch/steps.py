@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.jit._builtins as jit
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.torch.training_loop import Loop
@@ -31,6 +32,7 @@ class TrainingLoopHook(Hook):
         super().__init__(recorder)
         self._loop = recorder.shared(Loop)
         self._handles: list[Any] = []
+        self._wrappers: list[Callable[..., Any]] = []
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
         self._stepped = False  # within the current backward
@@ -55,6 +57,8 @@ class TrainingLoopHook(Hook):
     def uninstall(self) -> None:
         for handle in self._handles:
             handle.remove()
+        for wrapper in self._wrappers:
+            jit._get_builtin_table().pop(id(wrapper), None)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hot, loop, is_compiling = self.recorder.hot, self._loop, torch.compiler.is_dynamo_compiling
@@ -68,6 +72,8 @@ class TrainingLoopHook(Hook):
             return method(*args, **kwargs)
 
         hide_from_dynamo(backward)
+        self._wrappers.append(backward)
+        jit._register_builtin(backward, "aten::backward")  # it knows functions by their identity
         return backward
 
     def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:

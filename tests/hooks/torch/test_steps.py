@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.jit import _builtins
 from torch.utils.checkpoint import checkpoint
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
@@ -281,6 +282,24 @@ def test_a_backward_that_raised_ends_its_phase(recorder: Recorder) -> None:
         torch.ones(2).backward()
     assert phases(recorder) == [("backward", 0, 0)]
     assert recorder.progress.scope.phase == ""
+
+
+def scripted(x: torch.Tensor) -> None:
+    torch.autograd.backward([x.sum()])
+
+
+def test_a_function_that_calls_backward_can_be_scripted(recorder: Recorder) -> None:
+    x = torch.ones(2, requires_grad=True)
+    torch.jit.script(scripted)(x)
+    assert x.grad is not None
+
+
+def test_a_hook_that_is_gone_leaves_nothing_in_the_compiler_of_scripts(recorder: Recorder) -> None:
+    hook, before = TrainingLoopHook(recorder), dict(_builtins._get_builtin_table())
+    hook.wrap(hook.targets[0], torch.autograd.backward)
+    assert _builtins._get_builtin_table() != before
+    hook.uninstall()
+    assert _builtins._get_builtin_table() == before
 
 
 def test_an_engine_marks_its_own_phases(recorder: Recorder) -> None:
