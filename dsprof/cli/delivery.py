@@ -11,11 +11,10 @@ from html import unescape
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsprof.cli.output import check_writable, print_bytes, terminal
+from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes, terminal
 from dsprof.config.settings import did_you_mean, in_one_line
 from dsprof.errors import DsprofError, escaped
 
-_STANDARD_OUTPUT = Path("-")
 _HEAD_BYTES = 1 << 12
 _RUN = re.compile(rb'<meta name="dsprof-run" content="([^"]*)">')
 
@@ -74,11 +73,11 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
             f"unknown --format value '{in_one_line(arguments.format)}'"
             f"{did_you_mean(arguments.format, names)}"
         )
-    default = Path(page) if arguments.format == "html" else _STANDARD_OUTPUT
+    default = Path(page) if arguments.format == "html" else STANDARD_OUTPUT
     output: Path = arguments.output or default
-    if output != _STANDARD_OUTPUT:
+    if output != STANDARD_OUTPUT:
         check_writable(output, inputs)
-    if arguments.open and (arguments.format != "html" or output == _STANDARD_OUTPUT):
+    if arguments.open and (arguments.format != "html" or output == STANDARD_OUTPUT):
         raise DsprofError("--open needs a page in a file; use --format html, and no -o -")
     return output
 
@@ -91,7 +90,7 @@ def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **opt
     """
     from dsprof.reports.write import write_whole
 
-    if output == _STANDARD_OUTPUT:
+    if output == STANDARD_OUTPUT:
         print_bytes(render(arguments.format, **options, **terminal()))
         return
     document = render(arguments.format, **options)

@@ -6,11 +6,14 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO
 
 from dsprof.cli.loading import add_epoch, add_paths, progress_on_terminal
-from dsprof.cli.output import check_writable, print_bytes
+from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes
 from dsprof.errors import escaped
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 _TIMELINES = ("perfetto", "chrome")
 _TABLES = ("csv", "parquet")
+_CHUNK_BYTES = 1 << 20
 _ROWS = ("collectives", "steps", "rank_steps", "flushes", "memory", "findings", "environment")
 
 
@@ -42,7 +46,12 @@ Arrows of timelines join the ends of a collective on different ranks."""
             "--to", required=True, choices=(*_TIMELINES, *_TABLES), help="format of the file"
         )
         parser.add_argument(
-            "-o", "--output", required=True, type=Path, metavar="FILE", help="file to write"
+            "-o",
+            "--output",
+            required=True,
+            type=Path,
+            metavar="FILE",
+            help="file to write; - is standard output",
         )
         parser.add_argument(
             "--table",
@@ -55,12 +64,31 @@ Arrows of timelines join the ends of a collective on different ranks."""
 
     def run(self, arguments: Namespace) -> int:
         """Write the file, or leave what was there."""
-        check_writable(arguments.output, arguments.paths)
+        is_file = arguments.output != STANDARD_OUTPUT
+        if is_file:
+            check_writable(arguments.output, arguments.paths)
         write = _write_timeline if arguments.to in _TIMELINES else _write_table
         write(arguments)
-        where = escaped(os.path.realpath(arguments.output))
-        print_bytes(f"Exported: {where}\n".encode())
+        if is_file:
+            where = escaped(os.path.realpath(arguments.output))
+            print_bytes(f"Exported: {where}\n".encode())
         return 0
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[BinaryIO]:
+    """Open what appears at `path`, or on standard output, when all is written."""
+    from dsprof.reports.write import writing
+
+    if path != STANDARD_OUTPUT:
+        with writing(path) as file:
+            yield file
+        return
+    with TemporaryFile() as file:
+        yield file
+        file.seek(0)
+        for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
+            print_bytes(chunk)
 
 
 def _write_timeline(arguments: Namespace) -> None:
@@ -68,14 +96,13 @@ def _write_timeline(arguments: Namespace) -> None:
     from dsprof.api.export.chrome import write_chrome
     from dsprof.api.export.perfetto import write_perfetto
     from dsprof.api.export.timeline import each_rank
-    from dsprof.reports.write import writing
     from dsprof.trace.run import find_run
     from dsprof.trace.selection import Selection
 
     run = find_run(arguments.paths, Selection(epoch=arguments.epoch))
     ranks = _shown(each_rank(run, align_run(run)), len(run.files))
     write = write_perfetto if arguments.to == "perfetto" else write_chrome
-    with writing(arguments.output) as file:
+    with _writing(arguments.output) as file:
         write(file, ranks)
 
 
@@ -91,14 +118,13 @@ def _write_table(arguments: Namespace) -> None:
     from dsprof.api.export.tables import write_csv, write_parquet
     from dsprof.api.loaded_run import load_run
     from dsprof.api.rows import installed
-    from dsprof.reports.write import writing
 
     if arguments.to == "parquet":
         installed("pyarrow")  # before the long part
     run = load_run(arguments.paths, arguments.epoch)
     rows = getattr(run, arguments.table)
     write = write_csv if arguments.to == "csv" else write_parquet
-    with writing(arguments.output) as file:
+    with _writing(arguments.output) as file:
         write(file, rows)
     recorded = run.diagnosis.run.steps if arguments.table == "steps" else 0
     if recorded > len(rows):

@@ -11,6 +11,8 @@ from typing import Any
 
 from dsprof.errors import OutputError
 
+STANDARD_OUTPUT = Path("-")
+
 
 def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     """Refuse an output file that cannot be written, before the work that it would be for.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.__main__ import main
 from tests.cli.command import dsprof, environment
 from tests.factories.trace import header
 from tests.factories.trace_files import write_run, write_trace
@@ -37,6 +38,24 @@ def test_it_writes_the_file_and_says_where(tmp_path: Path, form: str) -> None:
         assert table.column("peer").null_count == table.num_rows == 8
     else:
         assert content.startswith(b"\x0a")
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv", "parquet"])
+def test_it_writes_to_standard_output(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    form: str,
+) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "traces")
+    assert main(["export", "traces", "--to", form, "-o", "out"]) == 0
+    capfdbinary.readouterr()
+    assert main(["export", "traces", "--to", form, "-o", "-"]) == 0
+    assert capfdbinary.readouterr().out == (tmp_path / "out").read_bytes()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "traces"]
 
 
 def test_another_table(tmp_path: Path) -> None:
