@@ -51,7 +51,8 @@ class Groups:
         self.roles: weakref.WeakKeyDictionary[Any, str] = (
             weakref.WeakKeyDictionary()
         )  # as hooks say
-        self._by_key: dict[str, GroupState] = {}
+        self._by_key: dict[str, GroupState] = {}  # torch may make another object for a group
+        self._with_ranks: dict[str, GroupState] = {}
         self._world: weakref.ref[Any] | None = None
         self._generation = 0
         self._describing = threading.RLock()
@@ -67,12 +68,13 @@ class Groups:
 
     def _describe(self, pg: Any) -> GroupState:
         self._follow_generation()
+        self._forget_ranks()
         ranks, name, backend = _facts(pg)
         key = _key(self._generation, name, ranks)
         known = self._by_key.get(key)
         if known is not None:
-            known.ref = weakref.ref(pg)
-            self.known[id(pg)] = known
+            known.ref, known.group.ranks = weakref.ref(pg), ranks
+            self.known[id(pg)] = self._with_ranks[key] = known
             return known
         group = Group(
             id=next(self._ids),
@@ -87,9 +89,16 @@ class Groups:
             is_checked=_is_checked(pg),
         )
         state = GroupState(group, weakref.ref(pg))
-        self._by_key[key] = self.known[id(pg)] = state
+        self._by_key[key] = self.known[id(pg)] = self._with_ranks[key] = state
         self._define(group)
         return state
+
+    def _forget_ranks(self) -> None:
+        """Drop the ranks of groups that are gone: a program may make new ones all the time."""
+        for key, state in list(self._with_ranks.items()):
+            if state.ref() is None:
+                state.group.ranks = []
+                del self._with_ranks[key]
 
     def _define(self, group: Group) -> None:
         self._recorder.outbox.define(copy(group))  # its role may change before it is written
@@ -103,7 +112,7 @@ class Groups:
         It costs ever less, and a late engine is not missed.
         """
         try:
-            for state in list(self._by_key.values()):
+            for state in list(self._with_ranks.values()):
                 pg = state.ref()
                 if not state.group.role and pg is not None:
                     state.group.role = self._role(pg)

@@ -82,6 +82,40 @@ def test_a_group_in_the_place_of_one_that_is_gone_is_another() -> None:
 
 
 @pytest.mark.usefixtures("group")
+def test_the_ranks_of_a_group_live_as_long_as_it() -> None:
+    """A program may make groups of many ranks all the time; their counters are small."""
+    recorder = Recorder(lambda: True)
+    groups, ranks = Groups(recorder), [0, 1]
+
+    def described() -> GroupState:
+        group = dist.new_group(ranks)
+        state = groups.state(group)
+        dist.destroy_process_group(group)
+        return state
+
+    states = [described() for _ in range(3)]
+    kept = dist.new_group(ranks)
+    states.append(groups.state(kept))
+    groups.state(dist.group.WORLD)
+    assert [state.group.ranks for state in states] == [[], [], [], ranks]
+    assert [group.ranks for group in recorder.outbox.definitions][:4] == [ranks] * 4
+
+
+@pytest.mark.usefixtures("group")
+def test_a_group_that_comes_back_as_another_object_counts_on_and_has_ranks_again() -> None:
+    class ByHand:
+        ranks = (4, 5)
+
+    groups, first, second = Groups(Recorder(lambda: True)), ByHand(), ByHand()
+    state = groups.state(first)
+    del first
+    groups.state(dist.group.WORLD)
+    assert state.group.ranks == []
+    assert groups.state(second) is state
+    assert state.group.ranks == [4, 5]
+
+
+@pytest.mark.usefixtures("group")
 def test_threads_that_meet_a_group_at_once_count_its_collectives_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
