@@ -18,7 +18,14 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.kineto.chrome import UNDECODABLE, Events
 from dsprof.trace.readers.kineto.columns import Columns
-from dsprof.trace.readers.kineto.events import EVENT, Distributed, Metadata, TraceEvent
+from dsprof.trace.readers.kineto.events import (
+    EVENT,
+    MERGED,
+    Distributed,
+    Metadata,
+    TraceEvent,
+    is_relabelled,
+)
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import Source, read_start
 
@@ -61,12 +68,15 @@ class KinetoReader(OneRankReader):
         with Source(path) as source:
             events = Events(source, str(path), EVENT)
             head, chunks = _metadata(events.head), iter(events)
-            first_us = next(filter(None, map(_first_us, chunks)), 0.0)
+            first = next(filter(_first_us, chunks), [])
+            first_us = _first_us(first)
             if not first_us:
                 raise TraceError(
                     f"{path}: not a usable trace: no event has a time; give the file that "
                     "torch.profiler exported, or a trace*.rank*.json file of dsprof"
                 )
+            if any(map(is_relabelled, first)):
+                raise TraceError(f"{path}: {MERGED}")
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
                 tail = _tail(path)
                 if tail is None:

@@ -22,6 +22,7 @@ from dsprof.trace.readers.kineto.events import (
     ANNOTATION,
     DAMAGED,
     DEVICE_CATEGORIES,
+    MERGED,
     OF_TORCH,
     OF_XPU,
     ON_DEVICE,
@@ -129,10 +130,7 @@ class Columns:
             TraceError: they are of a device that is not read, of another tool, or of several ranks.
         """
         if self._foreign > _FOREIGN_SHARE * self._operators:
-            raise TraceError(
-                f"{path}: profiles of several processes, merged into one file; give the file that "
-                "each rank exported"
-            )
+            raise TraceError(f"{path}: {MERGED}")
         self._take_device()
         table = np.concatenate(self._parts, axis=1)
         if not table.size:

@@ -57,6 +57,10 @@ PYTHON = frozenset(("python_function", "PythonFunction"))
 ON_DEVICE = frozenset((*DEVICE_CATEGORIES, "gpu_user_annotation"))
 
 
+MERGED = (
+    "profiles of several processes, merged into one file; give the file that each rank exported"
+)
+
 STEP_PREFIX = "ProfilerStep#"
 CPU_COLLECTIVES = ("gloo:", "mpi:", "ucc:")
 """Spans that a backend on CPUs records from the start of a collective to its end."""
@@ -96,6 +100,16 @@ class TraceEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     pid: Int | str | None = None  # of a kernel its device
     tid: Int | str | None = None
     args: Args = Args()
+
+
+def is_relabelled(event: object) -> bool:
+    """Say whether a tool that merges profiles wrote an operator: torch gives a process a number."""
+    return (
+        isinstance(event, TraceEvent)
+        and event.cat in OPERATORS
+        and isinstance(event.pid, str)
+        and not event.pid.isdecimal()
+    )
 
 
 class Flow(msgspec.Struct, gc=False, tag_field="ph", tag="s"):

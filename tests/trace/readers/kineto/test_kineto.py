@@ -110,6 +110,16 @@ def test_merged_profiles_of_several_processes_are_refused(tmp_path: Path) -> Non
         read(tmp_path, [*ops, make.kernel("gemm", 0, 1)])
 
 
+def test_a_merged_file_beside_the_files_of_ranks_hides_none_of_them(tmp_path: Path) -> None:
+    profile = [make.of_process(100), make.kernel("gemm", 0, 1)]
+    both = [event | {"pid": f"[TP0{n % 2}] 100"} for n, event in enumerate([*profile, *profile])]
+    own = make.write(tmp_path / "rank0.json", profile)
+    make.write(tmp_path / "merged.json", both)
+    run = find_run([tmp_path])
+    assert run.files == (own,)
+    assert "merged into one file" in run.strangers[0].reason
+
+
 def test_a_damaged_number_of_a_process_refuses_no_file(tmp_path: Path) -> None:
     ops = [make.of_process(100) for n in range(200)]
     assert read(tmp_path, [*ops, make.of_process(7)]).broken_lines == 0
