@@ -27,7 +27,7 @@ from dsprof.files.inputs import is_local, open_input, real_name, status_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
 from dsprof.trace.rank_trace import Collectives, RankTrace
-from dsprof.trace.rolling.parts import is_rolling, possible_parts
+from dsprof.trace.rolling.parts import is_rolling, written_parts
 
 COLUMNS, EPOCH = ".columns", ".epoch"
 """How the names of entries end: columns of a trace, and what an earlier epoch came to."""
@@ -128,7 +128,7 @@ def _place(path: Path) -> Path | None:
         errors="surrogateescape"
     )
     if is_local(path):
-        facts += b"".join(map(_state_of, possible_parts(path)))
+        facts += b"".join(map(_state_of, written_parts(path)))
     return root / f"{blake2b(facts + ends, digest_size=20).hexdigest()}{COLUMNS}"
 
 

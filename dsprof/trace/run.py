@@ -37,6 +37,7 @@ from dsprof.trace.rolling.parts import (
     part_of,
     possible_parts,
     written_at_s,
+    written_parts,
 )
 from dsprof.trace.schema import Header, Note, StepIndex
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
@@ -321,7 +322,7 @@ def objects_of(files: RankFiles) -> list[Path]:
     found = [file_of(one) for one in (path, *files.beside)]
     if _NATIVE_NAME.search(path.name):
         found.append(dump_path(shared_folder(path), header.rank))
-    return found + (possible_parts(path) if is_rolling(header) else [])
+    return found + (written_parts(path) if is_rolling(header) else [])
 
 
 def read_run(run: RunFiles) -> Iterator[RankTrace]:

@@ -10,12 +10,13 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Status
 from dsprof.findings.wording import duration, named, percent, plural
-from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS
+from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, TAILS
 
 _CATEGORY = "quality"
 _COUNTS = ("broken_lines", "waits", "open_collectives")
 _PARTS = {
     KEPT: "details of steps that were kept",
+    STEPS: "sums of single steps",
     SERIES: "sums over time",
     **dict.fromkeys(TAILS, "details of the newest steps"),
 }

@@ -66,12 +66,18 @@ def lost_parts(book: Path, found: Collection[Path]) -> list[str]:
     """Return the endings of parts that are missing: a recorder makes all, an archive keeps some."""
     if book.parent.name.endswith(ARCHIVE):
         return []
-    return [ending for ending in _READ if part_of(book, ending) not in found]
+    lost = [ending for ending in _READ if part_of(book, ending) not in found]
+    return lost if is_readable(part_of(book, STEPS)) else [*lost, STEPS]
 
 
 def possible_parts(book: Path) -> list[Path]:
     """Return these parts, whether they are there or not."""
     return [part_of(book, ending) for ending in _READ]
+
+
+def written_parts(book: Path) -> list[Path]:
+    """Return all parts that a recorder writes, whether they are there or not."""
+    return [*possible_parts(book), part_of(book, STEPS)]
 
 
 def files_of_rank(book: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from dsprof.hooks.device.stalls import MOST_STEP_ENDS
 from dsprof.trace import reader
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, Stall
@@ -160,6 +161,7 @@ def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) ->
     [
         (KEPT, "details of steps that were kept"),
         (SERIES, "sums over time"),
+        (parts.STEPS, "sums of single steps"),
         (TAILS[0], "details of the newest steps"),
         (TAILS[1], "details of the newest steps"),
     ],
