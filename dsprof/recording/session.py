@@ -338,8 +338,12 @@ class Session:
         self.recorder.stop()
         left = self._hooks.remove()
         if self.writer is None:
-            if self.recorder.failures:
-                say(f"nothing was recorded: {'; '.join(self.recorder.failures.values())}")
+            failures = self.recorder.failures
+            if "session" in failures:
+                say(f"nothing was recorded: {failures['session']}")
+            elif failures:
+                failed = "; ".join(f"{hook}: {why}" for hook, why in failures.items())
+                say(f"nothing was recorded. Failed hooks: {failed}")
             elif reason == EXIT:
                 self._report_silence()
             return
@@ -392,8 +396,8 @@ class Session:
             if writer.lost_steps:
                 apart = f" ({writer.lost_steps} of them missing or incomplete: {writer.disk_error})"
             say(
-                f"steps recorded: {steps}{apart}, trace files in {self.config.out}: "
-                f"{files}; see them with: dsprof report {self.config.out}"
+                f"steps recorded: {steps}{apart}, trace files: {files}; "
+                f"see them with: dsprof report {self.config.out}"
             )
             for name, why in self._hooks.losses().items():
                 say(f"hook {name}: {why}")

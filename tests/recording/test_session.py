@@ -437,7 +437,12 @@ def test_a_group_that_is_made_again_and_again_fills_no_folder(
     assert sorted(len(trace.collectives) for trace in traces) == [1, 4]
 
 
-def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("folder", ["runs", "tmpwdpex_7z"])
+def test_rank_zero_says_what_to_do_next(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str
+) -> None:
+    """Also where the name of the folder could announce a secret."""
+    tmp_path /= folder
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     dsprof.enable(out=str(tmp_path))
@@ -446,8 +451,7 @@ def test_rank_zero_says_what_to_do_next(tmp_path: Path, capfd: pytest.CaptureFix
     dsprof.disable()
     (line,) = capfd.readouterr().err.splitlines()
     assert line == (
-        f"dsprof: steps recorded: 1, trace files in {tmp_path}: 1; "
-        f"see them with: dsprof report {tmp_path}"
+        f"dsprof: steps recorded: 1, trace files: 1; see them with: dsprof report {tmp_path}"
     )
 
 
@@ -530,6 +534,18 @@ def test_why_nothing_was_recorded_is_said_in_one_sentence(
     dsprof.disable()
     said = capfd.readouterr().err
     assert said == "dsprof: nothing was recorded: OSError: too many open files\n"
+
+
+def test_a_hook_that_failed_is_not_said_to_be_why_nothing_was_recorded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    dist.destroy_process_group()
+    dsprof.enable(out=str(tmp_path), interception="native")
+    dsprof.disable()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    said = capfd.readouterr().err
+    assert said.startswith("dsprof: nothing was recorded. Failed hooks: native: RuntimeError: no ")
 
 
 def test_where_another_tool_holds_the_dispatcher_the_class_is_patched(tmp_path: Path) -> None:
