@@ -120,8 +120,12 @@ class DeepSpeedEngineHook(Hook):
             hook._being_made += 1
             try:
                 original(*args, **kwargs)
-            finally:
+            except BaseException:
                 hook._being_made -= 1
+                if not hook._engines:
+                    hook._begin_again()
+                raise
+            hook._being_made -= 1
 
         return init
 

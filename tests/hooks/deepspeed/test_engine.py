@@ -258,6 +258,19 @@ def test_a_plain_loop_in_a_new_process_group_has_steps_of_its_own(
     assert steps(recorder) == [(step, 1, "optimizer") for step in range(3)]
 
 
+def test_a_plain_loop_instead_of_an_engine_that_failed_has_steps(recorder: Recorder) -> None:
+    def fail() -> None:
+        raise ValueError("unknown setting")
+
+    hook = DeepSpeedEngineHook(recorder)
+    target = next(target for target in hook.targets if target.name == "__init__")
+    with pytest.raises(ValueError, match="unknown setting"):
+        hook.wrap(target, fail)()
+    recorder.progress.end_step("optimizer")
+    assert not recorder.shared(Loop).has_engine
+    assert steps(recorder) == [(0, 1, "optimizer")]
+
+
 def test_an_engine_that_trains_on_in_a_new_process_group_marks_its_steps(
     recorder: Recorder, engine: Engine
 ) -> None:
