@@ -7,6 +7,9 @@ queued: one queued at the first collective of a backward pass runs before the re
 what that one queues runs after. The wait lies between; so does the reducer copying what it got
 into the gradients. The time is therefore marked as estimated.
 
+Re-entrant checkpoints run backward passes inside of the backward pass, and these have ends of their
+own. What is still in flight there is left to an end that comes later.
+
 With `find_unused_parameters` the last thing issued is a map of the parameters in use, int32. It is
 waited for behind the buckets, and what the reducer waits for are these.
 """
@@ -41,6 +44,7 @@ class DdpWaitHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, hot = self, self.recorder.hot
         self._backward = -1  # the backward pass that is being followed
+        self._first_ns = 0  # the first issue in backward since the last forward
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -50,6 +54,7 @@ class DdpWaitHook(Hook):
             start_ns = clock()
             result = original(*args, **kwargs)
             hook._waited(start_ns, 0, clock())
+            hook._first_ns = 0
             return result
 
         hide_from_dynamo(method)
@@ -69,7 +74,8 @@ class DdpWaitHook(Hook):
         backward = _task()
         if backward >= 0 and backward != self._backward:
             self._backward = backward
-            self._queue(partial(self._gradients_ready, record.issue_ns))
+            self._first_ns = self._first_ns or record.issue_ns
+            self._queue(partial(self._gradients_ready, self._first_ns))
 
     def _queue(self, callback: Callable[[], None]) -> None:
         Variable._execution_engine.queue_callback(callback)
