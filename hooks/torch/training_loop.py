@@ -71,7 +71,7 @@ class Loop:
             self.after_backward = True
 
     def running_steps(self) -> int:
-        """Count the optimizers that are inside their step: torch does not tell of one that raised.
+        """Count the optimizers that are inside their step: torch calls no hook after one that raised.
 
         Keeping a frame to look for would keep the user's tensors alive, and its address is reused.
         """
