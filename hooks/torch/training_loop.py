@@ -71,9 +71,10 @@ class Loop:
             self.after_backward = True
 
     def running_steps(self) -> int:
-        """Count the optimizers that are inside their step: torch calls no hook after one that raised.
+        """Count the optimizers that are inside their step.
 
-        Keeping a frame to look for would keep the user's tensors alive, and its address is reused.
+        torch calls no hook after a step that raised, so what the hooks noted may be more. Keeping
+        a frame to look for would keep the user's tensors alive, and its address is reused.
         """
         count = 0
         frame: FrameType | None = sys._getframe(1)
