@@ -442,6 +442,14 @@ def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path
     assert list(trace.collectives.is_open) == [False]
 
 
+def test_a_send_that_nobody_waited_for_is_not_open(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    unknown = {"pending_ns": START_NS, "done_ns": 0, "wait_ns": 0, "waited_ns": 0, "waits": 0}
+    run.unfinished += [collective(5, 0, op="send", **unknown), collective(6, 0, **unknown)]
+    trace = run.close()
+    assert list(trace.collectives.is_open) == [False, True]
+
+
 @pytest.mark.parametrize(
     ("error", "ends", "note"),
     [

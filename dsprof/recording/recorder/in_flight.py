@@ -1,7 +1,8 @@
 """Collectives that are issued and not handed over: followed until they are complete, or waited for.
 
 On CPU backends a Work is kept until it is complete, because only the object that is kept can be
-recognised when it is waited for. Nothing else of the user's is held.
+recognised when it is waited for. That of a send or receive is kept until its caller has it: gloo
+calls none complete before a wait. Nothing else of the user's is held.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dsprof.recording.recorder.cpp_waits import CppWaits
 from dsprof.recording.recorder.hot_state import HotState, compiled
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.live_state import LiveState, writers_in_c
-from dsprof.trace.dumps.state_file import UNFOLLOWED
+from dsprof.trace.dumps.state_file import PAIRS, UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
 
@@ -171,6 +172,11 @@ class InFlight:
                         self.state.done(record.id, record.done_ns)
                         self._let_go(key, work, record)
                     continue
+                if is_here and record.op in PAIRS and not record.coalesced:
+                    if self.works.pop(key, None) is not None:
+                        self.state.done(record.id, UNFOLLOWED)
+                        self._let_go(key, work, record)
+                    continue
                 if is_here:
                     record.pending_ns = now
                 pending -= 1
@@ -262,6 +268,11 @@ class InFlight:
         """Take collectives that are complete and that only C++ held, in the order of issue."""
         self.poll_all()  # drops the Works
         return sorted(self.cpp_waits.take(wanted), key=lambda record: record.id)
+
+    def pairs(self) -> list[Collective]:
+        """Return the sends and receives that somebody may wait for."""
+        entries = [*list(self.works.values()), *list(self.completed.values())]
+        return [record for _, record in entries if record.op in PAIRS and not record.done_ns]
 
     def join(self, coalesced: int, work: Any) -> None:
         """Take `work` as that of a batch: its last collective keeps it, the others are dropped."""

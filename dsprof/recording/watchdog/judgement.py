@@ -47,12 +47,14 @@ class Standing:
     """Where one rank is.
 
     `entered` has the number of the last call of each key, `reached` that of the last one to which
-    a device, if collectives run on one, has come for certain.
+    a device, if collectives run on one, has come for certain, `received` that of the last receive
+    that is known to be complete.
     """
 
     waits: tuple[Wait, ...] = ()
     entered: Mapping[Hashable, int] = field(default_factory=dict)
     reached: Mapping[Hashable, int] = field(default_factory=dict)
+    received: Mapping[Hashable, int] = field(default_factory=dict)
     condition: Condition = "idle"
     at_store_ns: int = 0  # for how long it has waited for all others at the store
 

@@ -5,6 +5,7 @@ Nothing here takes a lock or asks a device. What the kernel does not tell is abs
 
 from __future__ import annotations
 
+import dis
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from dsprof.environment.cgroups import Cgroup
@@ -36,6 +38,7 @@ _TCP = {
     "06": "TIME_WAIT",
     "08": "CLOSE_WAIT",
 }
+_WAITS = frozenset(("wait", "wait_tensor"))
 _DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
 
 _SAVERS = re.compile(
@@ -61,6 +64,25 @@ def frames_of(frame: Any) -> tuple[str, ...]:
         found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return tuple(found)
+
+
+def waiting_threads() -> set[int]:
+    """Return the threads whose innermost line of Python, dsprof's apart, calls a `wait` in C++."""
+    return {ident for ident, frame in list(sys._current_frames().items()) if _waits(frame)}
+
+
+def _waits(frame: FrameType | None) -> bool:
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("dsprof."):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    code, line = frame.f_code, frame.f_lineno
+    spans = [(start, end) for start, end, of_line in code.co_lines() if of_line == line]
+    return any(
+        one.argval in _WAITS and any(start <= one.offset < end for start, end in spans)
+        for one in dis.get_instructions(code)
+        if isinstance(one.argval, str)
+    )
 
 
 def is_debugged(threads: list[ThreadStack], process: ProcessState) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 
 from dsprof.environment.processes import GONE
 from dsprof.recording.watchdog.judgement import Condition, Standing, Wait
@@ -19,12 +20,25 @@ def standings_of(
     dumps: Mapping[int, HangDump], earlier: Mapping[int, HangDump] = {}
 ) -> dict[int, Standing]:
     """Return where each rank is; `earlier` are dumps of the inquiry before, in the same silence."""
-    return {rank: _standing(rank, dump, earlier.get(rank)) for rank, dump in dumps.items()}
+    found = {rank: _standing(rank, dump, earlier.get(rank)) for rank, dump in dumps.items()}
+    return {rank: _without_arrived(standing, found) for rank, standing in found.items()}
+
+
+def _without_arrived(standing: Standing, standings: Mapping[int, Standing]) -> Standing:
+    """Return where a rank is; it does not wait for sends that were received."""
+    waits = [wait for wait in standing.waits if not _has_arrived(wait, standings)]
+    return replace(standing, waits=tuple(waits))
+
+
+def _has_arrived(wait: Wait, standings: Mapping[int, Standing]) -> bool:
+    others = (standings[rank] for rank in wait.members if rank in standings)
+    return any(other.received.get(wait.key, 0) >= wait.seq for other in others)
 
 
 def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     entered: dict[Hashable, int] = defaultdict(int)
     reached: dict[Hashable, int] = defaultdict(int)
+    received: dict[Hashable, int] = defaultdict(int)
     waits: list[Wait] = []
     is_on_host = dump.header.device == "cpu"
     state = dump.state
@@ -41,6 +55,8 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
         entered[key] = max(entered[key], call.seq)
         if is_on_host or call.done_ns != UNFOLLOWED:
             reached[key] = max(reached[key], call.seq)
+        if call.op == "recv" and call.done_ns > UNFOLLOWED:
+            received[key] = max(received[key], call.seq)
         if call.is_in_flight:
             members = awaited if call.is_pair else tuple(group.ranks)
             other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
@@ -51,6 +67,7 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
         waits=tuple(waits),
         entered=dict(entered),
         reached=dict(reached),
+        received=dict(received),
         condition=condition_of(dump, earlier),
         at_store_ns=_at_store_ns(dump),
     )

@@ -25,10 +25,10 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.evidence import Evidence
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
 from dsprof.recording.watchdog.inquiry import Inquiries, Looks
-from dsprof.recording.watchdog.look import stacks
+from dsprof.recording.watchdog.look import stacks, waiting_threads
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.dumps.hang_dump import store_call
-from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
+from dsprof.trace.dumps.state_file import PAIRS, UNFOLLOWED, kept_name
 from dsprof.trace.latch import Latch
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
@@ -132,7 +132,7 @@ class Watchdog:
                 pace.forgive(clock())
             return
         self._note_held(now_ns, is_quiet=is_quiet)
-        in_flight = in_flight or self._held_up(now_ns, threshold_ns)
+        in_flight = in_flight or self._held_up(now_ns, threshold_ns) or self._awaited_pairs()
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
             self._inquire(reason, quiet_ns, threshold_ns, asks=True)
@@ -181,6 +181,12 @@ class Watchdog:
         """Return the calls in which the device has been seen for long."""
         found = self._held_since.values()
         return [one for one, since_ns in found if now_ns - since_ns >= threshold_ns // 2]
+
+    def _awaited_pairs(self) -> list[Collective]:
+        """Return the sends and receives of threads that wait; which of them for, is unknown."""
+        pairs = self._recorder.in_flight.pairs()
+        waiting = waiting_threads() if pairs else set()
+        return [record for record in pairs if record.thread in waiting][-_MOST_CALLS:]
 
     def _device_waits(self) -> list[Collective]:
         return list(self._recorder.in_flight.device_waits.values())
@@ -233,7 +239,7 @@ class Watchdog:
         yield from list(tables.enqueued.values())[:_MOST_CALLS]
         yield from self._device_waits()
         for _, record in list(tables.works.values())[:_MOST_CALLS]:
-            if not record.done_ns:
+            if not record.done_ns and record.op not in PAIRS:
                 yield record
 
     def _mark(self, in_flight: list[Collective]) -> Hashable:
@@ -247,7 +253,7 @@ class Watchdog:
     def _inquire(self, reason: str, quiet_ns: int, threshold_ns: int, *, asks: bool) -> None:
         # What goes on in a rank that was asked is part of the answer.
         self._begun = self._mark([*self._in_flight()]) if asks else None
-        held_up = self._held_up(clock(), threshold_ns)
+        held_up = [*self._held_up(clock(), threshold_ns), *self._awaited_pairs()]
         self._show(held_up)
         if not self._looks:
             self._look(0)
@@ -255,7 +261,8 @@ class Watchdog:
         found = self._inquiries.inquire(reason, quiet_ns, threshold_ns, self._looks[0], asks=asks)
         if found is None or self._goes_on():
             return
-        if not held_up or {one.id for one in held_up} <= {one.id for one in self._ask_device()}:
+        still = [*self._ask_device(), *self._awaited_pairs()] if held_up else []
+        if {one.id for one in held_up} <= {one.id for one in still}:
             self._follow(found)
 
     def _goes_on(self) -> bool:

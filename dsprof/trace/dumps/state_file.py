@@ -44,6 +44,9 @@ TEXT = RING + CALLS * CALL_WORDS
 UNFOLLOWED = 1
 """As `DONE_NS`: the completion will not be seen, as on a device."""
 
+PAIRS = frozenset(("send", "recv"))
+"""Operations between two ranks. On gloo they do not call themselves complete before a wait."""
+
 PEER_SHIFT, DTYPE_SHIFT = 32, 16
 """Of `WHERE` the lower half is the group, of `KIND` the operation."""
 

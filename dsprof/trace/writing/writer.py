@@ -547,7 +547,7 @@ class TraceWriter:
         """Return what is still in flight, or seen to end only now, and the last look at memory."""
         lines: list[Line] = []
         for record in self._source.unfinished():
-            # Of a send or receive on the host that nobody waited for, completion is unknown.
+            # The completion of a send or receive on the host is unknown without a wait.
             is_unknown = record.op in PAIRS and record.pending_ns > 0
             finished = record.done_ns or record.waits or is_unknown
             encode = self._lines.collective if finished else self._lines.open_collective

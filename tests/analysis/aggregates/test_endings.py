@@ -78,6 +78,12 @@ def test_sends_and_receives_are_counted_by_side() -> None:
     assert end.groups == {}
 
 
+def test_a_send_that_nobody_waited_for_is_not_known_to_be_in_flight() -> None:
+    unknown = {"done_ns": 0, "wait_ns": 0, "waited_ns": 0, "waits": 0, "peer": 1}
+    comm = [sync("send", 100, 1, seq=1, pending_ns=100 * MS, **unknown)]
+    assert ending(rank_trace(comm=comm)).pairs_open == ()
+
+
 def test_of_many_in_flight_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OPEN_CALLS", 40)
     comm = [hanging("all_reduce", n, seq=n) for n in range(1, 100)]

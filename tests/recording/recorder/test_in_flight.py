@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -37,6 +38,49 @@ def issued(recorder: Recorder, work: Any, is_async: bool = True) -> Collective:
     )  # fmt: skip
     recorder.in_flight.works[id(work)] = (work, record)
     return record
+
+
+def sent(recorder: Recorder, work: Any) -> Collective:
+    """A send of this thread, which its backend calls complete only once it is waited for."""
+    record = issued(recorder, work)
+    record.op, record.peer, record.pending_ns, record.thread = "send", 1, 110, get_ident()
+    return record
+
+
+def test_a_send_that_is_dropped_is_handed_over_and_its_end_stays_unknown(
+    recorder: Recorder,
+) -> None:
+    work = Work()
+    record = sent(recorder, work)
+    recorder.in_flight.poll()
+    assert recorder.in_flight.pairs() == recorder.in_flight.unfinished() == [record]
+    alive = weakref.ref(work)
+    del work
+    assert alive() is None
+    assert list(recorder.outbox.records) == [record]
+    assert (record.done_ns, record.waits) == (0, 0)
+    assert recorder.in_flight.pairs() == recorder.in_flight.unfinished() == []
+
+
+def test_a_late_wait_finds_a_send_that_was_not_kept(recorder: Recorder) -> None:
+    work = Work()
+    record = sent(recorder, work)
+    recorder.in_flight.poll()
+    assert recorder.in_flight.works == {}
+    recorder.in_flight.waited(work, 200, 250, finished=True)
+    assert (record.waits, record.blocked_ns, record.done_ns) == (1, 50, 250)
+    assert recorder.in_flight.pairs() == []
+
+
+def test_sends_do_not_keep_a_poll_from_what_was_issued_after_them(recorder: Recorder) -> None:
+    sends = [Work() for _ in range(module.POLLED)]
+    for work in sends:
+        sent(recorder, work)
+    later = Work()
+    record = issued(recorder, later)
+    record.thread, later.done = get_ident(), True
+    recorder.in_flight.poll()
+    assert record.done_ns > 0
 
 
 def test_a_wait_finds_its_collective(recorder: Recorder) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.config import Config
@@ -133,6 +136,60 @@ def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Rec
     finally:
         watchdog.stop()
     assert recorder.failures == {}
+
+
+def test_a_send_in_flight_counts_only_where_its_thread_waits(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    """The first one is that of a thread that goes on: nobody waits for it."""
+    who = header(world_size=1, pid=os.getpid(), started_monotonic_ns=clock())
+    live = recorder.in_flight.state
+    assert live.open(who, lambda definition: definition) == ""
+    live.define(group(world_size=1))
+    future = torch.futures.Future[None]()
+    waits = threading.Thread(target=future.wait)
+    waits.start()
+    issue_ns = clock() - 3 * SECOND
+    works = [Pending(), Pending()]
+    calls = zip(("send", "recv"), (threading.get_ident(), waits.ident), works, strict=True)
+    for number, (op, thread, work) in enumerate(calls, 1):
+        record = Collective(number, 1, 1, 4, 1, issue_ns + number, op, peer=0, step=3)
+        record.thread, record.pending_ns = thread or 0, issue_ns
+        recorder.in_flight.works[id(work)] = (work, record)
+        where = 1 | 1 << state_file.PEER_SHIFT
+        live.issue(number, -1, where, live.words[op], 4, record.issue_ns, 0, 3, 0, record.thread)
+    recorder.in_flight.poll()
+    said: queue.Queue[str] = queue.Queue()
+    watchdog = Watchdog(
+        *(recorder, who, Config(out=str(tmp_path), hang_after=2.0), as_it_is, memory, said.put)
+    )
+    watchdog.start()
+    try:
+        assert "(the oldest: recv 1 of world, issued " in said.get(timeout=60)
+        assert live.path is not None
+        assert [one.op for one in read_state(live.path).in_flight] == ["recv"]
+    finally:
+        watchdog.stop()
+        future.set_result(None)
+        waits.join()
+    assert recorder.failures == {}
+
+
+class Pending:
+    """A Work that its backend calls complete only once it is waited for."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def test_a_send_that_was_received_is_not_waited_for() -> None:
+    def of_pair(op: str, done_ns: int) -> StateCall:
+        given = {"op": op, "peer": 1 - (op == "recv"), "is_pair": True}
+        return msgspec.structs.replace(call(1, done_ns), **given)
+
+    for done_ns, obstacles in ((0, {0: "joined", 1: "joined"}), (NOW, {})):
+        ranks = {0: dump(0, [of_pair("send", 0)]), 1: dump(1, [of_pair("recv", done_ns)])}
+        assert judge(standings_of(ranks), 30 * SECOND).obstacles == obstacles
 
 
 def as_it_is(definition: Any) -> Any:

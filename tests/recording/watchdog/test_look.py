@@ -1,6 +1,8 @@
 import os
 import threading
 
+import torch
+
 from dsprof.recording.watchdog import look
 from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack, store_call
 
@@ -25,6 +27,28 @@ def test_stacks_show_where_each_thread_is():
     assert "test_stacks_show" in " ".join(stacks[0].frames)
     [found] = [stack for stack in stacks if stack.name == "loader"]
     assert any(frame.endswith("wait_here") for frame in found.frames)
+
+
+def test_a_thread_waits_whose_innermost_line_calls_a_wait_in_cpp():
+    future, lock = torch.futures.Future(), threading.Lock()
+    lock.acquire()
+
+    def goes_on():
+        lock.acquire()
+        future.wait()
+
+    threads = [threading.Thread(target=target) for target in (goes_on, future.wait)]
+    for thread in threads:
+        thread.start()
+    while look.waiting_threads() != {threads[1].ident}:
+        os.sched_yield()
+    lock.release()
+    while look.waiting_threads() != {thread.ident for thread in threads}:
+        os.sched_yield()
+    future.set_result(None)
+    for thread in threads:
+        thread.join()
+    assert look.waiting_threads() == set()
 
 
 def test_own_process_is_looked_at():
