@@ -44,10 +44,15 @@ class Board(Protocol):
 
 
 class FileBoard:
-    """A folder, in which each writer has a small file that is replaced as a whole."""
+    """A folder, in which each writer has a small file that is replaced as a whole.
 
-    def __init__(self, folder: Path, prefix: str, ending: str) -> None:
+    What is older than `since_ns` is not read: a run that was killed leaves its files, and the next
+    one may have its key.
+    """
+
+    def __init__(self, folder: Path, prefix: str, ending: str, since_ns: int = 0) -> None:
         self._folder, self._prefix, self._ending = folder, prefix, ending
+        self._since_ns = since_ns
         self._asked = folder / f"{prefix}asked{ending}"
         self._own: set[Path] = set()
 
@@ -61,7 +66,7 @@ class FileBoard:
 
     def question(self) -> str:
         """Return the last question; "" if there was none."""
-        return _read(self._asked).hex()
+        return self._read(self._asked).hex()
 
     def post(self, name: str, data: bytes) -> None:
         """Say something.
@@ -74,11 +79,11 @@ class FileBoard:
 
     def read(self) -> Answers:
         """Return the answers that are not damaged."""
-        return {name: data for name, path in self._told() if (data := _read(path))}
+        return {name: data for name, path in self._told() if (data := self._read(path))}
 
     def read_one(self, name: str) -> bytes:
         """Return what one name said; nothing if it said nothing."""
-        return _read(self._path(name))
+        return self._read(self._path(name))
 
     def close(self) -> None:
         """Remove what this process wrote."""
@@ -95,6 +100,12 @@ class FileBoard:
             for entry in entries:
                 if entry.name.startswith(start) and entry.name.endswith(self._ending):
                     yield entry.name[len(start) :].removesuffix(self._ending), Path(entry.path)
+
+    def _read(self, path: Path) -> bytes:
+        with suppress(OSError):
+            if os.stat(path, follow_symlinks=False).st_mtime_ns >= self._since_ns:
+                return notes.read(path, LARGEST_BYTES)
+        return b""
 
     def _put(self, path: Path, data: bytes) -> None:
         notes.put(path, data)
@@ -144,7 +155,3 @@ class StoreBoard:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/told/{name}"
-
-
-def _read(path: Path) -> bytes:
-    return notes.read(path, LARGEST_BYTES)

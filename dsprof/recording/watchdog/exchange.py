@@ -60,7 +60,8 @@ class Exchange:
         self._header, self._folder = header, folder
         self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
         memory = next(memory_folders(), None)
-        self._near = FileBoard(memory, f"{self._run}-", ".state") if memory else None
+        near = (f"{self._run}-", ".state", header.started_epoch_ns)
+        self._near = FileBoard(memory, *near) if memory else None
         self._shared = FileBoard(folder, f".{self._run.rpartition('-')[2]}-", ".hang")
         self._store = StoreBoard(self._connected, f"dsprof/hang/{header.run_key}")
         self._connection: Any = None

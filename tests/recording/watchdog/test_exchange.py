@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from dsprof.recording.watchdog import exchange
@@ -33,6 +35,18 @@ def test_a_question_reaches_the_ranks_of_the_node_once(ranks):
     assert not far.is_asked("anywhere")
     assert second.is_asked("here")
     assert not second.is_asked("here")
+
+
+def test_what_a_killed_run_of_the_same_key_has_left_is_not_read(ranks, tmp_path):
+    killed, second, _ = ranks
+    killed.ask(far=False)
+    killed.tell(dump(0))
+    killed.conclude(Conclusion("rank 1 is stopped", True, (1,), 0, 5), far=False)
+    for path in (tmp_path / "a").iterdir():
+        os.utime(path, (1, 1))
+    assert not second.is_asked("here")
+    assert second.told_here(0) == {}
+    assert second.conclusion(far=False) is None
 
 
 def test_a_question_to_all_nodes_is_seen_in_the_folder(ranks):
