@@ -122,8 +122,7 @@ class DeepSpeedEngineHook(Hook):
                 original(*args, **kwargs)
             except BaseException:
                 hook._being_made -= 1
-                if not hook._engines:
-                    hook._begin_again()
+                hook._give_up()
                 raise
             hook._being_made -= 1
 
@@ -248,6 +247,14 @@ class DeepSpeedEngineHook(Hook):
     def _expect_steps(self) -> None:
         self.recorder.progress.expect_steps_of("deepspeed")
         self._loop.has_engine = True
+
+    def _give_up(self) -> None:
+        """Expect no engine after one that could not be made, unless there are others."""
+        try:
+            if not self._engines:
+                self._begin_again()
+        except Exception as error:
+            self.fail(error)
 
     def _begin_again(self) -> None:
         """Follow a plain loop too, until an engine runs: DeepSpeed keeps engines that are done."""
