@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dsprof.cli.delivery import add_delivery, deliver, destination
 from dsprof.cli.loading import add_epoch, add_paths, keep_live_states
 from dsprof.errors import TraceError
@@ -108,6 +106,8 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
 
 def _with_skipped(report: HangReport, strangers: Sequence[Stranger]) -> HangReport:
     """Say which traces were skipped, if the others do not decide."""
+    import msgspec
+
     from dsprof.analysis.hang.model import HangReport
     from dsprof.findings.wording import plural
     from dsprof.trace.schema import FILE_PATTERN
