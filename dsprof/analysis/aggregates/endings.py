@@ -344,8 +344,8 @@ class _Reading:
         # The last one of a side may have ended by an error: then it calls itself complete.
         _, place, most = self._sides()
         still[self.is_pair] |= (rows.waits == 0)[self.is_pair] & (self._pair_seq == most[place])
-        if not self.is_on_device:  # without a wait it may be complete
-            still &= rows.is_open | (rows.waits > 0)
+        if not self.is_on_device:  # one that was neither waited for nor seen to end may be complete
+            still &= rows.is_open | (rows.waits > 0) | (rows.done_ns > 0)
         still &= rows.peer >= 0
         for row in np.flatnonzero(still)[-self.most_open :]:
             if (key := keys.get(int(rows.group[row]))) is not None:
