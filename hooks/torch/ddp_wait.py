@@ -8,7 +8,9 @@ what that one queues runs after. The wait lies between; so does the reducer copy
 into the gradients. The time is therefore marked as estimated.
 
 Re-entrant checkpoints run backward passes inside of the backward pass, and these have ends of their
-own. What is still in flight there is left to an end that comes later.
+own. What is still in flight there is left to an end that comes later. At the end of the outer one
+the reducer has waited for all that it has let go, although some may call itself complete a moment
+later.
 
 With `find_unused_parameters` the last thing issued is a map of the parameters in use, int32. It is
 waited for behind the buckets, and what the reducer waits for are these.
@@ -17,19 +19,23 @@ waited for behind the buckets, and what the reducer waits for are these.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.autograd.function import BackwardCFunction
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
 
 _task = torch._C._current_graph_task_id
+_FUNCTION = BackwardCFunction.apply.__code__
 _DDP = "torch.nn.parallel.distributed"
 
 
@@ -53,7 +59,7 @@ class DdpWaitHook(Hook):
             hook._begin()
             start_ns = clock()
             result = original(*args, **kwargs)
-            hook._waited(start_ns, 0, clock())
+            hook._waited(start_ns, 0, clock(), is_inner=False)
             hook._first_ns = 0
             return result
 
@@ -87,22 +93,36 @@ class DdpWaitHook(Hook):
             in_flight.poll_all()
             device = in_flight.device
             opened = device.open() if device is not None else None
-            self._queue(lambda: self._waited(first_ns, ready_ns, clock(), opened))
+            inner = _is_inner()
+            self._queue(lambda: self._waited(first_ns, ready_ns, clock(), opened, is_inner=inner))
         except Exception as error:
             self.fail(error)
 
-    def _waited(self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None) -> None:
+    def _waited(
+        self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None, *, is_inner: bool
+    ) -> None:
         """Note the wait for what was issued since `first_ns`; it began with the last issue."""
         try:
             in_flight, thread = self.recorder.in_flight, get_ident()
             records = in_flight.take_unheld(
-                lambda record: record.issue_ns >= first_ns and record.thread == thread
+                lambda record: record.issue_ns >= first_ns and record.thread == thread,
+                with_pending=not is_inner,
             )
             start_ns = max(ready_ns, records[-1].return_ns) if records else end_ns
             records.sort(key=_is_bucket)  # stable: the last bucket owns the time
             in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)
+
+
+def _is_inner() -> bool:
+    """Tell whether a function's part of a backward pass began the one that runs here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _FUNCTION:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_bucket(record: Collective) -> bool:

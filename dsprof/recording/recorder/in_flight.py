@@ -264,10 +264,34 @@ class InFlight:
             del self.completed[key]
             return done[1]
 
-    def take_unheld(self, wanted: Callable[[Collective], bool]) -> list[Collective]:
-        """Take collectives that are complete and that only C++ held, in the order of issue."""
-        self.poll_all()  # drops the Works
-        return sorted(self.cpp_waits.take(wanted), key=lambda record: record.id)
+    def take_unheld(
+        self, wanted: Callable[[Collective], bool], *, with_pending: bool
+    ) -> list[Collective]:
+        """Take complete collectives that only C++ held, and pending ones that it has let go.
+
+        The first ones come in the order of issue.
+        """
+        if not with_pending:
+            self.poll_all()  # drops the Works that are complete
+            return sorted(self.cpp_waits.take(wanted), key=lambda record: record.id)
+        with self._tables:
+            for key, record in [(key, entry[1]) for key, entry in list(self.works.items())]:
+                if wanted(record) and self._is_unheld(key):
+                    self.cpp_waits.put(record)
+        return self.cpp_waits.take(wanted)
+
+    def _is_unheld(self, key: int) -> bool:
+        """Drop a Work in flight, and take it back if that was not its end."""
+        entry = self.works.pop(key, None)
+        if entry is None:  # waited for meanwhile, in another thread
+            return False
+        work, record = entry
+        ref = weakref.ref(work)
+        del entry, work
+        work = ref()
+        if work is not None:
+            self.works[key] = (work, record)
+        return work is None
 
     def pairs(self) -> list[Collective]:
         """Return the sends and receives that somebody may wait for."""

@@ -35,6 +35,7 @@ class Backward:
         self._task, self._queued = 0, dict[int, list[Callable[[], None]]]()
         self._number = 100
         monkeypatch.setattr(ddp_wait, "_task", lambda: self._task)
+        monkeypatch.setattr(ddp_wait, "_is_inner", lambda: self._task != 1)
         monkeypatch.setattr(self.hook, "_queue", self._queue)
         self.hook.wrap(target, lambda: None)()
 
@@ -77,3 +78,14 @@ def test_what_is_in_flight_when_an_inner_backward_ends_is_left_to_a_later_one(
     assert [(record.waits, record.done_ns > 0) for record in (first, last)] == [(1, True)] * 2
     assert (first.blocked_ns, last.blocked_ns > 0) == (0, True)
     assert backward.recorder.failures == {}
+
+
+def test_the_reducer_has_waited_for_what_calls_itself_complete_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backward = Backward(monkeypatch)
+    record = backward.reduce(task=1)
+    backward.works.clear()  # the reducer has let it go
+    backward.end(1)
+    assert list(backward.recorder.outbox.records) == [record]
+    assert (record.waits, record.done_ns > 0, record.blocked_ns > 0) == (1, True, True)

@@ -254,26 +254,23 @@ def test_one_wait_for_several_blocks_once(recorder: Recorder) -> None:
 
 
 def test_only_what_nobody_holds_is_taken(recorder: Recorder) -> None:
-    held, dropped = Work(), Work()
-    held.done = dropped.done = True
+    held = Work()
     waited_for_in_python = followed(recorder, held)
-    waited_for_in_cpp = followed(recorder, dropped)
-    del dropped
-    assert recorder.in_flight.take_unheld(lambda record: True) == [waited_for_in_cpp]
+    waited_for_in_cpp = followed(recorder, Work())
+    taken = recorder.in_flight.take_unheld(lambda record: True, with_pending=True)
+    assert taken == [waited_for_in_cpp]
     recorder.in_flight.waited(held, 200, 250, finished=True)
     assert list(recorder.outbox.records) == [waited_for_in_python]
 
 
-def test_what_is_pending_is_left_in_flight(recorder: Recorder) -> None:
-    works = [Work() for _ in range(2)]
+def test_what_is_pending_is_left_in_flight_if_asked(recorder: Recorder) -> None:
+    in_flight, works = recorder.in_flight, [Work() for _ in range(2)]
     records = [followed(recorder, work) for work in works]
-    first, second = map(weakref.ref, works)
-    del works
-    second().done = True  # type: ignore[union-attr]
-    assert recorder.in_flight.take_unheld(lambda record: True) == [records[1]]
-    assert recorder.in_flight.unfinished() == [records[0]]
-    first().done = True  # type: ignore[union-attr]
-    assert recorder.in_flight.take_unheld(lambda record: True) == [records[0]]
+    works[1].done = True
+    works.clear()
+    assert in_flight.take_unheld(lambda record: True, with_pending=False) == [records[1]]
+    assert in_flight.unfinished() == [records[0]]
+    assert in_flight.take_unheld(lambda record: True, with_pending=True) == [records[0]]
 
 
 def test_what_nobody_waits_for_is_handed_over_at_the_end_of_the_next_step(
