@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -230,23 +231,21 @@ def test_a_browser_follows_a_real_run(tmp_path: Path) -> None:
     launcher += ["--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     train = [*launcher, str(PROGRAMS / "watched.py"), str(traces), str(end)]
     serve = [sys.executable, "-m", "dsprof", "serve", str(traces), "--port", "0", "--live"]
-    with subprocess.Popen(train, env=environment({})) as training:
+    with ExitStack() as ends:
+        training = ends.enter_context(subprocess.Popen(train, env=environment({})))
+        ends.callback(end.touch)
         while not any(b'"cat":"step"' in path.read_bytes() for path in traces.glob("trace*")):
             time.sleep(0.2)
-        with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as serving:
-            assert serving.stdout is not None
-            address = serving.stdout.readline().strip()
-            with chromium() as browser:
-                page = browser.open(address)
-                page.evaluate("document.querySelector('#checks details, details').open = true")
-                steps = (
-                    "Number(document.body.innerText.match(/([0-9,]+) steps/)[1].replace(',', ''))"
-                )
-                before = page.evaluate(steps)
-                assert "without a trailer" not in page.evaluate("document.body.innerText")
-                page.wait(f"document.readyState == 'complete' && {steps} > {before}", 120)
-                assert page.evaluate("document.querySelector('#checks details, details').open")
-                assert page.complaints() == []
-                end.touch()
-                training.wait(60)
-            serving.terminate()
+        serving = ends.enter_context(subprocess.Popen(serve, stdout=subprocess.PIPE, text=True))
+        ends.callback(serving.terminate)
+        assert serving.stdout is not None
+        page = ends.enter_context(chromium()).open(serving.stdout.readline().strip())
+        page.evaluate("document.querySelector('#checks details, details').open = true")
+        steps = "Number(document.body.innerText.match(/([0-9,]+) steps/)[1].replace(',', ''))"
+        before = page.evaluate(steps)
+        assert "without a trailer" not in page.evaluate("document.body.innerText")
+        page.wait(f"document.readyState == 'complete' && {steps} > {before}", 120)
+        assert page.evaluate("document.querySelector('#checks details, details').open")
+        assert page.complaints() == []
+        end.touch()
+        training.wait(60)
