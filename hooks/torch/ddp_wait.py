@@ -9,7 +9,7 @@ into the gradients. The time is therefore marked as estimated.
 
 Re-entrant checkpoints run backward passes inside of the backward pass, and these have ends of their
 own. What is still in flight there is left to an end that comes later. At the end of the outer one
-the reducer has waited for all that it has let go, although some may call itself complete a moment
+the reducer has waited for all that it has released, although some may call itself complete a moment
 later.
 
 With `find_unused_parameters` the last thing issued is a map of the parameters in use, int32. It is

@@ -267,7 +267,7 @@ class InFlight:
     def take_unheld(
         self, wanted: Callable[[Collective], bool], *, with_pending: bool
     ) -> list[Collective]:
-        """Take complete collectives that only C++ held, and pending ones that it has let go.
+        """Take complete collectives that only C++ held, and pending ones that it has released.
 
         The first ones come in the order of issue.
         """
