@@ -32,7 +32,8 @@ class Annotation:
         self._begun.setdefault(get_ident(), []).append(begun)
 
     def __exit__(self, *error: object) -> None:
-        begun = self._begun[get_ident()].pop()
+        stack = self._begun.get(get_ident())
+        begun = stack.pop() if stack else None  # it may be left in another thread
         if begun is None:
             return
         recorder, scope, start_ns = begun

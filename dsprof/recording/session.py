@@ -43,6 +43,7 @@ from dsprof.trace.schema import (
     EXIT,
     INTERRUPTED,
     NEW_GROUP,
+    OF_PROCESS,
     Header,
     HookStatus,
     Note,
@@ -417,7 +418,7 @@ class Session:
 
 
 def _process_key() -> str:
-    return f"process {os.urandom(6).hex()}"
+    return f"{OF_PROCESS}{os.urandom(6).hex()}"
 
 
 def _is_command() -> bool:

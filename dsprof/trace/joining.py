@@ -27,11 +27,11 @@ from dsprof.trace.readers import place_of
 from dsprof.trace.readers.base import START_BYTES, Facts, Reader, rank_in_name
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.readers.native import ended_well
-from dsprof.trace.schema import Header, Note
+from dsprof.trace.schema import OF_PROCESS, Header, Note
 from dsprof.trace.source import length_of, read_start, size_of
 
 _LATEST_START_NS = 30 * 60 * 10**9
-"""A rank that comes later than torch's longest default timeout hardly finds a group to join."""
+"""torch's longest default timeout: who comes later finds no group, unless a longer one is set."""
 _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
@@ -58,6 +58,11 @@ class TraceFile:
     def start_ns(self) -> int:
         """When its recording began."""
         return self.header.started_epoch_ns
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Host and number of the process that wrote it."""
+        return self.header.host, self.header.pid
 
     @property
     def place(self) -> int:
@@ -341,7 +346,7 @@ def _is_one_run(files: Sequence[TraceFile]) -> bool:
 
 def _launchers(files: Iterable[TraceFile]) -> set[str]:
     """Return the keys of what started the processes: not their own, and none that users choose."""
-    return {key for key in _keys(files) if _is_sure(key) and not key.startswith("process")}
+    return {key for key in _keys(files) if _is_sure(key) and not key.startswith(OF_PROCESS)}
 
 
 def _start_and_size(run: Sequence[TraceFile]) -> tuple[int, int]:
@@ -354,16 +359,12 @@ def _earlier(file: TraceFile, read: Sequence[TraceFile]) -> Stranger:
     if alike is not None and Facts.SNAPSHOT in file.reader.tells and rank_in_name(file.path) < 0:
         reason = f"names no rank, so rank 0 is assumed, as of {alike.path}"
         return Stranger(file.path, f"{reason}; files of several ranks need names as rank3.pickle")
-    if alike is not None and _process(file) == _process(alike) and file.header.pid:
+    if alike is not None and file.process == alike.process and file.header.pid:
         what = "an earlier window of the same process"
     else:
         what = "an earlier run" if file.reader is NATIVE else "an earlier recording"
     reason = f"rank {file.header.rank} of {what}{_started(file)}"
     return Stranger(file.path, f"{reason}; give its files by name to read it")
-
-
-def _process(file: TraceFile) -> tuple[str, int]:
-    return file.header.host, file.header.pid
 
 
 def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:

@@ -7,10 +7,7 @@ from pathlib import Path
 
 from dsprof.trace.joining import Choice, Stranger, TraceFile, choose_run
 from dsprof.trace.readers.native import was_switched_off
-from dsprof.trace.schema import Header
-
-_KEY = "process "
-"""How the key begins that all traces of one recording of a process share."""
+from dsprof.trace.schema import OF_PROCESS, Header
 
 
 def until(files: Sequence[TraceFile], last: Path) -> list[TraceFile]:
@@ -35,7 +32,10 @@ def choose_recording(
     Raises:
         TraceError: the run has no epoch of that number.
     """
-    over = _earlier_recordings(choose_run(files).epochs)
+    newest = choose_run(files)
+    over = _earlier_recordings(newest.epochs)
+    if not over and epoch in (None, newest.number):
+        return newest, []
     left = [file for file in files if file.path not in over]
     reason = "of an earlier recording of the same process; give its files by name to read it"
     return choose_run(left, epoch), [Stranger(path, reason) for path in over]
@@ -48,18 +48,14 @@ def _earlier_recordings(starts: Sequence[Sequence[TraceFile]]) -> list[Path]:
     found: list[Path] = []
     for start in reversed(starts):
         mine = {_recording(file.header) for file in start} - {""}
-        again = [file for file in start if last.get(_process(file), "") not in {"", *mine}]
+        again = [file for file in start if last.get(file.process, "") not in {"", *mine}]
         if mine & over or (mine and again and was_switched_off(again[0].path)):
             over |= mine
             found += [file.path for file in start]
         else:
-            last = {_process(file): _recording(file.header) for file in start} | last
+            last = {file.process: _recording(file.header) for file in start} | last
     return found
 
 
-def _process(file: TraceFile) -> tuple[str, int]:
-    return file.header.host, file.header.pid
-
-
 def _recording(header: Header) -> str:
-    return next((key for key in header.job_keys if key.startswith(_KEY)), "")
+    return next((key for key in header.job_keys if key.startswith(OF_PROCESS)), "")

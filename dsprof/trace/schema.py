@@ -39,6 +39,9 @@ SWITCHED_OFF = "disable"
 OF_ENVIRONMENT = "dsprof env"
 """Why a trace ended that is of no run: it describes the environment of a rank."""
 
+OF_PROCESS = "process "
+"""How the one of `job_keys` begins that all traces of one recording of a process share."""
+
 BECAME, NEW_GROUP = "became rank", "new process group"
 """Why a trace ended whose process went on in another one."""
 

@@ -283,6 +283,28 @@ def test_an_annotation_is_used_again_inside_itself_and_in_another_thread(tmp_pat
     assert all(around[2] > end_ns for _, _, end_ns in others)
 
 
+def test_an_annotation_that_another_thread_leaves_does_no_harm(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    span = dsprof.annotate("data")
+    span.__enter__()
+    errors: list[BaseException] = []
+
+    def leave() -> None:
+        try:
+            span.__exit__(None, None, None)
+        except BaseException as error:
+            errors.append(error)
+
+    other = threading.Thread(target=leave)
+    other.start()
+    other.join()
+    assert errors == []
+    span.__exit__(None, None, None)
+    dsprof.disable()
+    assert len(spans_of(tmp_path)) == 1
+
+
 def test_decorated_coroutines_and_generators_are_timed_while_they_run(tmp_path: Path) -> None:
     dsprof.enable(out=str(tmp_path))
     communicate()

@@ -75,7 +75,7 @@ class Epoch:
     ranks: tuple[int, ...] = ()  # to inspect, by how it ended
     where: frozenset[str] = frozenset()  # hosts of these
     why: str = ""
-    gap_ns: int | None = None  # from the last step before it to its first; None: unknown, no step
+    gap_ns: int | None = None  # from the last step before it to its first; None: unknown or no step
     unrecorded: int = 0  # starts right before it that ended before the first collective
     repeated: int | None = None  # steps that an earlier epoch had already taken; None: unknown
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.pace import Pace
-from dsprof.analysis.rank.sampling import OneIn, is_sampled
+from dsprof.analysis.rank.sampling import OneIn, in_sample
 from dsprof.trace.columns import BoolArray
 
 _AGREEING = 0.9
@@ -190,13 +190,6 @@ class Matched:
     def agrees(self) -> BoolArray:
         """Say of which collectives all ranks name the same operation."""
         return np.asarray((self.op == self.op[:1]).all(axis=0), np.bool_)
-
-
-def in_sample(steps: Sequence[int] | Array, one_in: int) -> Array:
-    """Return the steps that are in a sample, and -1, for what is in none."""
-    numbers = np.asarray(steps, np.int64)
-    found: Array = numbers[(numbers < 0) | is_sampled(numbers, one_in)]
-    return found
 
 
 def match(ranks: Mapping[int, RankArrivals], groups: Mapping[int, GroupFacts]) -> list[Matched]:

@@ -6,6 +6,7 @@ with equally many steps are the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,4 +136,11 @@ def sample(seq: IntArray, chosen: Array, most: int) -> tuple[Array, int]:
 def is_sampled(seq: IntArray, stride: int | Array) -> BoolArray:
     """Say of each number whether it is in the sample of one in `stride`, a power of two."""
     found: BoolArray = ((seq.astype(np.int64) * _MIX) & 0xFFFFFFFF) < (1 << 32) // stride
+    return found
+
+
+def in_sample(steps: Sequence[int] | Array, one_in: int) -> Array:
+    """Return the steps that are in a sample, and -1, for what is in none."""
+    numbers = np.asarray(steps, np.int64)
+    found: Array = numbers[(numbers < 0) | is_sampled(numbers, one_in)]
     return found

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.alignment.matching import CELLS, Matched, in_sample
+from dsprof.analysis.alignment.matching import CELLS, Matched
 from dsprof.analysis.rank.intervals import Array
-from dsprof.analysis.rank.sampling import OneIn
+from dsprof.analysis.rank.sampling import OneIn, in_sample
 from dsprof.analysis.run.outliers import chance_of, low_outliers
 
 STEP_SHARE = 0.05

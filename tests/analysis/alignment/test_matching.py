@@ -10,8 +10,8 @@ import pytest
 from dsprof.analysis.aggregates import arrivals as module
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment
-from dsprof.analysis.alignment.matching import Matched, in_sample
-from dsprof.analysis.rank.sampling import OneIn, sample
+from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.rank.sampling import OneIn, in_sample, sample
 from dsprof.analysis.run.lateness import causes, lateness, split_waits, vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
