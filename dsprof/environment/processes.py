@@ -38,11 +38,15 @@ def look_at(pid: int, known_at_ns: int, proc: Path = Path("/proc")) -> ProcessLo
         state, began_ticks = fields[0], int(fields[19])
     except (OSError, IndexError, ValueError):
         return ProcessLook(GONE)
-    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    began_ns = began_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
-    if state in _ENDED or began_ns > known_at_ns + _DOUBT_NS:
+    if state in _ENDED or on_monotonic_ns(began_ticks) > known_at_ns + _DOUBT_NS:
         return ProcessLook(GONE)
     return ProcessLook(state, _text(proc / str(pid) / "wchan"))
+
+
+def on_monotonic_ns(began_ticks: int) -> int:
+    """Return when a process began, in ticks since boot, as a time of the monotonic clock."""
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return began_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
 
 
 def _text(path: Path) -> str:

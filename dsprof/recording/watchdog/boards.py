@@ -46,8 +46,8 @@ class Board(Protocol):
 class FileBoard:
     """A folder, in which each writer has a small file that is replaced as a whole.
 
-    What is older than `since_ns` is not read: a run that was killed leaves its files, and the next
-    one may have its key.
+    Only what is newer than `since_ns`, by the clock of the folder, is read: a run that was killed
+    leaves its files, and the next one may have its key.
     """
 
     def __init__(self, folder: Path, prefix: str, ending: str, since_ns: int = 0) -> None:
@@ -103,7 +103,7 @@ class FileBoard:
 
     def _read(self, path: Path) -> bytes:
         with suppress(OSError):
-            if os.stat(path, follow_symlinks=False).st_mtime_ns >= self._since_ns:
+            if os.stat(path, follow_symlinks=False).st_mtime_ns > self._since_ns:
                 return notes.read(path, LARGEST_BYTES)
         return b""
 

@@ -14,14 +14,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from dsprof.environment import count
+from dsprof.environment.processes import on_monotonic_ns
 from dsprof.errors import TraceError
-from dsprof.recording.recorder.live_state import keep_states_of_the_dead
+from dsprof.recording.recorder.live_state import keep_states_of_the_dead, process_start
 from dsprof.recording.watchdog.boards import Answers, Board, FileBoard, StoreBoard
 from dsprof.recording.watchdog.reports import packed, unpacked
 from dsprof.trace.dumps.hang_dump import HangDump, write_dump
@@ -29,6 +31,7 @@ from dsprof.trace.dumps.state_file import (
     RankState,
     Sign,
     memory_folders,
+    process_of,
     read_sign,
     read_state,
     state_name,
@@ -51,18 +54,31 @@ class Conclusion(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]  # those that `text` names
     speaker: int  # the rank that speaks for all
     noticed_epoch_ns: int
+    processes: bytes = b""  # that it was made of, 4 bytes each: those of another start differ
+
+    def is_of(self, header: Header) -> bool:
+        """Say whether this process is one of those that it was made of."""
+        known = (self.processes[at : at + 4] for at in range(0, len(self.processes), 4))
+        return process_digest(header) in known
+
+
+def process_digest(header: Header) -> bytes:
+    """Return 4 bytes that tell the recording of a process from any other."""
+    return blake2b(repr(process_of(header)).encode(), digest_size=4).digest()
 
 
 class Exchange:
     """Asks other ranks of a run, tells them, and looks at those on this node."""
 
-    def __init__(self, header: Header, folder: Path) -> None:
-        self._header, self._folder = header, folder
+    def __init__(self, header: Header, folder: Path, note: Callable[[str], object]) -> None:
+        self._header, self._folder, self._note = header, folder, note
+        self._born_ns = on_monotonic_ns(process_start(os.getpid()))
         self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
         memory = next(memory_folders(), None)
         near = (f"{self._run}-", ".state", header.started_epoch_ns)
         self._near = FileBoard(memory, *near) if memory else None
-        self._shared = FileBoard(folder, f".{self._run.rpartition('-')[2]}-", ".hang")
+        prefix = f".{self._run.rpartition('-')[2]}-"
+        self._shared = FileBoard(folder, prefix, ".hang", _changed_ns(folder))
         self._store = StoreBoard(self._connected, f"dsprof/hang/{header.run_key}")
         self._connection: Any = None
         size = count(os.environ.get("LOCAL_WORLD_SIZE", ""))
@@ -205,14 +221,20 @@ class Exchange:
             if data and data not in self._heard:
                 self._heard.add(data)
                 with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    return msgspec.json.decode(data, type=Conclusion)
+                    found = msgspec.json.decode(data, type=Conclusion)
+                    if found.is_of(self._header):
+                        return found
+                    self._note(
+                        "Ignored a verdict that was made without this rank: its answer came too "
+                        "late, or processes of another start still run. End those."
+                    )
         return None
 
     # -- this node -------------------------------------------------------------------------------
 
     def on_node(self) -> Iterator[RankState]:
         """Yield the live states of this run's ranks on this node."""
-        for path in self._states():
+        for _, path in self._states():
             with suppress(TraceError, OSError):
                 state = read_state(path)
                 if state.header.run_key == self._header.run_key:
@@ -220,13 +242,23 @@ class Exchange:
 
     def signs(self) -> Iterator[Sign]:
         """Yield signs of life of this run's ranks on this node: it is little that is read."""
-        for path in self._states():
-            with suppress(TraceError, OSError):
-                yield read_sign(path)
+        for sign, _ in self._states():
+            yield sign
 
-    def _states(self) -> Iterator[Path]:
-        for memory in memory_folders():
-            yield from memory.glob(f"{self._run}-[0-9]*-*.state")
+    def _states(self) -> Iterable[tuple[Sign, Path]]:
+        """Return the state of each rank: the newest, and none that is of an earlier start."""
+        found: dict[int, tuple[Sign, Path]] = {}
+        for path in (one for memory in memory_folders() for one in self._in(memory)):
+            with suppress(TraceError, OSError):
+                sign = read_sign(path)
+                known = found.get(sign.rank)
+                is_newest = known is None or sign.process_start > known[0].process_start
+                if is_newest and sign.beat_ns >= self._born_ns:
+                    found[sign.rank] = sign, path
+        return found.values()
+
+    def _in(self, memory: Path) -> Iterator[Path]:
+        return memory.glob(f"{self._run}-[0-9]*-*.state")
 
     def close(self) -> None:
         """Take back what is of no use to others any more."""
@@ -252,6 +284,13 @@ class Exchange:
         if self._connection is None:
             self._connection = connect(default_store())
         return self._connection
+
+
+def _changed_ns(folder: Path) -> int:
+    """Return when a folder changed last, by its own clock: all files in it by now are older."""
+    with suppress(OSError):
+        return os.stat(folder).st_mtime_ns
+    return 0
 
 
 def connect(store: Any) -> Any:

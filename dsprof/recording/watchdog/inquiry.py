@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named
 from dsprof.recording.watchdog.evidence import SILENT_NS, Evidence, look_at
-from dsprof.recording.watchdog.exchange import Conclusion, Exchange
+from dsprof.recording.watchdog.exchange import Conclusion, Exchange, process_digest
 from dsprof.recording.watchdog.history import THRESHOLDS, History
 from dsprof.recording.watchdog.judgement import Judgement, Obstacle, is_overdue, judge
 from dsprof.recording.watchdog.look import stacks
@@ -210,6 +210,7 @@ class Inquiries:
             ranks=ranks,
             speaker=min(able, default=self._header.rank),
             noticed_epoch_ns=time.time_ns(),
+            processes=b"".join(process_digest(dump.header) for dump in found.values()),
         )
 
     def _slow(self, judgement: Judgement, is_very_late: bool) -> str:

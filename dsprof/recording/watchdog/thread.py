@@ -72,7 +72,9 @@ class Watchdog:
         self._after_ns = None if after_s is None else round(after_s * SECOND_NS)
         self._tick_s = TICK_S if after_s is None else min(TICK_S, after_s / 4)
         self._live = recorder.in_flight.state
-        self._exchange = Exchange(header, self._folder)
+        self._exchange = Exchange(
+            header, self._folder, lambda text: recorder.outbox.define(Note(text))
+        )
         self._make_evidence = partial(Evidence, recorder, header, disclose, sample_memory)
         self._patience = 1  # thresholds until the next inquiry
         self._is_judged = False

@@ -2,26 +2,40 @@ import os
 
 import pytest
 
+from dsprof.recording.recorder.live_state import LiveState
 from dsprof.recording.watchdog import exchange
-from dsprof.recording.watchdog.exchange import Conclusion, Exchange
+from dsprof.recording.watchdog.exchange import Conclusion, Exchange, process_digest
+from dsprof.trace.dumps import state_file
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, find_dump
 from tests.factories.trace import header
 
+ALL = b"".join(process_digest(header(rank=rank, world_size=3)) for rank in range(3))
+
 
 @pytest.fixture
-def ranks(tmp_path, monkeypatch):
-    """Two ranks of one node, and one of another; they share a folder, and have no store."""
+def start(tmp_path, monkeypatch):
+    """Start two ranks of one node, and one of another; they share a folder, and have no store."""
     made = []
-    for rank, node in ((0, "a"), (1, "a"), (2, "b")):
-        memory = tmp_path / node
-        memory.mkdir(exist_ok=True)
-        monkeypatch.setattr(exchange, "memory_folders", lambda memory=memory: iter([memory]))
-        made.append(Exchange(header(rank=rank, world_size=3), tmp_path))
-    yield made
+
+    def start(note=print):
+        os.utime(tmp_path, (1, 1))
+        for rank, node in ((0, "a"), (1, "a"), (2, "b")):
+            memory = tmp_path.parent / f"{tmp_path.name}-{node}"
+            memory.mkdir(exist_ok=True)
+            monkeypatch.setattr(exchange, "memory_folders", lambda memory=memory: iter([memory]))
+            made.append(Exchange(header(rank=rank, world_size=3), tmp_path, note))
+        return made[-3:]
+
+    yield start
     for one in made:
         one.close()
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert all(name.startswith("hang-rank") for name in left)
+
+
+@pytest.fixture
+def ranks(start):
+    return start()
 
 
 def dump(rank, noticed_ns=100, **fields):
@@ -41,12 +55,57 @@ def test_what_a_killed_run_of_the_same_key_has_left_is_not_read(ranks, tmp_path)
     killed, second, _ = ranks
     killed.ask(far=False)
     killed.tell(dump(0))
-    killed.conclude(Conclusion("rank 1 is stopped", True, (1,), 0, 5), far=False)
-    for path in (tmp_path / "a").iterdir():
+    killed.conclude(Conclusion("rank 1 is stopped", True, (1,), 0, 5, ALL), far=False)
+    for path in tmp_path.with_name(f"{tmp_path.name}-a").iterdir():
         os.utime(path, (1, 1))
     assert not second.is_asked("here")
     assert second.told_here(0) == {}
     assert second.conclusion(far=False) is None
+
+
+def test_what_a_killed_run_of_the_same_key_has_left_in_the_folder_is_not_read(start, tmp_path):
+    """As the watchdog of another node would read it, who has no memory in common with it."""
+    killed, *_ = start()
+    killed.ask(far=True)
+    killed.tell_nodes({rank: dump(rank) for rank in range(3)})
+    killed.conclude(Conclusion("rank 1 is stopped", True, (1,), 0, 5, ALL), far=True)
+    for path in tmp_path.glob(".*.hang"):
+        os.utime(path, (1, 1))
+    first, _, far = start()
+    assert not far.is_asked("anywhere")
+    assert far.told_by_nodes() == {}
+    assert far.conclusion(far=True) is None
+    first.ask(far=True)
+    assert far.is_asked("in_folder")
+
+
+def test_a_verdict_on_processes_of_another_start_is_ignored_and_noted(start):
+    notes = []
+    first, second, far = start(notes.append)
+    others = b"".join(process_digest(header(rank=rank, world_size=3, pid=7)) for rank in range(3))
+    first.conclude(Conclusion("rank 1 is stopped", True, (1,), 0, 5, others), far=True)
+    for rank in (second, far):
+        assert rank.conclusion(far=True) is None
+    assert len(notes) == 2
+    assert "processes of another start still run" in notes[0]
+
+
+def test_of_two_starts_on_a_node_the_state_of_the_newer_one_counts(ranks, tmp_path, monkeypatch):
+    first, _, _ = ranks
+    memory = tmp_path.with_name(f"{tmp_path.name}-a")
+    monkeypatch.setattr(exchange, "memory_folders", lambda: iter([memory]))
+    monkeypatch.setattr("dsprof.recording.recorder.live_state.memory_folders", lambda: [memory])
+    states = {pid: LiveState() for pid in (1, 2, 3)}
+    for pid, start in ((1, 500), (2, 400), (3, 300)):
+        states[pid].open(header(rank=1, world_size=3, pid=pid), lambda one: one)
+        states[pid]._words[state_file.PROCESS_START] = start
+    assert [state.header.pid for state in first.on_node()] == [1]
+    for pid in (1, 3):  # they ended before this process began
+        states[pid]._words[state_file.BEAT_NS] = first._born_ns - 1
+    assert [state.header.pid for state in first.on_node()] == [2]
+    assert [sign.pid for sign in first.signs()] == [2]
+    for state in states.values():
+        state.close()
 
 
 def test_a_question_to_all_nodes_is_seen_in_the_folder(ranks):
@@ -101,7 +160,7 @@ def test_of_a_rank_the_latest_word_counts(ranks):
 
 def test_a_conclusion_is_heard_on_the_node_or_everywhere(ranks):
     first, second, far = ranks
-    found = Conclusion("rank 1 sleeps", True, (1,), 0, 50)
+    found = Conclusion("rank 1 sleeps", True, (1,), 0, 50, ALL)
     first.conclude(found, far=False)
     assert second.conclusion(far=False) == found
     assert far.conclusion(far=True) is None
@@ -113,7 +172,7 @@ def test_a_conclusion_is_heard_on_the_node_or_everywhere(ranks):
 
 def test_a_leader_takes_what_it_found_before_for_no_answer_to_its_next_inquiry(ranks):
     first, second, _ = ranks
-    first.conclude(Conclusion("slow", False, (), 0, 50), far=False)
+    first.conclude(Conclusion("slow", False, (), 0, 50, ALL), far=False)
     assert second.conclusion(far=False)
     for one in (first, second):
         one.end()
