@@ -121,6 +121,11 @@ class Ending:
     host: str
 
     @property
+    def has_lost_tail(self) -> bool:
+        """Whether its last half second may be missing: it was killed, and left no live state."""
+        return self.trailer is None and not self.has_state and not self.symptoms.is_alive
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C ended the process."""
         return self.trailer is not None and self.trailer.reason == INTERRUPTED

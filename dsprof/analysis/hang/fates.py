@@ -185,12 +185,11 @@ def by_kill(rank: int, endings: Endings) -> Cause:
     if ending.symptoms.oom_kills or endings.killed_for_memory(rank):
         text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
         return Cause("out_of_memory", text)
-    lost = "" if ending.has_state else " Up to its last half second is missing."
     sizes = " gloo also ends a process whose call has another size than those of its peers."
     return Cause(
         "unknown",
         f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
-        f"crashed or stopped.{sizes * (ending.backend in _TCP)}{lost}",
+        f"crashed or stopped.{sizes * (ending.backend in _TCP)}",
     )
 
 

@@ -98,8 +98,27 @@ class _Judge:
             *with_few_records(self.tell),
             *self._entered_by_all(),
         ]
+        found = [*map(self._without_tails, found or [ended(self.tell)])]
         note = _stale(self.hang)
-        yield from (_doubted(one, note) if note else one for one in found or [ended(self.tell)])
+        yield from (_doubted(one, note) if note else one for one in found)
+
+    def _without_tails(self, verdict: HangVerdict) -> HangVerdict:
+        """Say what is missing at the ends of records, and be less sure if the wait ended there."""
+        ends = {r: end for r, end in self.endings.ranks.items() if end.has_lost_tail}
+        involved = {*verdict.ranks, *verdict.waiting} or ends.keys()
+        lost = sorted(ends.keys() & involved)
+        if not lost or self.hang.is_of_dumps or verdict.kind == "mismatch":
+            return verdict  # whose calls are on record
+        latest_ns = max(ends[rank].alive_ns for rank in lost)
+        others = (self.endings.ranks[r] for r in verdict.waiting if r not in ends)
+        is_outlasted = any(end.alive_ns >= latest_ns + LOST_NS for end in others)
+        is_doubtful = bool(verdict.waiting) and not is_outlasted
+        ended_there = ", in which the wait may have ended" * is_doubtful
+        missing = f"Up to the last half second of {named(lost)} is missing{ended_there}."
+        found = _with_note(verdict, missing)
+        if is_doubtful and verdict.confidence == "high":
+            return msgspec.structs.replace(found, confidence="medium")
+        return found
 
     def _mismatched(self) -> Iterator[HangVerdict]:
         for found in self.hang.mismatched:
@@ -344,8 +363,12 @@ def _stale(hang: Hang) -> str:
 
 
 def _doubted(verdict: HangVerdict, note: str) -> HangVerdict:
+    return msgspec.structs.replace(_with_note(verdict, note), confidence="low")
+
+
+def _with_note(verdict: HangVerdict, note: str) -> HangVerdict:
     cause = Cause(verdict.cause.kind, f"{verdict.cause.text} {note}".strip())
-    return msgspec.structs.replace(verdict, cause=cause, confidence="low")
+    return msgspec.structs.replace(verdict, cause=cause)
 
 
 def _late(state: GroupState) -> tuple[int, ...]:

@@ -135,6 +135,55 @@ def test_the_line_of_source_tells_what_is_called_in_c(
     assert found.kind == "never_entered"
 
 
+TAILS = "Up to the last half second of ranks 0-3 is missing, in which the wait may have ended."
+
+
+@pytest.mark.parametrize(
+    ("traces", "kind"),
+    [
+        (without(2, **KILLED), "never_entered"),
+        (
+            [rank(r, [hanging("all_gather", 1000, seq=1, group=2 + r % 2)], **KILLED,
+                  groups={n: group(RANKS, id=n, key=f"{n}", label=f"{n}") for n in (1, 2, 3)})
+             for r in range(RANKS)],
+            "deadlock",
+        ),
+        ([rank(r, [waits()], **KILLED) for r in range(RANKS)], "network"),
+    ],
+)  # fmt: skip
+def test_where_all_records_lack_their_tail_it_is_named_and_nothing_is_sure(
+    traces: list[RankTrace], kind: str
+) -> None:
+    found = root(*traces)
+    assert (found.kind, found.confidence) == (kind, "medium")
+    assert found.cause.text.endswith(TAILS)
+
+
+def test_a_missing_tail_that_others_outlast_leaves_the_verdict_sure() -> None:
+    later = without(2, **KILLED)[2]
+    waiting = [one for one in without(2, **CTRL_C) if one.rank != 2]
+    found = root(*waiting, rank(2, [], END - 1000, **KILLED))
+    assert (found.kind, found.confidence) == ("never_entered", "high")
+    assert found.cause.text.endswith(" Up to the last half second of rank 2 is missing.")
+    assert root(*waiting, later).confidence == "medium"
+
+
+def test_a_state_or_a_living_process_lacks_no_tail() -> None:
+    alive = {f"r{r}": Symptoms(state="S") for r in range(RANKS)}
+    found = root(*without(2, **KILLED), **alive)
+    assert found.confidence == "high"
+    assert "missing" not in found.cause.text
+
+
+def test_a_mismatch_is_on_record_and_a_killed_run_without_waits_names_what_is_missing() -> None:
+    other = hanging("all_gather", 1000, seq=4, step=12)
+    found = root(*(rank(r, [other if r == 2 else waits()], **KILLED) for r in range(RANKS)))
+    assert (found.kind, found.confidence) == ("mismatch", "high")
+    found = root(*(rank(r, [], 500, **KILLED) for r in range(RANKS)))
+    assert found.kind == "unknown"
+    assert found.cause.text.endswith("Up to the last half second of ranks 0-3 is missing.")
+
+
 BROKEN = [failing("all_reduce", 1000, 5, seq=4, nbytes=4 << 20)]
 
 
