@@ -137,7 +137,10 @@ def diagnosis_of(
     diagnosis.role_maps = role_maps(summary, marks)
     diagnosis.expected_curves = expected_curves(summary, diagnosis.transfers)
     diagnosis.timeline_places = timeline_places(findings, diagnosis.timelines, mapped)
-    diagnosis.quality.notes += filter(None, [history_note(diagnosis.history, summary[Steps])])
+    note = history_note(
+        diagnosis.history, summary[Steps], has_times=bool(diagnosis.time_spans.spans)
+    )
+    diagnosis.quality.notes += filter(None, [note])
     diagnosis.kind, diagnosis.tiles = kind_of(diagnosis), tiles(diagnosis)
     diagnosis.quality.line, diagnosis.quality.limits = in_a_line(diagnosis)
     return diagnosis

@@ -764,6 +764,37 @@ class History(_Part):
     map: StepMap = msgspec.field(default_factory=StepMap)  # columns are spans of time
 
 
+class TimeSpan(_Part):
+    """What ranks without steps recorded in one span of a rolling recording; means of a rank."""
+
+    begin_s: int  # on the wall clock, since 1970
+    ranks: int
+    recorded_ns: int  # time of the span that was recorded
+    waited_ns: int  # of this: host blocked in collectives or, where they wait instead, streams
+    calls: int
+    bytes: int
+    rss_bytes: int | None = None  # of the rank with most
+    device_bytes: int | None = None
+
+
+class TimeOp(_Part):
+    """An operation over all of these spans; sums over the ranks."""
+
+    op: str
+    calls: int
+    bytes: int
+    blocked_ns: int
+
+
+class TimeSpans(_Part):
+    """Ranks without steps over the whole of a rolling recording in sums; empty for others."""
+
+    length_s: int = 0  # of a span
+    ranks: int = 0
+    spans: list[TimeSpan] = []
+    ops: list[TimeOp] = []  # that with most bytes first
+
+
 class EpochRow(_Part):
     """An epoch of the run: from a start of the process group to the next. Times since the first."""
 
@@ -860,6 +891,7 @@ class Diagnosis(_Part):
     peer_traffic: PeerTraffic = msgspec.field(default_factory=PeerTraffic)
     topology: Topology = msgspec.field(default_factory=Topology)
     history: History = msgspec.field(default_factory=History)
+    time_spans: TimeSpans = msgspec.field(default_factory=TimeSpans)
     epochs: Epochs = msgspec.field(default_factory=Epochs)
     thresholds: list[ThresholdInfo] = []
     rules: list[RuleInfo] = []

@@ -179,6 +179,9 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     refuse_reversed(trace)
     if parts:
         trace.steps.sort(key=attrgetter("step"))  # those around a change are kept late
+    if trace.steps or trace.totals or any(one.steps for one in trace.rollups.values()):
+        # Sums until the first step ended are no sums of steps.
+        trace.rollups = {at: one for at, one in trace.rollups.items() if one.steps}
     if parts and trace.trailer is None and steps is None:
         _complete_rollups(trace, path)
     trace.nbytes = sum(map(size_of, (path, *parts)))
@@ -458,7 +461,7 @@ def _put_rollup(trace: RankTrace, line: Line) -> None:
     """Keep the version that was written last; segments are read in any order."""
     span: RollUp = line.args
     known = trace.rollups.get(span.span)
-    if known is None or span.steps >= known.steps:
+    if known is None or (span.steps, span.until_ns) >= (known.steps, known.until_ns):
         trace.rollups[span.span] = span
 
 

@@ -230,7 +230,7 @@ def check_steps(run: RunFiles) -> None:
     path, header, wanted = run.files[0], run.headers[0], run.selection.steps
     trace = _of_rank(path, header.rank, {})
     whole = [(one.step, one.step + 1) for one in trace.steps]
-    whole += [(one.first_step, one.end) for one in trace.rollups.values()]
+    whole += [(one.first_step, one.end) for one in trace.rollups.values() if one.steps]
     if wanted is None or not whole or wanted.start in trace.collectives.step:
         return
     begun, ended = zip(*whole, strict=True)

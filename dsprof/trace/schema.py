@@ -441,13 +441,13 @@ class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
-    """The steps that ended in one span of time, in sums."""
+    """The steps that ended in one span of time, in sums; until one ends, all of the span."""
 
     begin_s: Annotated[int, "start on the wall clock, in s since 1970: a multiple of `length_s`"]
     length_s: Annotated[int, "length of the span: 10, 300 or 3600"]
-    first_step: Annotated[int, "number of the first step that ended in it"]
+    first_step: Annotated[int, "number of the first step that ended in it; 0 without steps"]
     steps: Annotated[int, "how many"] = 0
-    total_ns: Annotated[Duration, "their times, summed"] = 0
+    total_ns: Annotated[Duration, "their times, summed; without steps, time recorded"] = 0
     fastest_ns: Annotated[Duration, "time of the fastest"] = 0
     slowest_ns: Annotated[Duration, "time of the slowest"] = 0
     slowest_step: Annotated[int, "its number"] = -1
@@ -467,6 +467,7 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
         dict[int, int], "steps by time, bin n from 1.02^n ns to 1.02^(n+1) ns; from 300 s on"
     ] = {}
     lost: Annotated[int, "steps in between that the disk refused"] = 0
+    until_ns: Annotated[Instant, "without steps: until when it was recorded"] = 0
 
     @property
     def end(self) -> int:

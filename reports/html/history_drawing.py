@@ -1,8 +1,11 @@
-"""Time of a step over the whole of a rolling recording."""
+"""Time of a step over the whole of a rolling recording; without steps, what was communicated."""
 
 from __future__ import annotations
 
-from dsprof.diagnosis.model import History
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from dsprof.diagnosis.model import History, TimeSpan, TimeSpans
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import (
     WIDTH,
@@ -16,9 +19,10 @@ from dsprof.reports.html.drawing import (
     spread,
     ticks,
 )
+from dsprof.reports.html.memory_drawing import size_ticks
 from dsprof.reports.tables.time import moment
 
-_PLOT_PX, _TOP_PX, _AXIS_PX = 140, 14, 20
+_PLOT_PX, _BARS_PX, _TOP_PX, _AXIS_PX = 140, 70, 14, 20
 _LEAST = 2
 _ROOM = 1.2  # above the mean of the slowest span: single steps far above it are cut
 
@@ -69,3 +73,76 @@ def history_drawing(found: History) -> Drawing | None:
             Key(f"fastest to slowest, up to {fmt.duration(slowest.slowest_ns)}", "line"),
         ),
     )
+
+
+class _Quantity(NamedTuple):
+    """What one drawing shows of each span."""
+
+    label: str
+    value: Callable[[TimeSpan], float | None]
+    format: Callable[[float | None], str]
+    ticks: Callable[[float], Iterator[float]] = ticks
+
+
+_QUANTITIES = (
+    _Quantity("Bytes per second", lambda span: span.bytes / _seconds(span), fmt.rate),
+    _Quantity(
+        "Share of time blocked in communication",
+        lambda span: span.waited_ns / max(span.recorded_ns, 1),
+        fmt.share,
+    ),
+    _Quantity(
+        "Peak memory of the process",
+        lambda span: span.rss_bytes,
+        fmt.size,
+        lambda most: size_ticks(int(most)),
+    ),
+    _Quantity(
+        "Peak memory allocated on the device",
+        lambda span: span.device_bytes,
+        fmt.size,
+        lambda most: size_ticks(int(most)),
+    ),
+)
+
+
+def time_drawings(found: TimeSpans) -> Iterator[Drawing]:
+    """Yield what ranks without steps did over time, a drawing for each quantity that is known."""
+    for quantity in _QUANTITIES:
+        known = ((span.begin_s, quantity.value(span)) for span in found.spans)
+        values = {begin_s: value for begin_s, value in known if value is not None}
+        if max(values.values(), default=0) > 0:
+            yield _time_drawing(found, quantity, values)
+
+
+def _time_drawing(found: TimeSpans, quantity: _Quantity, values: Mapping[int, float]) -> Drawing:
+    begin_s, end_s = found.spans[0].begin_s, found.spans[-1].begin_s + found.length_s
+    most, across = max(values.values()), WIDTH / (end_s - begin_s)
+    bottom = _TOP_PX + _BARS_PX
+    heights = {at_s: value / most * _BARS_PX for at_s, value in values.items()}
+    width = found.length_s * across
+    bars = "".join(
+        rectangle((at_s - begin_s) * across, bottom - height, width, height)
+        for at_s, height in heights.items()
+    )
+    grid = [(value, bottom - value / most * _BARS_PX) for value in quantity.ticks(most)]
+    starts = [span.begin_s for span in found.spans]
+    return Drawing(
+        sentence=f"{quantity.label} in spans of {fmt.duration(found.length_s * 1e9)}, at most "
+        f"{quantity.format(most)}.",
+        height_px=bottom + _AXIS_PX,
+        shapes=(
+            Shape("".join(level(at) for _, at in grid), "line", kind="line"),
+            Shape(bars, "series-1"),
+        ),
+        words=tuple(
+            Word((starts[place] - begin_s) * across / 10, bottom + 15, label, "start")
+            for place, label in spread([moment(at_s) for at_s in starts])
+        ),
+        lanes=tuple(Word(100, at + 4, quantity.format(value)) for value, at in grid),
+        keys=(Key(quantity.label.lower(), "series-1"),),
+    )
+
+
+def _seconds(span: TimeSpan) -> float:
+    return max(span.recorded_ns, 1) / 1e9

@@ -28,7 +28,7 @@ from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.epoch_drawing import epoch_drawing
 from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
-from dsprof.reports.html.history_drawing import history_drawing
+from dsprof.reports.html.history_drawing import history_drawing, time_drawings
 from dsprof.reports.html.log_drawing import log_drawing
 from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
@@ -238,6 +238,11 @@ class View:
     def history(self) -> Drawing | None:
         """Time of a step over the whole of a rolling recording."""
         return history_drawing(self._diagnosis.history)
+
+    @cached_property
+    def time_spans(self) -> list[Drawing]:
+        """What ranks without steps recorded over the whole of a rolling recording."""
+        return [*time_drawings(self._diagnosis.time_spans)]
 
     @cached_property
     def history_map(self) -> Drawing | None:

@@ -31,7 +31,16 @@ from dsprof.reports.tables.flight_recorders import flights, logged, logged_calls
 from dsprof.reports.tables.hangs import waits
 from dsprof.reports.tables.listing import MAX_ROWS, Section
 from dsprof.reports.tables.memory import memory, snapshots, stacks
-from dsprof.reports.tables.time import annotated, devices, history, kept_steps, steps, timeline
+from dsprof.reports.tables.time import (
+    annotated,
+    devices,
+    history,
+    kept_steps,
+    steps,
+    time_ops,
+    time_spans,
+    timeline,
+)
 
 __all__ = [
     "MAX_ROWS",
@@ -64,6 +73,8 @@ __all__ = [
     "stacks",
     "steps",
     "thresholds",
+    "time_ops",
+    "time_spans",
     "timeline",
     "total_bytes",
     "transfers",

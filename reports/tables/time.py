@@ -15,12 +15,15 @@ from dsprof.diagnosis.model import (
     HistorySpan,
     KeptStep,
     Timeline,
+    TimeOp,
+    TimeSpan,
+    TimeSpans,
 )
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.reports.tables.communication import per_step
-from dsprof.reports.tables.listing import Shown, listing
+from dsprof.reports.tables.listing import MAX_ROWS, Shown, listing
 
 
 def _part(place: int, label: str) -> Shown[StepBar]:
@@ -85,6 +88,40 @@ def kept_steps(found: History) -> Table:
     left = f" ({fmt.plural(found.kept_left_out, 'more row')} left out)" * bool(found.kept_left_out)
     caption = f"Unusual steps, kept in detail: captured ones first, then the slowest{left}"
     return listing(caption, _KEPT, found.kept)
+
+
+_TIME_SPAN: tuple[Shown[TimeSpan], ...] = (
+    Shown("From (UTC)", lambda span: moment(span.begin_s)),
+    Shown("Ranks", lambda span: span.ranks, "count"),
+    Shown("Recorded", lambda span: span.recorded_ns, "ns"),
+    Shown("Calls", lambda span: span.calls, "count"),
+    Shown("Bytes", lambda span: span.bytes, "bytes"),
+    Shown("Blocked", lambda span: span.waited_ns, "ns"),
+    Shown("Peak memory", lambda span: span.rss_bytes, "bytes"),
+    Shown("Peak device memory", lambda span: span.device_bytes, "bytes"),
+)
+
+
+def time_spans(found: TimeSpans) -> Table:
+    """Spans of ranks without steps, in order of time; of very many those with most bytes."""
+    most = sorted(found.spans, key=lambda span: -span.bytes)[:MAX_ROWS]
+    spans = sorted(most, key=lambda span: span.begin_s)
+    left = len(found.spans) - len(spans)
+    which = f"Spans with most bytes ({fmt.plural(left, 'other')} left out)" if left else "Spans"
+    return listing(f"{which}; mean of a rank", _TIME_SPAN, spans)
+
+
+_TIME_OP: tuple[Shown[TimeOp], ...] = (
+    Shown("Operation", lambda row: row.op),
+    Shown("Calls", lambda row: row.calls, "count"),
+    Shown("Bytes", lambda row: row.bytes, "bytes"),
+    Shown("Blocked", lambda row: row.blocked_ns, "ns"),
+)
+
+
+def time_ops(found: TimeSpans) -> Table:
+    """Operations of ranks without steps."""
+    return listing("Operations, sums over these ranks", _TIME_OP, found.ops)
 
 
 _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (

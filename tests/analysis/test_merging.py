@@ -16,7 +16,7 @@ from dsprof.analysis.pool import collect
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import to_json
-from dsprof.trace.schema import Site
+from dsprof.trace.schema import OpTotals, RollUp, Site
 from tests.factories import device, environment, hangs, logs
 from tests.factories.device_run import device_rank, synchronisations
 from tests.factories.engines import interleaved
@@ -110,7 +110,18 @@ def of_groups_that_some_know_better(rank: int):
     return rank_trace(rank, 4, comm=calls, steps=steps, groups=groups)
 
 
+def without_steps(rank: int):
+    """A rank of a rolling recording that has no steps: sums over time."""
+    spans = [RollUp(at, 10, 0, 0, 10**10, calls=rank + 1, until_ns=at) for at in range(0, 30, 10)]
+    ops = {f"op {rank % 2}": OpTotals(3 * (rank + 1), 100 + rank, 7)}
+    spans += [RollUp(0, 3600, 0, 0, 3 * 10**10, ops=ops)]
+    trace = rank_trace(rank)
+    trace.rollups = {one.span: one for one in spans}
+    return trace
+
+
 RUNS = {
+    "without steps": lambda: map(without_steps, range(3)),
     "groups that some know better": lambda: map(of_groups_that_some_know_better, range(4)),
     "calls from everywhere": lambda: map(called_from_everywhere, range(4)),
     "ZeRO": lambda: map(zero, range(3)),

@@ -19,10 +19,14 @@ from dsprof.trace.writing.writer import Source
 STEP_NS = 860_000_000
 """A month has 3 million steps of so long."""
 
+SERVED_NS = 5 * 10**9
+"""Time between two requests to a server, which has no steps."""
+
 STARTED_EPOCH_NS = 1_700_000_000_000_000_000
 WAITING = 5_000
 """Records that may wait for the writer; with more, the run waits."""
 
+_COLLECTIVE_NS = 2_000_000
 _HOUR_NS = 3600 * 10**9
 
 
@@ -70,6 +74,7 @@ class FastMotion:
         self.steps = 0
         self.slow: dict[int, float] = {}  # step -> how many times as long it takes
         self._random = random.Random(1)
+        self._turns = 0  # that the writer has begun
         header = Header(
             1, f"month {start}", rank, world_size, "host", 1, STARTED_EPOCH_NS + start * _HOUR_NS,
             self.clock.now_ns, boot_id(), local_rank, config={"mode": "always"}, job_keys=["agent"],
@@ -84,13 +89,17 @@ class FastMotion:
             prepare=list,
             prepare_late=list,
             disclose=lambda definition: definition,
+            show_life=self._count_turn,
         )
         self.writer = RollingWriter(folder, header, source, budget_bytes, before)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Record; the trace ends with a trailer."""
-        with patch("dsprof.recording.recorder.progress.clock", self.clock):
+        with (
+            patch("dsprof.recording.recorder.progress.clock", self.clock),
+            patch("dsprof.trace.rolling.writer.clock", self.clock),
+        ):
             self.recorder.arm()
             self.recorder.progress.begin_again()
             self.recorder.outbox.define(Group(1, "key", "world", ranks=[0, 1], size=2))
@@ -108,6 +117,22 @@ class FastMotion:
                     time.sleep(0.001)
         each()
 
+    def serve(self, requests: int) -> None:
+        """Answer a request each SERVED_NS, without steps; the writer takes a turn for each."""
+        with (
+            patch("dsprof.trace.writing.writer.INTERVAL_S", 0.001),
+            patch("dsprof.trace.writing.writer._SHORTEST_WAIT_S", 0.001),
+        ):
+            for _ in range(requests):
+                self.clock.pass_ns(SERVED_NS - _COLLECTIVE_NS)
+                self._communicate("")
+                before = self._turns
+                while self._turns < before + 2 and not self.writer.is_done:
+                    time.sleep(0.001)
+
+    def _count_turn(self) -> None:
+        self._turns += 1
+
     def _step(self) -> None:
         times = self.slow.get(self.steps, 1 + self._random.gauss(0, 0.01))
         part_ns = int(STEP_NS * times) // 4
@@ -124,7 +149,7 @@ class FastMotion:
 
     def _communicate(self, phase: str) -> None:
         now_ns, number = self.clock(), next(self.recorder.ids)
-        self.clock.pass_ns(2_000_000)
+        self.clock.pass_ns(_COLLECTIVE_NS)
         self.recorder.outbox.add(
             Collective(
                 number,
@@ -136,11 +161,11 @@ class FastMotion:
                 "all_reduce",
                 dtype="float32",
                 reduce_op="SUM",
-                step=self.steps,
+                step=self.steps if phase else -1,
                 phase=phase,
-                return_ns=now_ns + 2_000_000,
-                done_ns=now_ns + 2_000_000,
-                blocked_ns=2_000_000,
+                return_ns=now_ns + _COLLECTIVE_NS,
+                done_ns=now_ns + _COLLECTIVE_NS,
+                blocked_ns=_COLLECTIVE_NS,
                 waits=1,
             )
         )

@@ -152,9 +152,10 @@ def _summed_up(trace: RankTrace) -> EpochSpan:
     The end of the last one is known to 10 s.
     """
     start_ns = trace.header.started_epoch_ns
-    spans = [one for one in trace.rollups.values() if one.length_s == SPANS_S[0]]
+    spans = [one for one in trace.rollups.values() if one.length_s == SPANS_S[0] and one.steps]
     if not spans:
-        return EpochSpan(start_ns, start_ns)
+        until_ns = max((one.until_ns for one in trace.rollups.values()), default=0)
+        return EpochSpan(start_ns, start_ns + until_ns)
     known = {one.step for one in trace.steps}
     ends: list[tuple[int, int]] = []  # number and time
     # The oldest short spans may have been dropped; the first step is in longer ones, too.

@@ -214,7 +214,8 @@ class Run(Aggregate):
 
 def _newest_ns(trace: RankTrace) -> int:
     rows = trace.collectives
-    if not (trace.newest_from and len(rows)) or trace.steps or trace.rollups:
+    has_steps = trace.steps or any(one.steps for one in trace.rollups.values())
+    if not (trace.newest_from and len(rows)) or has_steps:
         return 0
     return int(max(rows.issue_ns.max(), rows.done_ns.max()) - rows.issue_ns.min())
 

@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.history import History, Kept, Span
 from dsprof.analysis.aggregates.rank_times import RankTimes
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.time_spans import TimeSpan, TimeSpans
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.history_map import history_map
@@ -40,12 +41,16 @@ def history(summary: RunSummary) -> model.History:
     )
 
 
-def history_note(found: model.History, steps: Steps) -> str:
-    """Say what of a rolling recording was left out; "" where nothing was."""
+def history_note(found: model.History, steps: Steps, *, has_times: bool) -> str:
+    """Say what of a rolling recording was left out; "" where nothing was.
+
+    `has_times`: sums over time of ranks without steps are there.
+    """
     if found.newest_ns:
+        kept = "sums over time of all that was recorded" if has_times else "no sums"
         return (
-            f"Only the last {duration(found.newest_ns)} are kept, without sums of what was before: "
-            "the run has no steps. Call dsprof.step() in its loop, or raise budget_mb"
+            f"The run has no steps, so only records of the last {duration(found.newest_ns)} are "
+            f"kept, and {kept}. Call dsprof.step() in its loop, or raise budget_mb"
         )
     if not found.newest_from:
         return ""
@@ -66,6 +71,35 @@ def history_note(found: model.History, steps: Steps) -> str:
     return (
         f"{kept}; slow steps are kept on purpose. {described} {chosen}; to analyse a slow step, "
         "select only that one"
+    )
+
+
+def time_spans(summary: RunSummary) -> model.TimeSpans:
+    """Show ranks without steps over the whole recording."""
+    found = summary[TimeSpans]
+    length_s, spans = found.finest
+    ops = [
+        model.TimeOp(op=op, calls=calls, bytes=nbytes, blocked_ns=blocked_ns)
+        for op, (calls, nbytes, blocked_ns) in found.ops.items()
+    ]
+    return model.TimeSpans(
+        length_s=length_s,
+        ranks=found.ranks,
+        spans=[_time_span(begin_s, span) for begin_s, span in spans.items()],
+        ops=sorted(ops, key=lambda one: (-one.bytes, -one.calls, one.op)),
+    )
+
+
+def _time_span(begin_s: int, span: TimeSpan) -> model.TimeSpan:
+    return model.TimeSpan(
+        begin_s=begin_s,
+        ranks=span.ranks,
+        recorded_ns=span.recorded_ns // span.ranks,
+        waited_ns=span.waited_ns // span.ranks,
+        calls=span.calls // span.ranks,
+        bytes=span.nbytes // span.ranks,
+        rss_bytes=span.rss_bytes if span.rss_bytes >= 0 else None,
+        device_bytes=span.device_bytes if span.device_bytes >= 0 else None,
     )
 
 
@@ -147,4 +181,4 @@ def _span(begin_s: int, span: Span) -> model.HistorySpan:
     )
 
 
-SECTIONS = {"history": history}
+SECTIONS = {"history": history, "time_spans": time_spans}

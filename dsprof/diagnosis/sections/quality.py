@@ -90,7 +90,7 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
         details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
         told = f"{told}, {details}" if told else details
     if history.newest_ns:
-        newest = f"only of the last {duration(history.newest_ns)}"
+        newest = f"details only of the last {duration(history.newest_ns)}"
         told = f"{told}, {newest}" if told else newest
     state = "still running" if run.is_running else "complete"
     cost = quality.training_cost_share

@@ -1,4 +1,7 @@
-"""Sums over time: each step goes into a span of 10 s, these into 5 minutes, these into hours."""
+"""Sums over time: each step goes into a span of 10 s, these into 5 minutes, these into hours.
+
+Until a step ends, spans have the sums of all that was recorded: many programs have no steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dsprof.trace.schema import OpTotals, RollUp, StepTotals
 
 SPANS_S = (10, 300, 3600)
 FULL_FROM_S = 300
-"""Shorter spans are written without phases, operations and bins: there are 260,000 in a month."""
+"""Shorter spans of steps lack phases, operations and bins: there are 260,000 in a month."""
 
 _BIN = math.log(1.02)
 
@@ -29,13 +32,30 @@ class RollUps:
 
     def add(self, step: StepTotals, ended_s: int) -> list[RollUp]:
         """Take a step that ended at a time of the wall clock; return the spans that are over."""
-        span, over = self._open[0], []
-        if span is None or ended_s >= span.begin_s + SPANS_S[0]:
-            over = [*self._close(ended_s)]
-            at = ended_s // SPANS_S[0] * SPANS_S[0]
-            span = self._open[0] = RollUp(at, SPANS_S[0], step.step)
+        if (span := self._open[0]) is not None and not span.steps:
+            self._open = [None] * len(SPANS_S)  # sums of a step would be added to all before it
+        span, over = self._current(ended_s, step.step)
         add_step(span, step)
         return over
+
+    def add_time(
+        self, sums: StepTotals, recorded_ns: int, until_ns: int, until_s: int
+    ) -> list[RollUp]:
+        """Take what was recorded without steps until a time; return the spans that are over."""
+        span, over = self._current(until_s, first_step=0)
+        span.total_ns += recorded_ns
+        span.until_ns = until_ns
+        _add_sums(span, sums)
+        return over
+
+    def _current(self, now_s: int, first_step: int) -> tuple[RollUp, list[RollUp]]:
+        """Return the shortest span of a time, and the spans that are over."""
+        span, over = self._open[0], []
+        if span is None or now_s >= span.begin_s + SPANS_S[0]:
+            over = [*self._close(now_s)]
+            at = now_s // SPANS_S[0] * SPANS_S[0]
+            span = self._open[0] = RollUp(at, SPANS_S[0], first_step)
+        return span, over
 
     def add_late(self, sums: StepTotals) -> None:
         """Move sums of steps that were taken before into the span that is not over yet."""
@@ -63,7 +83,8 @@ class RollUps:
             self._open[level] = None
             if level + 1 < len(SPANS_S):
                 self._add_span(level + 1, span)
-            yield span if length_s >= FULL_FROM_S or self._is_in_full else short(span)
+            is_full = length_s >= FULL_FROM_S or self._is_in_full or not span.steps
+            yield span if is_full else short(span)
             self._is_in_full = False
 
     def _add_span(self, level: int, span: RollUp) -> None:
@@ -116,6 +137,7 @@ def merge(span: RollUp, other: RollUp) -> None:
     span.lost += other.lost + max(other.first_step - span.end, 0)
     span.steps += other.steps
     span.total_ns += other.total_ns
+    span.until_ns = max(span.until_ns, other.until_ns)
     span.blocked_ns += other.blocked_ns
     span.stalled_ns += other.stalled_ns
     span.calls += other.calls
@@ -162,7 +184,9 @@ def complete(
             whole = (length_s, at_s // length_s * length_s)
             if known_s == of_s:
                 longer = found.setdefault(whole, RollUp(whole[1], length_s, span.first_step))
-                if span.first_step >= longer.end:
+                if not span.steps and span.until_ns > longer.until_ns:
+                    merge(longer, span)
+                elif span.steps and span.first_step >= longer.end:
                     merge(longer, _in_full(span, totals))
     return found
 

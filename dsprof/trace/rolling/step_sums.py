@@ -32,8 +32,13 @@ def end_step(sums: StepTotals, step: Step, memory: MemorySample | None) -> None:
     """Add the end of the step."""
     sums.step, sums.start_ns, sums.end_ns = step.step, step.start_ns, step.end_ns
     if memory is not None:
-        sums.rss_bytes = memory.rss_bytes
-        sums.device_bytes = (memory.device or {}).get(ALLOCATED, -1)
+        take_memory(sums, memory)
+
+
+def take_memory(sums: StepTotals, memory: MemorySample) -> None:
+    """Take what is in use."""
+    sums.rss_bytes = memory.rss_bytes
+    sums.device_bytes = (memory.device or {}).get(ALLOCATED, -1)
 
 
 def count_sums(sums: StepTotals, more: Iterable[Sum]) -> None:
@@ -43,6 +48,15 @@ def count_sums(sums: StepTotals, more: Iterable[Sum]) -> None:
             count_op(sums, name, calls, nbytes, spent_ns)
         elif kind == PHASE:
             _count_phase(sums, name, spent_ns)
+
+
+def add_sums(sums: StepTotals, more: StepTotals) -> None:
+    """Add all but the step itself and its memory."""
+    sums.stalled_ns += more.stalled_ns
+    for name, spent_ns in more.phase_ns.items():
+        _count_phase(sums, name, spent_ns)
+    for op, one in more.ops.items():
+        count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
 
 
 def count_op(sums: StepTotals, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:

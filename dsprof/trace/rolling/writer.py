@@ -4,6 +4,8 @@ Every line goes to the tails, as in any other trace. A step is judged three step
 is known late is known, or as soon as a device that is further behind has gone through these steps.
 If its details are worth it they are copied, as they are, from the tails.
 What comes still later counts in the span of time that is open then.
+
+Until a step ends, what is recorded is summed up by time, in each turn of the writer.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ from dsprof.trace.rolling.parts import (
 )
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
 from dsprof.trace.rolling.step_sums import (
+    add_sums,
     count_op,
     count_phase,
     count_stall,
     count_sums,
     end_step,
     nothing_yet,
+    take_memory,
 )
 from dsprof.trace.schema import (
     LATE_STEPS,
@@ -55,6 +59,8 @@ from dsprof.trace.schema import (
     Step,
     StepTotals,
 )
+from dsprof.trace.scope import clock
+from dsprof.trace.writing.outage import Outage
 from dsprof.trace.writing.writer import (
     EVERYTHING,
     Source,
@@ -84,6 +90,7 @@ class _Details:
     is_cut: bool = False  # no longer whole
     step: Step | None = None
     sums: StepTotals = field(default_factory=nothing_yet)
+    by_time: StepTotals = field(default_factory=nothing_yet)  # of these, in spans without steps
 
     def add(self, extent: Extent) -> None:
         """Know where lines are; neighbours become one."""
@@ -104,7 +111,14 @@ class _Details:
     def end(self, step: Step, memory: MemorySample) -> None:
         """Take the end of the step."""
         self.step = step
+        add_sums(self.sums, self.by_time)
         end_step(self.sums, step, memory)
+
+    def take_sums(self) -> StepTotals:
+        """Return the sums since the last call of a step that has not ended."""
+        sums, self.sums = self.sums, nothing_yet()
+        add_sums(self.by_time, sums)
+        return sums
 
 
 class _Batch:
@@ -115,6 +129,7 @@ class _Batch:
         self._packed, self._worth = packed, worth
         self._lines = bytearray()
         self._steps = range(0)
+        self._blocks = 0
 
     def add(self, steps: range, lines: bytes) -> None:
         """Take lines of some steps; pack them once they are many."""
@@ -127,7 +142,8 @@ class _Batch:
     def pack(self) -> None:
         """Pack all lines so far; of equal worth, the oldest leave first."""
         if self._lines:
-            worth = self._worth, self._steps.stop
+            self._blocks += 1
+            worth = self._worth, self._blocks
             self._packed.add(self._steps, worth, bytes(self._lines))
             self._lines.clear()
             self._steps = range(0)
@@ -161,6 +177,7 @@ class RollingWriter(TraceWriter):
         self._late = nothing_yet()  # of steps that have been judged
         self._device_step = -1  # the last that a device has ended
         self._over: list[RollUp] = []  # not written yet
+        self._by_time_ns = header.started_monotonic_ns  # so far sums are by time, without steps
 
     @property
     def budget_left_bytes(self) -> int:
@@ -282,6 +299,10 @@ class RollingWriter(TraceWriter):
             known = self._unjudged[step] = _Details()
         return known
 
+    def _end_outage(self, outage: Outage) -> None:
+        super()._end_outage(outage)
+        self._by_time_ns = clock()
+
     def _drain(self) -> None:
         definitions, records = self._source.definitions, self._source.records
         if records:
@@ -295,6 +316,8 @@ class RollingWriter(TraceWriter):
             self._in_hand = 0
             self._flush()
         self._describe([])
+        if self._step < 0 and not self._given_up:
+            self._sum_up_time()
         self.cpu_ns = time.thread_time_ns()
 
     def _write_records(self) -> None:
@@ -336,7 +359,7 @@ class RollingWriter(TraceWriter):
         if self._step < 0:
             self._undescribed += self._define(self._source.prepare_late())
         self._step = record.step
-        sample = self._look_at_memory(record)
+        sample = self._memory_at(record.end_ns, record.step)
         details.end(record, sample)
         if self._source.last_step.is_asked:
             self._source.last_step.end(record, sample, self._header.device)
@@ -365,10 +388,24 @@ class RollingWriter(TraceWriter):
 
     def _sum_up(self, totals: StepTotals) -> None:
         self._sums.append(totals)
-        since_ns = totals.end_ns - self._header.started_monotonic_ns
-        ended_s = (self._header.started_epoch_ns + since_ns) // 1_000_000_000
-        self._over += self._rollups.add(totals, ended_s)
+        self._over += self._rollups.add(totals, self._second(totals.end_ns))
         self._rollups.add_late(self._late)
+
+    def _sum_up_time(self) -> None:
+        """Sum up what was recorded since the last call; no step has ended yet."""
+        begin_ns, self._by_time_ns = self._by_time_ns, clock()
+        sums = nothing_yet()
+        for details in (self._outside, *self._unjudged.values()):
+            add_sums(sums, details.take_sums())
+        take_memory(sums, self._memory_at(self._by_time_ns, -1))
+        recorded_ns, second = self._by_time_ns - begin_ns, self._second(self._by_time_ns)
+        self._over += self._rollups.add_time(sums, recorded_ns, self._by_time_ns, second)
+        self._write_spans()
+
+    def _second(self, at_ns: int) -> int:
+        """Return a moment by the wall clock, in s since 1970."""
+        since_ns = at_ns - self._header.started_monotonic_ns
+        return (self._header.started_epoch_ns + since_ns) // 1_000_000_000
 
     def _write_sums(self) -> None:
         """Write the sums of spans and of steps, together."""

@@ -71,7 +71,8 @@ def _ends(trace: RankTrace) -> list[tuple[int, int]]:
     ends += ((one.end_ns, one.step) for one in trace.totals.values())
     if not ends:
         started_ns = trace.header.started_epoch_ns
-        ends += ((_end_ns(one, started_ns), one.end - 1) for one in trace.rollups.values())
+        spans = [one for one in trace.rollups.values() if one.steps]
+        ends += ((_end_ns(one, started_ns), one.end - 1) for one in spans)
     return sorted(ends)
 
 

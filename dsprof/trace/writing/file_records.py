@@ -19,6 +19,7 @@ from dsprof.trace.schema import (
     MemorySample,
     Note,
     Phase,
+    RollUp,
     Stall,
     Step,
     StepTotals,
@@ -228,6 +229,31 @@ def file_step_totals(given: Any, start_ns: int) -> StepTotals:
     )
 
 
+def file_roll_up(given: Any, start_ns: int) -> RollUp:
+    """Return a `RollUp` of the file."""
+    return RollUp(
+        given.begin_s,
+        given.length_s,
+        given.first_step,
+        given.steps,
+        given.total_ns,
+        given.fastest_ns,
+        given.slowest_ns,
+        given.slowest_step,
+        given.blocked_ns,
+        given.stalled_ns,
+        given.calls,
+        given.nbytes,
+        given.rss_bytes,
+        given.device_bytes,
+        given.phase_ns,
+        given.ops,
+        given.bins,
+        given.lost,
+        given.until_ns and given.until_ns - start_ns,
+    )
+
+
 FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
     Collective: file_collective,
     Phase: file_phase,
@@ -242,5 +268,6 @@ FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
     BucketLayout: file_bucket_layout,
     Note: file_note,
     StepTotals: file_step_totals,
+    RollUp: file_roll_up,
 }
 """What a hook may still hold is copied. Other records are written as they are."""

@@ -290,7 +290,8 @@ class TraceWriter:
             return
         last_step.take(record)
         if isinstance(record, Step):
-            last_step.end(record, self._look_at_memory(record), self._header.device)
+            sample = self._memory_at(record.end_ns, record.step)
+            last_step.end(record, sample, self._header.device)
 
     def _resume(self, outage: Outage, *, is_last: bool = False) -> bool:
         """End the outage if the disk has room and a whole step follows; say whether it has ended.
@@ -456,16 +457,17 @@ class TraceWriter:
         self._step = record.step
         self._ended_ns = record.end_ns
         self.counted_only_steps += not self._is_kept(record.step)
-        sample = msgspec.structs.replace(self._look_at_memory(record), step=record.step)
+        sample = self._memory_at(record.end_ns, record.step)
+        sample = msgspec.structs.replace(sample, step=record.step)
         if self._source.last_step.is_asked:
             self._source.last_step.end(record, sample, self._header.device)
         lines = [*self._lines.record(record), *self._lines.record(sample)]
         return lines + self._counter_lines(record.step)
 
-    def _look_at_memory(self, record: Step) -> MemorySample:
-        """Return what memory was at the end of a step, or within a second before it."""
-        if self._memory is None or record.end_ns - self._memory.time_ns >= MEMORY_EVERY_NS:
-            self._memory = self._source.sample_memory("step", record.step)
+    def _memory_at(self, at_ns: int, step: int) -> MemorySample:
+        """Return what memory was at a moment, or within a second before it."""
+        if self._memory is None or at_ns - self._memory.time_ns >= MEMORY_EVERY_NS:
+            self._memory = self._source.sample_memory("step", step)
         return self._memory
 
     def _counter_lines(self, before: int) -> list[Line]:

@@ -6,7 +6,8 @@ from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Kept, RollUp
+from dsprof.trace.rolling.rollups import merge as add
+from dsprof.trace.schema import Kept, OpTotals, RollUp
 from tests.analysis.aggregates.test_history import recorded
 from tests.factories.trace import rank_trace, step, summary, sync
 
@@ -33,14 +34,66 @@ def with_gap(rank: int) -> RankTrace:
     return trace
 
 
+def test_sums_over_time_of_ranks_without_steps_are_shown() -> None:
+    traces = [rank_trace(r, comm=[sync("all_reduce", at, 10) for at in (5, 95)]) for r in range(2)]
+    for rank, trace in enumerate(traces):
+        trace.newest_from = 2
+        spans = [
+            RollUp(
+                at,
+                length_s,
+                0,
+                total_ns=8 * SECOND_NS,
+                blocked_ns=(1 + rank) * SECOND_NS,
+                calls=3,
+                nbytes=16 << 20,
+                rss_bytes=(1 + rank) << 30,
+                ops={"all_reduce": OpTotals(3, 16 << 20, SECOND_NS)},
+                until_ns=at * SECOND_NS,
+            )
+            for length_s, begins in ((10, (0, 10)), (300, (0,)), (3600, (0,)))
+            for at in begins
+        ]
+        for span in spans[2:]:
+            add(span, spans[1])
+        trace.rollups = {one.span: one for one in spans}
+    diagnosis, page = diagnosed(*traces)
+    found = diagnosis.time_spans
+    assert (found.length_s, found.ranks, not diagnosis.history.spans) == (10, 2, True)
+    assert [(one.begin_s, one.recorded_ns, one.waited_ns) for one in found.spans] == [
+        (at, 8 * SECOND_NS, 3 * SECOND_NS // 2) for at in (0, 10)
+    ]
+    assert {(one.calls, one.bytes, one.rss_bytes) for one in found.spans} == {
+        (3, 16 << 20, 2 << 30)
+    }
+    assert [(one.op, one.calls, one.bytes) for one in found.ops] == [("all_reduce", 12, 64 << 20)]
+    assert "2 ranks recorded no steps, so figures per step are unknown." in page
+    words = page.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Bytes per second in spans of 10.0 s, at most 2.10 MB/s." in words
+    assert "Share of time blocked in communication in spans of 10.0 s, at most 19 %." in words
+    (note,) = (note for note in diagnosis.quality.notes if note.startswith("The run has no steps"))
+    assert "records of the last 100 ms are kept, and sums over time" in note
+
+
+def test_of_a_rank_without_steps_a_length_that_lacks_time_is_not_shown() -> None:
+    trace = rank_trace(0, comm=[sync("all_reduce", 5, 10)])
+    spans = [RollUp(at, 10, 0, total_ns=10 * SECOND_NS) for at in (20, 30)]
+    spans += [RollUp(0, length_s, 0, total_ns=40 * SECOND_NS) for length_s in (300, 3600)]
+    trace.rollups = {one.span: one for one in spans}
+    assert diagnosed(trace)[0].time_spans.length_s == 300
+
+
 def test_without_steps_only_the_newest_time_is_kept() -> None:
     traces = [rank_trace(r, comm=[sync("all_reduce", at, 10) for at in (5, 95)]) for r in range(2)]
     for trace in traces:
         trace.newest_from = 2
     diagnosis, page = diagnosed(*traces)
     assert diagnosis.history.newest_ns == 100_000_000
-    assert diagnosis.quality.line.startswith("2 of 2 ranks, only of the last 100 ms; 1 note")
-    assert any(note.startswith("Only the last 100 ms are kept") for note in diagnosis.quality.notes)
+    assert diagnosis.quality.line.startswith(
+        "2 of 2 ranks, details only of the last 100 ms; 1 note"
+    )
+    (note,) = (note for note in diagnosis.quality.notes if note.startswith("The run has no steps"))
+    assert "records of the last 100 ms are kept, and no sums." in note
     assert "whole record" not in page
     for trace in traces:
         trace.newest_from = 0

@@ -84,6 +84,76 @@ def test_sums_over_short_spans_leave_first(tmp_path: Path, monkeypatch: pytest.M
     assert steps[10] < 4000
 
 
+REQUESTS = 900
+STARTED_S = month.STARTED_EPOCH_NS // 10**9
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a process without steps has recorded for 75 minutes."""
+    folder = tmp_path_factory.mktemp("server")
+    run = FastMotion(folder, 400_000)
+    with run.running():
+        run.serve(REQUESTS)
+    assert run.writer.error is None
+    assert size_of(folder) <= 400_000
+    return folder
+
+
+def test_without_steps_roll_ups_hold_all_time(server: Path) -> None:
+    assert len(list(server.iterdir())) == 6
+    trace = read_trace(server / "trace.rank00000.json")
+    assert trace.newest_from > 0  # details have made room
+    assert len(trace.collectives) < REQUESTS
+    for length_s in (10, 300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        assert len(spans) == {10: 451, 300: 16, 3600: 2}[length_s]
+        assert sum(one.calls for one in spans) == REQUESTS
+        assert sum(one.nbytes for one in spans) == REQUESTS << 24
+        assert sum(one.blocked_ns for one in spans) == REQUESTS * 2_000_000
+        assert sum(one.ops["all_reduce"].calls for one in spans if one.ops) == REQUESTS
+        assert sum(one.total_ns for one in spans) == REQUESTS * month.SERVED_NS
+        assert {(one.steps, one.rss_bytes) for one in spans} == {(0, 10**9)}
+
+
+def test_without_steps_the_oldest_sums_over_short_spans_leave_first(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, 100_000)
+    with run.running():
+        run.serve(REQUESTS)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    short = [one.begin_s for one in trace.rollups.values() if one.length_s == 10]
+    assert len(short) < 400
+    assert min(short) > STARTED_S + 500
+    assert max(short) > STARTED_S + REQUESTS * 5 - 15
+    longest = [one for one in trace.rollups.values() if one.length_s == 3600]
+    assert sum(one.calls for one in longest) == REQUESTS
+
+
+def test_a_report_shows_time_without_steps(server: Path) -> None:
+    diagnosis = diagnose(find_run([server]))
+    found = diagnosis.time_spans
+    assert (found.ranks, found.length_s, len(found.spans)) == (1, 10, 451)
+    assert [(one.op, one.calls) for one in found.ops] == [("all_reduce", REQUESTS)]
+    assert not diagnosis.history.spans
+    assert any(note.startswith("The run has no steps") for note in diagnosis.quality.notes)
+
+
+def test_sums_until_the_first_step_are_those_of_the_step_too(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    with run.running():
+        run.recorder.progress.enter("forward")
+        for _ in range(5):
+            run.serve(1)
+            run._communicate("forward")
+        run.train(40)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.totals[0].ops["all_reduce"].calls == 5 + 4
+    for length_s in (10, 300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        assert sum(one.calls for one in spans) == 40 * 4 + 5
+        assert all(one.steps for one in spans)
+
+
 def test_the_newest_steps_are_there_without_a_gap(trace: RankTrace) -> None:
     newest = [step.step for step in trace.steps if step.step >= trace.newest_from]
     assert newest == list(range(trace.newest_from, STEPS))

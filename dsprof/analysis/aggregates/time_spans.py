@@ -1,0 +1,113 @@
+"""Ranks without steps in a rolling recording: sums over time of all that they recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.history import MOST_SPANS
+from dsprof.analysis.rank.whole_spans import whole_times
+from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rolling.rollups import SPANS_S
+from dsprof.trace.schema import OpTotals, RollUp
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """Sums over the ranks of what they recorded in one span; `recorded_ns` is its time."""
+
+    ranks: int
+    recorded_ns: int
+    waited_ns: int
+    calls: int
+    nbytes: int
+    rss_bytes: int
+    device_bytes: int
+
+    @classmethod
+    def of(cls, one: RollUp) -> TimeSpan:
+        """Return the span of one rank."""
+        memory = one.rss_bytes, one.device_bytes
+        return cls(1, one.total_ns, one.waited_ns, one.calls, one.nbytes, *memory)
+
+    def merge(self, other: TimeSpan) -> TimeSpan:
+        """Join two sets of ranks."""
+        return TimeSpan(
+            self.ranks + other.ranks,
+            self.recorded_ns + other.recorded_ns,
+            self.waited_ns + other.waited_ns,
+            self.calls + other.calls,
+            self.nbytes + other.nbytes,
+            max(self.rss_bytes, other.rss_bytes),
+            max(self.device_bytes, other.device_bytes),
+        )
+
+
+Op = tuple[int, int, int]
+"""Calls, bytes and blocked time of an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpans(Aggregate):
+    """By length and begin, if no rank has too many spans of a length or has dropped some."""
+
+    ranks: int
+    spans: dict[int, dict[int, TimeSpan]]
+    ops: dict[str, Op]  # over all of the time
+
+    @classmethod
+    def collect(cls, trace: RankTrace, clock: RankClock) -> TimeSpans:
+        """Take the sums of one rank; none of one that has steps."""
+        whole = whole_times(trace)
+        if not whole:
+            return cls(0, {}, {})
+        spans = {
+            length_s: {one.begin_s: TimeSpan.of(one) for one in found}
+            for length_s, found in whole.items()
+            if len(found) <= MOST_SPANS or length_s == SPANS_S[-1]
+        }
+        ops: dict[str, Op] = {}
+        for one in whole[max(whole)]:
+            ops = _with_ops(ops, {name: _op(sums) for name, sums in one.ops.items()})
+        return cls(1, spans, ops)
+
+    def merge(self, other: TimeSpans) -> TimeSpans:
+        """Join two sets of ranks; a length stays if both have it."""
+        if not (self.ranks and other.ranks):
+            return self if self.ranks else other
+        lengths = self.spans.keys() & other.spans.keys()
+        return TimeSpans(
+            self.ranks + other.ranks,
+            {one: _joined(self.spans[one], other.spans[one]) for one in lengths},
+            _with_ops(self.ops, other.ops),
+        )
+
+    @property
+    def finest(self) -> tuple[int, Mapping[int, TimeSpan]]:
+        """The shortest length that is there, and its spans in order of time."""
+        length_s = min(self.spans, default=0)
+        found = self.spans.get(length_s, {})
+        return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
+
+
+def _op(sums: OpTotals) -> Op:
+    return sums.calls, sums.nbytes, sums.blocked_ns
+
+
+def _with_ops(one: Mapping[str, Op], other: Mapping[str, Op]) -> dict[str, Op]:
+    ops = dict(one)
+    for name, (calls, nbytes, blocked_ns) in other.items():
+        known = ops.get(name, (0, 0, 0))
+        ops[name] = known[0] + calls, known[1] + nbytes, known[2] + blocked_ns
+    return ops
+
+
+def _joined(one: Mapping[int, TimeSpan], other: Mapping[int, TimeSpan]) -> dict[int, TimeSpan]:
+    spans = dict(one)
+    for begin_s, span in other.items():
+        spans[begin_s] = spans[begin_s].merge(span) if begin_s in spans else span
+    return spans
+
+
+AGGREGATE = TimeSpans
