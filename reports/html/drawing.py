@@ -60,7 +60,7 @@ class Drawing:
     @property
     def lanes_px(self) -> int:
         """Width of the names at its left: that of most, so that axes of drawings align."""
-        return max(max((_wide(lane.text) for lane in self.lanes), default=0) + 8, _LANES_PX)
+        return max(max((_wide(lane.text) for lane in self.lanes), default=0) + 12, _LANES_PX)
 
 
 def _wide(text: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from dsprof.diagnosis.model import StepMap, StepMark
@@ -15,7 +17,7 @@ LEVELS = 5
 _ROW_PX, _TOP_PX, _AXIS_PX = 14, 12, 18
 _MOST_PX = 224  # of all rows together: many ranks are thinner rows
 _LEAST_RANGE = 0.5  # of the usual time: below it noise would look like trouble
-
+_FRAME_PX = 8  # a frame as thin as a thin row would hide its cells
 
 _MARKS = {
     "straggler": Key("the others waited long for this rank", "ink", "outline"),
@@ -56,7 +58,16 @@ def _keys(usual: int, most: int, span: float) -> Iterator[Key]:
 def _mark_keys(found: StepMap) -> Iterator[Key]:
     """Name the marks that are drawn."""
     kinds = {mark.kind for mark in found.marks if mark.kind != "straggler" or mark.row is not None}
-    yield from (key for kind, key in _MARKS.items() if kind in kinds)
+    for kind, key in _MARKS.items():
+        if kind == "straggler" and _most_ranks(found) > 1:
+            key = replace(key, label="the others waited long for a rank of this row")
+        if kind in kinds:
+            yield key
+
+
+def _most_ranks(found: StepMap) -> int:
+    """Return how many neighbours share a row, at most: some of them may be missing."""
+    return max(last - first + 1 for first, last in found.ranks)
 
 
 def _outside(total_ns: Sequence[int], exposed_ns: Sequence[int]) -> Iterator[int | None]:
@@ -82,14 +93,14 @@ def _cells(levels: Sequence[Sequence[int | None]], height: float) -> Iterator[Sh
 
 def _marks(found: StepMap, height: float, bottom: int) -> Iterator[Shape]:
     """Frame stragglers, put a triangle above outliers, and a line where the pace changes."""
-    width = WIDTH / len(found.steps)
+    width, beyond = WIDTH / len(found.steps), max(_FRAME_PX - height, 0) / 2
     for run in _runs(found.marks):
         first, last = run[0], run[-1]
         frame = rectangle(
             first.column * width,
-            _TOP_PX + (first.row or 0) * height,
+            _TOP_PX + (first.row or 0) * height - beyond,
             (last.column - first.column + 0.94) * width,
-            height - 1,
+            height + 2 * beyond - 1,
         )
         yield Shape(frame, "ink", _said(found, run), "outline")
     for mark in found.marks:
@@ -119,16 +130,20 @@ def _said(found: StepMap, run: Sequence[StepMark]) -> str:
 
 
 def _lanes(found: StepMap, height: float) -> Iterator[Word]:
-    """Name rows, as many as have room; those with most stragglers are strong."""
+    """Name rows, as many as have room; those with most stragglers come first, and are strong."""
     counts = Counter(mark.row for mark in found.marks if mark.kind == "straggler")
-    stride = -(-_ROW_PX // height)
-    for row, ranks in enumerate(found.ranks):
-        is_strong = 2 * counts[row] >= len(found.steps)
-        if row % stride == 0 or is_strong:
-            noun = "rank" if ranks[0] == ranks[1] else "ranks"
-            name = found.row_names[row] if found.row_names else f"{noun} {_range(*ranks)}"
-            y = _TOP_PX + row * height + 11
-            yield Word(100, round(y, 1), name, "strong" if is_strong else "")
+    strong = [row for row in range(len(found.ranks)) if 2 * counts[row] >= len(found.steps)]
+    stride = math.ceil(_ROW_PX / height)
+    named: list[int] = []
+    for row in (*strong, *range(0, len(found.ranks), stride)):
+        if all(abs(row - other) >= stride for other in named):
+            named.append(row)
+    for row in sorted(named):
+        ranks = found.ranks[row]
+        noun = "rank" if ranks[0] == ranks[1] else "ranks"
+        name = found.row_names[row] if found.row_names else f"{noun} {_range(*ranks)}"
+        y = _TOP_PX + (row + 0.5) * height + 4
+        yield Word(100, round(y, 1), name, "strong" if row in strong else "")
 
 
 def _range(first: int, last: int) -> str:
@@ -136,9 +151,9 @@ def _range(first: int, last: int) -> str:
 
 
 def _sentence(found: StepMap) -> str:
-    # Not from the first to the last: ranks between rows may be missing.
-    ranks = sum(last - first + 1 for first, last in found.ranks)
-    whose = f"of {fmt.plural(ranks, 'rank')}"
+    # Not from the first to the last: ranks in and between rows may be missing.
+    rows, most = len(found.ranks), _most_ranks(found)
+    whose = f"of {rows} ranks" if most == 1 else f"in {rows} rows of up to {most} ranks"
     if found.row_names:
         whose = f"from {found.row_names[0]} to {found.row_names[-1]}, mean over their ranks,"
     text = f"Time outside communication waits {whose}"

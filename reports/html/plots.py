@@ -9,8 +9,8 @@ from plotly import graph_objects as go
 from dsprof.diagnosis.model import Diagnosis
 
 _PARTS = (
-    ("compute", "compute", "#3d7ea6"),
-    ("exposed_comm", "exposed communication", "#d2562b"),
+    ("compute", "compute", "#397aa2"),
+    ("exposed_comm", "exposed communication", "#c64d25"),
     ("copies", "copies", "#6b2c62"),
     ("idle", "idle", "#c99a1f"),
     ("other", "other", "#a3a9b1"),

@@ -20,6 +20,7 @@ from dsprof.reports.html.drawing import (
 
 _BAR_PX, _BETWEEN_PX = 34, 8
 _ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
+_PALE = ("idle", "other")  # parts on which pale words could not be read
 _COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
 
 
@@ -61,7 +62,8 @@ def _stacked(
         width = part.share * scale
         if width >= _ROOM_FOR_WORDS:
             middle = 100 * (begun + width / 2)
-            words.append(Word(middle, top + 22, fmt.share(part.share), "inside"))
+            colour = "on-pale" if part.key in _PALE else ""
+            words.append(Word(middle, top + 22, fmt.share(part.share), "inside", colour))
         path = rectangle(begun * WIDTH, top, width * WIDTH, _BAR_PX)
         shapes.append(Shape(path, part.key, _told(part)))
         begun += width

@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 
+from dsprof.reports.content import PARTS, Part, StepBar
+from dsprof.reports.html.step_drawings import step_bar
 from dsprof.reports.html.templates import asset
 
 LEAST = 12.0  # CIE76: from 10 on, colours are taken for different at a glance
@@ -51,11 +53,33 @@ def seen(colour: str, sight: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+def palette(scheme: str) -> dict[str, str]:
+    """Colours by name."""
+    light, dark = asset("base.css").split("prefers-color-scheme: dark", 1)
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of `#rrggbb`, as WCAG 2 defines it."""
+    rgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ XYZ[1])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_inside_a_bar_can_be_read(scheme: str) -> None:
+    colours = palette(scheme)
+    parts = [Part(key, key, 1, 1 / len(PARTS)) for key in PARTS]
+    drawn = step_bar(StepBar("", tuple(parts), len(parts), None, None, None))
+    for word, part in zip(drawn.words, parts, strict=True):
+        dark, pale = sorted(map(luminance, (colours[word.colour or "paper"], colours[part.key])))
+        assert (pale + 0.05) / (dark + 0.05) >= 4.5, part.key
+
+
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_differ_for_every_sight(scheme: str, sight: str) -> None:
-    light, dark = asset("base.css").split("prefers-color-scheme: dark", 1)
-    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
+    colours = palette(scheme)
     for names in TOGETHER:
         for one, other in itertools.combinations(names, 2):
             apart = np.linalg.norm(seen(colours[one], sight) - seen(colours[other], sight))

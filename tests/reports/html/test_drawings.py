@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import msgspec
@@ -147,6 +148,32 @@ def test_many_ranks_are_thin_rows_of_which_some_are_named() -> None:
     assert made.height_px < 260
     assert 10 < len(made.lanes) < 20
     assert len(rectangles(made, f"heat-{LEVELS}")) == 1
+
+
+def test_the_name_of_a_late_rank_takes_the_place_of_names_beside_it() -> None:
+    late = [
+        StepMark(kind="straggler", step=7 + c, column=c, rank=17, row=17, text="late")
+        for c in (0, 1)
+    ]
+    made = heat_map(cells([[100, 100 + 60 * (rank == 17)] for rank in range(64)], late))
+    assert made is not None
+    heights = [lane.y for lane in made.lanes]
+    assert min(b - a for a, b in itertools.pairwise(heights)) > 13.9
+    assert [lane.text for lane in made.lanes if lane.kind == "strong"] == ["rank 17"]
+    ((_, top, _, height),) = rectangles(made, "ink")
+    assert top < 12 + 17 * 3.5 < 12 + 18 * 3.5 < top + height  # beside the cells, not on them
+
+
+def test_rows_of_several_ranks_claim_none_of_those_between() -> None:
+    late = StepMark(kind="straggler", step=7, column=0, rank=5, row=1, text="late")
+    found = cells([[100, 101], [100, 102]], [late])
+    found.ranks = [(0, 3), (4, 9)]
+    made = heat_map(found)
+    assert made is not None
+    assert made.sentence.startswith(
+        "Time outside communication waits in 2 rows of up to 6 ranks in steps 7 to 8."
+    )
+    assert made.keys[-1].label == "the others waited long for a rank of this row"
 
 
 def test_ranks_that_were_not_read_are_not_counted() -> None:
