@@ -14,14 +14,15 @@ import fcntl
 import os
 import re
 import stat
-import time
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 import msgspec
@@ -88,8 +89,7 @@ def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
     with ExitStack() as locks, suppress(OSError, zipfile.BadZipFile):
         over = [book for book in _recordings(folder, rank) if _is_over(book, locks)]
         if over:
-            room = budget_bytes - _size(archive, folder, rank)
-            _archive(over, [archive], min(room, budget_bytes // 8), MOST_RECORDINGS)
+            _archive(over, [archive], budget_bytes // 8, MOST_RECORDINGS)
     used += _recordings_in(archive) + _recordings_in(folder / MOVED)
     return Earlier(_size(archive, folder, rank), max(_numbers(used, rank), default=-1) + 1)
 
@@ -130,16 +130,23 @@ def _names(folder: Path) -> list[str]:
 
 
 def _recordings(folder: Path, rank: int | None = None) -> list[Path]:
-    """Return the rolling recordings of a rank, or of all, by this user; the newest first."""
+    """Return the rolling recordings of a rank, or of all, by this user; the newest first.
+
+    Each rank has numbered its own. Only between ranks the wall clock tells, which may be set back.
+    """
     books = [folder / name for name in _names(folder) if _BOOK.fullmatch(name)]
     mine = [book for book in books if rank in (None, _rank(book)) and _is_mine(book)]
     headers = ((book, header_of(book)) for book in mine)
     found = [
-        (one.started_epoch_ns, _number(book), book)
+        (one.started_epoch_ns, book)
         for book, one in headers
         if one and one.rank == _rank(book) and is_rolling(one)
     ]
-    return [book for *_, book in sorted(found, reverse=True)]
+    by_clock = [book for _, book in sorted(found, reverse=True)]
+    by_number: defaultdict[int, list[Path]] = defaultdict(list)
+    for book in sorted(by_clock, key=_number):
+        by_number[_rank(book)].append(book)
+    return [by_number[_rank(book)].pop() for book in by_clock]
 
 
 def _rank(book: Path) -> int:
@@ -194,7 +201,13 @@ def _is_over(book: Path, locks: ExitStack) -> bool:
         return False
     except OSError:
         is_here = False
-    return is_here or is_closed(book) or time.time() - written_at_s(book) > _QUIET_S
+    return is_here or is_closed(book) or _now_s(book.parent) - written_at_s(book) > _QUIET_S
+
+
+def _now_s(folder: Path) -> float:
+    """Return the time by the clock of the file system, as files show when they were written."""
+    with TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime
 
 
 # -- the archive ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -140,6 +141,36 @@ def test_the_oldest_details_leave_first_and_sums_last(tmp_path: Path) -> None:
     assert [row.steps for row in rows] == [2000] * 3
     spent = [(row.last_step_ns or 0) - (row.first_step_ns or 0) for row in rows]
     assert all(abs(one - 2000 * STEP_NS) < 20 * 10**9 for one in spent)
+
+
+def test_a_clock_that_was_set_back_does_not_make_the_newest_start_the_oldest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as apart:
+        apart.setattr(earlier, "_is_over", lambda book, locks: False)  # as of another machine
+        for start in (5, 6, 0):  # an hour each
+            record(tmp_path, start)
+    put_away(tmp_path, 0, 600_000)  # less than what they take together
+    run = find_run([tmp_path])
+    with zipfile.ZipFile(tmp_path / ARCHIVE) as archive:
+        order = [name for name in archive.namelist() if name.endswith(".json")]
+    assert order == ["trace.2.rank00000.json", "trace.1.rank00000.json", BOOK]
+    details = {Path(epoch.files[0]).name: read_trace(epoch.files[0]).steps for epoch in run.epochs}
+    assert len(details[order[2]]) < 10 < len(details[order[0]])
+    assert steps_of(run) == [2000] * 3
+
+
+def test_a_recording_of_another_machine_is_judged_by_the_clock_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with killed(tmp_path):
+        pass
+    monkeypatch.setattr(earlier, "boot_id", lambda: "another")
+    with monkeypatch.context() as ahead:
+        now_s = time.time()
+        ahead.setattr(time, "time", lambda: now_s + 3600)
+        put_away(tmp_path, 0, BUDGET_BYTES)
+    assert (tmp_path / BOOK).exists()
 
 
 def test_sums_of_killed_starts_stay_when_their_details_leave(tmp_path: Path) -> None:
