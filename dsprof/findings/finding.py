@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -63,6 +63,9 @@ class Severity(str, Enum):
 Range = tuple[float, float]
 """Low and high."""
 
+Confidence = Literal["", "low", "medium", "high"]
+"""How sure a finding is; "" where it counts and estimates nothing."""
+
 
 def worst(severities: Iterable[Severity]) -> Severity:
     """Return the highest of `severities`; the enumeration lists them from the highest down."""
@@ -107,7 +110,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
     saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
-    confidence: Literal["", "low", "medium", "high"] = ""
+    confidence: Confidence = ""
     restates: str = ""  # a part of the step that it says is long; why, another finding says
     docs: str = ""  # page of the rule, relative to docs/
 
@@ -116,3 +119,26 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         """Whether something is wrong, or would be known to be wrong after a few more steps."""
         undecided = self.status is Status.UNKNOWN and self.more_steps is not None
         return self.status is Status.FAIL or undecided
+
+
+class Details(TypedDict, total=False):
+    """Fields of `Finding` that a rule may set beside status and summary."""
+
+    title: str
+    problem: str
+    fix: str
+    severity: Severity
+    cause: str
+    action: str
+    evidence: tuple[Table, ...]
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    more_steps: int | None
+    config_patch: dict[str, Any] | None
+    saving_ms_per_step: Range | None
+    saving_share: Range | None
+    exposed_per_saving: float
+    saving_from: str
+    saving_bytes_per_step: int | None
+    confidence: Confidence
+    restates: str

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dsprof.analysis.summary import Aggregate, RunSummary
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Details, Finding, Status
 from dsprof.findings.wording import plural
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 _REMARKS = (Status.FAIL, Status.INFO)
 
@@ -35,14 +38,14 @@ class RuleMeta:
     left_to: str = ""  # id of a rule that covers the same ranks better: if it fails, no remark here
     leads: bool = False  # of rules that restate one part of the step, the one to show
 
-    def finding(self, status: Status, summary: str, *, title: str = "", **details: Any) -> Finding:
+    def finding(self, status: Status, summary: str, **details: Unpack[Details]) -> Finding:
         """Return a finding of this rule; `details` are the further fields of `Finding`.
 
         `title` replaces that of the rule where the remark is about something else.
         """
+        details["title"] = details.get("title") or self._title(status)
         return Finding(
             rule=self.id,
-            title=title or self._title(status),
             status=status,
             summary=summary,
             category=self.category,
@@ -54,7 +57,7 @@ class RuleMeta:
         """Return a finding: the run lacks what the rule judges."""
         return self.finding(Status.NOT_APPLICABLE, why)
 
-    def unknown(self, why: str, **details: Any) -> Finding:
+    def unknown(self, why: str, **details: Unpack[Details]) -> Finding:
         """Return a finding: an input of the verdict is missing."""
         return self.finding(Status.UNKNOWN, why, **details)
 

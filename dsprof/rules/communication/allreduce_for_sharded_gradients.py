@@ -11,7 +11,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Purpose, Traffic, Use, Volume
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.reasons import NO_REDUCTION, SINGLE_RANK
@@ -86,19 +86,21 @@ class AllreduceForShardedGradients:
         return self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 reduces gradients by all-reduce: {_calls(traffic, volume)} per step.",
-            problem="ZeRO-3 all-reduces gradients",
-            fix="" if switched_off else "Find their call site",
-            severity=Severity.HIGH,
-            cause="reduce_scatter is false in zero_optimization."
-            if switched_off
-            else "The cause is unknown: reduce_scatter is not false.",
-            action='Set "reduce_scatter" to true in zero_optimization, or delete the key: true is '
-            "its default."
-            if switched_off
-            else "Find the call site of these all-reduces in the communication table.",
-            config_patch=_patch(reduce_scatter=True) if switched_off else None,
-            confidence="high" if switched_off else "medium",
-            **_halved(traffic, use, volume),
+            **Details(
+                problem="ZeRO-3 all-reduces gradients",
+                fix="" if switched_off else "Find their call site",
+                severity=Severity.HIGH,
+                cause="reduce_scatter is false in zero_optimization."
+                if switched_off
+                else "The cause is unknown: reduce_scatter is not false.",
+                action='Set "reduce_scatter" to true in zero_optimization, or delete the key: true '
+                "is its default."
+                if switched_off
+                else "Find the call site of these all-reduces in the communication table.",
+                config_patch=_patch(reduce_scatter=True) if switched_off else None,
+                confidence="high" if switched_off else "medium",
+            )
+            | _halved(traffic, use, volume),
         )
 
     def _parameters(self, traffic: Traffic) -> Iterable[Finding]:
@@ -108,15 +110,17 @@ class AllreduceForShardedGradients:
         yield self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 fetches parameters by all-reduce: {_calls(traffic, volume)} per step.",
-            title="All-reduce is used where an all-gather would suffice",
-            problem="Parameters are all-reduced",
-            severity=Severity.HIGH,
-            cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
-            "zeros instead of gathering the others.",
-            action='Set "stage3_use_all_reduce_for_fetch_params" to false.',
-            config_patch=_patch(stage3_use_all_reduce_for_fetch_params=False),
-            confidence="high",
-            **_halved(traffic, use, volume),
+            **Details(
+                title="All-reduce is used where an all-gather would suffice",
+                problem="Parameters are all-reduced",
+                severity=Severity.HIGH,
+                cause="stage3_use_all_reduce_for_fetch_params is true: each rank adds its shard to "
+                "zeros instead of gathering the others.",
+                action='Set "stage3_use_all_reduce_for_fetch_params" to false.',
+                config_patch=_patch(stage3_use_all_reduce_for_fetch_params=False),
+                confidence="high",
+            )
+            | _halved(traffic, use, volume),
         )
 
     def _stage_1_or_2(
@@ -155,14 +159,17 @@ class AllreduceForShardedGradients:
             Status.FAIL,
             "use_multi_rank_bucket_allreduce is false, but gradients are reduced by all-reduce "
             f"({_calls(traffic, volume)} per step).",
-            title="All-reduce is used where reduces to the owners were configured",
-            problem="Gradients are all-reduced",
-            severity=Severity.LOW,
-            cause=f"{key} is {str(not value).lower()}: DeepSpeed then all-reduces whole buckets.",
-            action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',
-            config_patch=_patch(**{key: value}),
-            confidence="high",
-            **_halved(traffic, use, volume),
+            **Details(
+                title="All-reduce is used where reduces to the owners were configured",
+                problem="Gradients are all-reduced",
+                severity=Severity.LOW,
+                cause=f"{key} is {str(not value).lower()}: DeepSpeed then all-reduces whole "
+                "buckets.",
+                action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',
+                config_patch=_patch(**{key: value}),
+                confidence="high",
+            )
+            | _halved(traffic, use, volume),
         )
 
 
@@ -192,7 +199,7 @@ def _needing_all_reduce(engines: Engines) -> str:
     return "gradient_predivide_factor" if divides else ""
 
 
-def _halved(traffic: Traffic, use: Use, volume: Volume) -> dict[str, Any]:
+def _halved(traffic: Traffic, use: Use, volume: Volume) -> Details:
     """Return evidence and savings of moving half the bytes; latency is not saved."""
     share = (use.group_size - 1) / use.group_size
     exposed_ms = traffic.per_step(volume.exposed_ns) / 1e6

@@ -13,7 +13,7 @@ from dsprof.analysis.hang.flight_recorders import ROOTED
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, plural, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -68,7 +68,7 @@ class CollectiveTimedOut:
         else:
             where = _where(timeouts, numbers)
             cause, suspects = _cause(timeouts, numbers) or _silence(waiting, run, groups)
-        confidence = "low" if suspects else ""
+        confidence: Confidence = "low" if suspects else ""
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         longest = max((one.waited_ms for one in timeouts.values()), default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
@@ -14,13 +14,16 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.blocked_time import BlockedTime
 from dsprof.analysis.rank.intent import ITEM_BYTES
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, duration, size
 from dsprof.rules.evidence.calls import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.schema import EngineConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class InterNodeGathers:
         gathers: dict[_Gather, BlockedTime],
         avoidable: dict[_Gather, BlockedTime],
         thresholds: Thresholds,
-        **details: Any,
+        **details: Unpack[Details],
     ) -> Finding:
         cost_ms = blocked_ms(avoidable)
         is_costly = (
@@ -155,11 +158,13 @@ class InterNodeGathers:
             f"All-gathers send {size(nbytes)} per step and rank across nodes that could stay "
             f"inside a node{blocked}; all-gathers across nodes send "
             f"{size(bytes_per_step(gathers))} in all.",
-            problem=f"{size(nbytes)} per step cross nodes needlessly",
-            severity=Severity.MEDIUM if is_costly else Severity.NONE,
-            evidence=(_table(gathers),),
-            saving_bytes_per_step=round(nbytes),
-            **details,
+            **Details(
+                problem=f"{size(nbytes)} per step cross nodes needlessly",
+                severity=Severity.MEDIUM if is_costly else Severity.NONE,
+                evidence=(_table(gathers),),
+                saving_bytes_per_step=round(nbytes),
+            )
+            | details,
         )
 
 

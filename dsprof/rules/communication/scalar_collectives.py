@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.evidence.calls import (
     Calls,
@@ -87,7 +86,7 @@ class ScalarCollectives:
             yield self._judged(part, run[Steps], thresholds, told)
 
     def _judged(
-        self, scalars: Calls, steps: Steps, thresholds: Thresholds, told: dict[str, str]
+        self, scalars: Calls, steps: Steps, thresholds: Thresholds, told: Details
     ) -> Finding:
         objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
         summary = (
@@ -95,7 +94,7 @@ class ScalarCollectives:
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
         cost_ms, saving = blocked_ms(scalars), _saving(scalars)
-        details: dict[str, Any] = {**told, "evidence": (calls_table(scalars),)}
+        details: Details = {**told, "evidence": (calls_table(scalars),)}
         if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, **details)
@@ -104,13 +103,15 @@ class ScalarCollectives:
             Status.FAIL if costs else Status.INFO,
             f"{summary}: blocked time {duration(cost_ms * 1e6)} "
             f"({percent(share_of_step(cost_ms, steps))} of the step).",
-            severity=Severity.MEDIUM if costs else Severity.NONE,
-            cause="The program sends them in the training loop.",
-            saving_ms_per_step=saving if costs else None,
-            saving_from="other",
-            problem=f"{plural(calls_per_step(scalars), 'tiny collective')} per step",
-            confidence="medium",
-            **details,
+            **Details(
+                severity=Severity.MEDIUM if costs else Severity.NONE,
+                cause="The program sends them in the training loop.",
+                saving_ms_per_step=saving if costs else None,
+                saving_from="other",
+                problem=f"{plural(calls_per_step(scalars), 'tiny collective')} per step",
+                confidence="medium",
+            )
+            | details,
         )
 
 
@@ -145,12 +146,12 @@ def _is_object(kind: Kind) -> bool:
     return kind.dtype == "uint8" or "object" in kind.requested
 
 
-_NUMBERS = {
+_NUMBERS: Details = {
     "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
     "reduce it every N steps. Send objects once, before the loop.",
     "fix": "Join the metrics into one tensor",
 }
-_TENSORS = {
+_TENSORS: Details = {
     "title": "Small tensors are sent separately in every step",
     "action": "Join them into one tensor before they are sent, and split it afterwards. Leave "
     "gradients to DDP or DeepSpeed's engine, which send them in buckets.",

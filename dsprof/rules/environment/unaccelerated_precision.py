@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import capitalised
 from dsprof.rules.hardware.precision import Precision, computed_in
 from dsprof.rules.hardware.product_rates import ProductRates
@@ -50,7 +50,7 @@ class _Judged(NamedTuple):
     def is_faster(self, other: str) -> bool:
         return self.rates.times(self.precision.name, other) >= self.thresholds.times
 
-    def gains(self, other: str) -> dict[str, Any]:
+    def gains(self, other: str) -> Details:
         """Return the fields of a finding that say what `other` wins, and by what measurement."""
         name, share = self.precision.name, self.thresholds.products_share
         is_wider = other == "fp32" and not self.precision.by_autocast
@@ -120,14 +120,16 @@ class UnacceleratedPrecision:
         return self.meta.finding(
             Status.FAIL if is_failure else Status.INFO,
             f"The model computes in {name}, which {hardware} {verb}{measured or usual}.",
-            severity=_severity(support) if is_failure else Severity.NONE,
-            cause=_cause(name, support),
-            action=_action(judged.precision, other) if is_slow else _MEASURE,
-            problem=f"{capitalised(hardware)} computes {name} slowly",
-            config_patch=_patch(judged.precision, other) if is_slow else None,
-            ranks=ranks_of(ranks),
-            confidence="high" if level == "none" else "medium",
-            **judged.gains(other),
+            **Details(
+                severity=_severity(support) if is_failure else Severity.NONE,
+                cause=_cause(name, support),
+                action=_action(judged.precision, other) if is_slow else _MEASURE,
+                problem=f"{capitalised(hardware)} computes {name} slowly",
+                config_patch=_patch(judged.precision, other) if is_slow else None,
+                ranks=ranks_of(ranks),
+                confidence="high" if level == "none" else "medium",
+            )
+            | judged.gains(other),
         )
 
     def _fp32(self, judged: _Judged) -> Finding:
@@ -145,12 +147,14 @@ class UnacceleratedPrecision:
         return self.meta.finding(
             Status.FAIL if is_faster else Status.INFO,
             f"The parameters are fp32, and TF32 is off on {devices[0]}{measured}.",
-            title="Products of fp32 matrices do not use TF32",
-            severity=Severity.MEDIUM if is_faster else Severity.NONE,
-            cause=_FORBIDDEN if is_forbidden else _TF32_DEFAULT,
-            action="Unset NVIDIA_TF32_OVERRIDE." if is_forbidden else _ALLOW_TF32,
-            confidence="low",
-            **judged.gains("tf32"),
+            **Details(
+                title="Products of fp32 matrices do not use TF32",
+                severity=Severity.MEDIUM if is_faster else Severity.NONE,
+                cause=_FORBIDDEN if is_forbidden else _TF32_DEFAULT,
+                action="Unset NVIDIA_TF32_OVERRIDE." if is_forbidden else _ALLOW_TF32,
+                confidence="low",
+            )
+            | judged.gains("tf32"),
         )
 
 

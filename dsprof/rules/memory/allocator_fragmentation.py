@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
@@ -12,7 +11,7 @@ from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, plural, size
 from dsprof.rules.memory.allocator_counters import expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
@@ -144,9 +143,11 @@ class AllocatorFragmentation:
         return self.meta.finding(
             status,
             summary + ".",
-            **_words(status, _action(run, (rank,)), one),
-            ranks=(rank,),
-            confidence="high" if one.is_clear or not one.oom_bytes else "low",
+            **Details(
+                ranks=(rank,),
+                confidence="high" if one.is_clear or not one.oom_bytes else "low",
+            )
+            | _words(status, _action(run, (rank,)), one),
         )
 
     def _limited(self, rank: int, one: MemorySnapshot) -> Finding:
@@ -193,7 +194,7 @@ def _knob(engines: Engines) -> str:
     return f"make {' and '.join(known)} smaller, and {_SMALLER}" if known else _SMALLER
 
 
-def _words(status: Status, action: str, one: MemorySnapshot) -> dict[str, Any]:
+def _words(status: Status, action: str, one: MemorySnapshot) -> Details:
     is_unclear = one.oom_bytes and not one.is_clear
     if status is Status.FAIL:
         severity = Severity.HIGH if one.oom_bytes else Severity.MEDIUM

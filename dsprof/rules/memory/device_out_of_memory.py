@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, percent, plural, size
 from dsprof.rules.memory.allocator_counters import expandable_ranks
 from dsprof.rules.reasons import NO_LOG
@@ -301,7 +301,7 @@ class DeviceOutOfMemory:
         summary: str,
         cause: str,
         action: str,
-        confidence: str,
+        confidence: Confidence,
     ) -> Finding:
         return self.meta.finding(
             Status.FAIL,

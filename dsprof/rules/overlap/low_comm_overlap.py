@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
@@ -18,7 +17,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wait_causes import WaitCauses
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, plural
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import share_of_step
@@ -122,7 +121,7 @@ class LowCommOverlap:
         summary = "All collectives run on the stream that computes, and cannot overlap with it"
         # unhidden-reduction judges what stages 1 and 2 do.
         gravity = (
-            {}
+            Details()
             if share is None or engines.stage in (1, 2)
             else _gravity(share, attribution(run), thresholds)
         )
@@ -131,15 +130,18 @@ class LowCommOverlap:
             f"{summary}."
             if share is None
             else f"{summary}: {percent(share)} of the step is exposed.",
-            cause="A stream runs its work in order, one item after another.",
-            action='Set "overlap_comm": true under zero_optimization: gradients are then reduced '
-            f"on a separate stream.{first}"
-            if offered
-            else "Pass async_op=True and wait where the result is first needed.",
-            fix="Set `overlap_comm` to true" if offered else "",
-            evidence=evidence,
-            restates="" if offered else EXPOSED,
-            **({"confidence": "high"} | gravity),
+            **Details(
+                cause="A stream runs its work in order, one item after another.",
+                action='Set "overlap_comm": true under zero_optimization: gradients are then '
+                f"reduced on a separate stream.{first}"
+                if offered
+                else "Pass async_op=True and wait where the result is first needed.",
+                fix="Set `overlap_comm` to true" if offered else "",
+                evidence=evidence,
+                restates="" if offered else EXPOSED,
+                confidence="high",
+            )
+            | gravity,
         )
 
     def _asynchronous(
@@ -171,7 +173,7 @@ class LowCommOverlap:
             which = longest_wait(run[WaitCauses], only_async=True)
             split, on_device = attribution(run), not run[Run].is_cpu
             fails = on_device and high < thresholds.failing_overlap
-            gravity = _gravity(share, split, thresholds) if fails else {}
+            gravity = _gravity(share, split, thresholds) if fails else Details()
             if overlap.on_device:
                 cause = _on_device_cause(split, run[Run])
                 action = _on_device_action(split, run[Engines])
@@ -180,11 +182,14 @@ class LowCommOverlap:
             yield self.meta.finding(
                 Status.FAIL if gravity else Status.INFO,
                 f"{summary} {which}".strip(),
-                cause=cause + _in_order(run),
-                action=action,
-                evidence=(_figures(overlap), longest_waits(run[WaitCauses])),
-                restates=EXPOSED,
-                **({"confidence": "medium"} | gravity),
+                **Details(
+                    cause=cause + _in_order(run),
+                    action=action,
+                    evidence=(_figures(overlap), longest_waits(run[WaitCauses])),
+                    restates=EXPOSED,
+                    confidence="medium",
+                )
+                | gravity,
             )
 
     def _no_prefetch(self, run: RunSummary, summary: str, exposed_ms: float) -> Finding:
@@ -261,7 +266,7 @@ def _on_device_action(split: Attribution | None, engines: Engines) -> str:
     return f"Start collectives earlier: {ways}."
 
 
-def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> dict[str, Any]:
+def _gravity(share: float, split: Attribution | None, thresholds: Thresholds) -> Details:
     """Return how much it matters that nothing is hidden; {} where a late rank is what costs.
 
     Without the other ranks what is exposed may be a wait for one of them: that is less sure.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
@@ -17,7 +16,7 @@ from dsprof.analysis.aggregates.wait_causes import (
     WaitCauses,
 )
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.evidence.calls import share_of_step
 from dsprof.rules.evidence.waits import Waits, waits_table
@@ -97,14 +96,16 @@ class PrefetchMisses:
         return self.meta.finding(
             Status.FAIL if lowered else Status.INFO,
             summary,
-            severity=Severity.MEDIUM if lowered else Severity.NONE,
-            evidence=(waits_table(sorted([*missed, *ahead], key=_shortness)),),
-            confidence="medium",
-            **told,
+            **Details(
+                severity=Severity.MEDIUM if lowered else Severity.NONE,
+                evidence=(waits_table(sorted([*missed, *ahead], key=_shortness)),),
+                confidence="medium",
+            )
+            | told,
         )
 
 
-def _reason(engines: Engines, fetches: Fetches) -> dict[str, Any]:
+def _reason(engines: Engines, fetches: Fetches) -> Details:
     """Return cause, action and, where a setting was lowered, the patch."""
     live, prefetch = low_max_live(engines, fetches), written_number(engines, PREFETCH)
     if live is not None:

@@ -79,8 +79,8 @@ class PeriodicSlowStep:
             of = max(run[Steps].recorded, run[History].steps)
             yield (self._delayed if found.ranks else self._long)(found, of)
         elif busy and sum(span.late_steps for span in busy) >= thresholds.slow_steps:
-            is_unknown = busy[0].rank is None
-            yield (self._long_spans if is_unknown else self._busy)(busy, run[History].steps)
+            rank, of = busy[0].rank, run[History].steps  # all spans are of the same rank
+            yield self._long_spans(busy, of) if rank is None else self._busy(rank, busy, of)
         elif costs:
             yield self._scattered(columns, slow, share)
 
@@ -104,22 +104,22 @@ class PeriodicSlowStep:
             confidence="medium" if count >= _SURE else "low",
         )
 
-    def _busy(self, spans: Sequence[BusySpan], of: int) -> Finding:
+    def _busy(self, rank: int, spans: Sequence[BusySpan], of: int) -> Finding:
         worst = max(spans, key=lambda span: span.more_ns)
         count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
-        delays = f"Rank {worst.rank} delays at least {count:,} of {of:,} steps"
+        delays = f"Rank {rank} delays at least {count:,} of {of:,} steps"
         delay = duration(lost_ns / count)
         return self.meta.finding(
             Status.INFO,
             f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)} of a usual step), "
             f"most around step {worst.step:,}; the other ranks wait.",
             title=_OF_A_RANK,
-            cause=f"Rank {worst.rank} is blocked in communication for less time than the others, "
+            cause=f"Rank {rank} is blocked in communication for less time than the others, "
             "by as much; only sums over time show it.",
-            action=f"{_search(f'rank {worst.rank}')} If details of these steps were kept, "
+            action=f"{_search(f'rank {rank}')} If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
             problem=f"{delays} by {delay}: {percent(lost_ns / (of * worst.usual_ns))} of the run",
-            ranks=(worst.rank,),
+            ranks=(rank,),
             steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
             evidence=(
                 Table(
@@ -131,7 +131,7 @@ class PeriodicSlowStep:
                     rows=tuple(
                         (span.step, span.length_s * 10**9, span.more_ns) for span in spans[:_ROWS]
                     ),
-                    caption=f"Spans in which rank {worst.rank} works longest; means per step",
+                    caption=f"Spans in which rank {rank} works longest; means per step",
                 ),
             ),
             confidence="medium",
