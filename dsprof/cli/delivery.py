@@ -38,12 +38,11 @@ def add_delivery(
 
     `named` says the formats in the help, for which no plugins are loaded.
     """
-    parser.set_defaults(formats=formats)
+    parser.set_defaults(formats=formats, usual_format=default)
     parser.add_argument(
         "--format",
-        default=default,
         metavar="FORMAT",
-        help=f"{named} (default: {default})",
+        help=f"{named} (default: as FILE ends, else {default})",
     )
     parser.add_argument(
         "-o",
@@ -68,6 +67,9 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
         DsprofError: there is no such format, or it cannot be written there.
     """
     names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
+    if arguments.format is None:
+        ending = arguments.output.suffix[1:].replace("txt", "text") if arguments.output else ""
+        arguments.format = ending if ending in names else arguments.usual_format
     if arguments.format not in names:
         raise DsprofError(
             f"unknown --format value '{in_one_line(arguments.format)}'"
