@@ -11,8 +11,9 @@ import msgspec
 
 Cell = str | int | float | bool | None
 
-ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "share", "rate"]
-"""How a column is shown: `ns` and `bytes` scaled, `share` as per cent, `rate` in bytes/s."""
+ColumnKind = Literal["text", "count", "bytes", "ns", "ms", "long_ns", "share", "rate"]
+"""How a column is shown: `ns` and `bytes` scaled, `long_ns` up to hours, `share` as per cent,
+`rate` in bytes/s."""
 
 
 class Column(msgspec.Struct, frozen=True):

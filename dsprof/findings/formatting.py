@@ -100,6 +100,7 @@ _NUMBERS: dict[ColumnKind, Callable[[float], str]] = {
     "bytes": size,
     "ns": duration,
     "ms": lambda value: duration(value * 1e6),
+    "long_ns": wording.long_duration,
     "share": share,
     "rate": rate,
 }

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dsprof.diagnosis.model import EpochRow, Epochs
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.findings.wording import long_duration
 from dsprof.reports.tables.listing import Shown, listing
-
-
-def _gap(ns: int | None) -> str:
-    return fmt.NOT_MEASURABLE if ns is None else long_duration(ns)
-
 
 _EPOCH: tuple[Shown[EpochRow], ...] = (
     Shown("Epoch", lambda row: f"{row.number} (shown)" if row.is_shown else str(row.number)),
@@ -20,8 +14,8 @@ _EPOCH: tuple[Shown[EpochRow], ...] = (
     Shown("Hosts", lambda row: len(row.hosts), "count"),
     Shown("Steps", lambda row: row.steps, "count"),
     Shown("From step", lambda row: row.first_step, "count"),
-    Shown("Duration", lambda row: long_duration(row.end_ns - row.start_ns)),
-    Shown("Gap before it", lambda row: _gap(row.gap_ns)),
+    Shown("Duration", lambda row: row.end_ns - row.start_ns, "long_ns"),
+    Shown("Gap before it", lambda row: row.gap_ns, "long_ns"),
     Shown("Repeated steps", lambda row: row.repeated_steps, "count"),
     Shown("End", lambda row: f"{row.end} ({fmt.named_ranks(row.ranks)})" if row.ranks else row.end),
 )

@@ -77,7 +77,7 @@ _KEPT: tuple[Shown[KeptStep], ...] = (
     Shown("First step", lambda one: one.step, "count"),
     Shown("Steps", lambda one: one.steps, "count"),
     Shown("Reason", lambda one: one.cause or one.why),
-    Shown("Time / usual time", lambda one: one.times and f"{one.times:.3g}"),
+    Shown("Time / usual time", lambda one: one.times and fmt.count(one.times)),
     Shown("Ranks", lambda one: one.ranks, "count"),
     Shown("Ranks too late", lambda one: fmt.ranks(one.late_ranks) if one.late_ranks else None),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.reports import render, tables
+from dsprof.reports import render
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import EXIT, NEW_GROUP
 from tests.factories.epochs import Start, write
@@ -47,9 +47,13 @@ def test_starts_are_one_more_than_restarts(
     assert found.summary.startswith((restarts, said.rstrip(". ")))
 
 
-def test_hours_are_hours_in_the_table_as_in_the_drawing(tmp_path: Path) -> None:
-    table = tables.epochs(judged(tmp_path, KILLED, Start(7200)).epochs)
-    labels = [column.label for column in table.columns]
-    rows = [dict(zip(labels, row, strict=True)) for row in table.rows]
-    assert [row["Duration"] for row in rows] == ["1.00 s", "1.00 s"]
-    assert [row["Gap before it"] for row in rows] == ["0 ns", "2.00 h"]
+def test_hours_are_hours_in_the_table_as_in_the_drawing_and_are_sorted_as_numbers(
+    tmp_path: Path,
+) -> None:
+    shown = section_of(judged(tmp_path, KILLED, Start(7200)))
+    labels = [heading.text for heading in shown.all("th")]
+    gaps = [row.all("td")[labels.index("Gap before it")] for row in shown.one("tbody").all("tr")]
+    assert [gap.text for gap in gaps] == ["0 ns", "2.00 h"]
+    assert [int(gap.attributes["data-v"]) / 3600e9 for gap in gaps] == pytest.approx(
+        [0, 2], abs=1e-3
+    )
