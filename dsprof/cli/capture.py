@@ -45,19 +45,16 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
 
     def run(self, arguments: Namespace) -> int:
         """Ask, and wait for the ranks to agree."""
-        from dsprof.trace.rolling.capture import LEAST_AHEAD, MOST_STEPS, ask, withdraw
+        from dsprof.trace.rolling.capture import LEAST_AHEAD, MOST_STEPS, ask, held
 
         folder, steps = arguments.folder, arguments.steps
         if not 1 <= steps <= MOST_STEPS:
             raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
         run = _run(folder)
         try:
-            request = ask(folder, steps, run.headers[0].run_key)
-            try:
+            request = ask(folder, steps, run.headers)
+            with held(folder, request):
                 found = _wait(folder, run.files, request)
-            except BaseException:  # also Ctrl-C
-                withdraw(folder, request)
-                raise
         except OSError as error:
             raise DsprofError(f"{folder}: cannot be written: {error.strerror}") from None
         print(

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from dsprof.environment import count
 from dsprof.files import notes
 from dsprof.recording.capture_announcements import (
@@ -86,7 +88,7 @@ class Capture:
         profiler: ProfilerWindow | None = None,
     ) -> None:
         self._folder, self._writer, self._step, self._fail = folder, writer, step, fail
-        self._rank, self._run_key = header.rank, header.run_key
+        self._header, self._rank = header, header.rank
         self._profiler = profiler
         self._signal = signal
         self._passed = ""  # the request that is over, or of an earlier run
@@ -189,13 +191,14 @@ class Capture:
     def _follow_request(self) -> None:
         """Answer a request that is new, unless this node cannot hear what it promises."""
         request = asked(self._folder)
-        if request is None or not request.is_of(self._run_key):
+        if request is None or not request.is_of(self._header):
             return
         if request.id == self._passed or self._is_soon():
             return
         self._tell()
         if self._is_told:
-            self._agree(self._ahead(request.id, request.steps, "dsprof capture"), is_request=True)
+            proposal = self._ahead(request.id, request.steps, "dsprof capture")
+            self._agree(replace(proposal, processes=request.processes), is_request=True)
             self._passed = request.id
 
     def _look_at_pace(self) -> None:
@@ -256,7 +259,7 @@ class Capture:
 
     def _follow(self, found: Iterable[Captured]) -> None:
         """Keep the steps that ranks agreed on."""
-        new = [one for one in found if one.id not in self._known]
+        new = [one for one in found if one.id not in self._known and one.is_of(self._header)]
         for one in new:
             self._keep(one)
         if new and self._leads:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,9 +12,11 @@ from pathlib import Path
 from unittest.mock import Mock, patch
 
 import pytest
+from msgspec.structs import replace
 
 from dsprof.__main__ import main
-from dsprof.trace.rolling.capture import Captured, agree, ask, asked
+from dsprof.trace.rolling.capture import Captured, agree, ask, asked, held
+from dsprof.trace.run import find_run
 from tests.factories.month import FastMotion
 from tests.factories.stale_folder import stale_folder
 from tests.factories.trace import header
@@ -100,7 +104,9 @@ def test_the_newest_run_of_a_folder_is_asked(job: Path, running: Mock) -> None:
     def answer() -> None:
         request = asked(job)
         assert request is not None
-        assert [run for run in ("month 0", "another") if request.is_of(run)] == ["month 0"]
+        [mine] = find_run([job]).headers
+        another, again = replace(mine, run_key="another"), replace(mine, pid=mine.pid + 1)
+        assert [request.is_of(one) for one in (mine, another, again)] == [True, False, False]
         answered(job)
 
     running.side_effect = answer
@@ -144,10 +150,27 @@ def test_a_request_beside_another_is_refused_at_once(
     job: Path, running: Mock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = ask(job, 20)
-    assert main(["capture", str(job)]) == 2
+    with held(job, first):
+        assert main(["capture", str(job)]) == 2
     running.assert_not_called()
     assert "another request waits for an answer; try again after it" in capsys.readouterr().err
     assert asked(job) == first
+
+
+def test_a_request_of_which_the_command_was_killed_makes_room(job: Path, running: Mock) -> None:
+    code = "import os; os.kill(os.getpid(), 9)"
+    program = f"""
+import sys
+from pathlib import Path
+from dsprof.trace.rolling.capture import ask, held
+folder = Path(sys.argv[1])
+with held(folder, ask(folder, 20)):
+    {code}
+"""
+    assert subprocess.run([sys.executable, "-c", program, job], check=False).returncode == -9
+    assert asked(job) is not None
+    running.side_effect = lambda: answered(job)
+    assert main(["capture", str(job)]) == 0
 
 
 def test_ctrl_c_withdraws_the_request(job: Path, running: Mock) -> None:

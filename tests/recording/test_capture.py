@@ -52,7 +52,7 @@ def _begun(
     """Begin a rank on the node that has this memory."""
     for path in (folder, memory):
         path.mkdir(exist_ok=True)
-    header = Header(1, run, rank, 4, "host", 1, time.time_ns(), 0, local_rank=rank % 2)
+    header = Header(1, run, rank, 4, "host", 1, time.time_ns(), clock(), local_rank=rank % 2)
     writer = FastMotion(folder, 10**6, rank).writer
 
     def fail(_: str, error: BaseException) -> None:
@@ -487,9 +487,10 @@ def test_two_runs_of_a_node_do_not_hear_each_other(tmp_path: Path) -> None:
     assert [kept(writer) for _, writer in runs] == [[range(105, 125)], []]
 
 
-def test_only_the_run_that_is_asked_answers(tmp_path: Path) -> None:
-    runs = [_begun(tmp_path, 0, tmp_path / "memory", run) for run in ("old", "new")]
-    request = ask(tmp_path, 20, "new")
+@pytest.mark.parametrize("keys", [("old", "new"), ("same", "same")])
+def test_only_the_run_that_is_asked_answers(tmp_path: Path, keys: tuple[str, str]) -> None:
+    runs = [_begun(tmp_path, 0, tmp_path / "memory", run) for run in keys]
+    request = ask(tmp_path, 20, [runs[1][0]._header])
     for capture, _ in runs * 2:
         capture._tick()
     assert [kept(writer) for _, writer in runs] == [[], [range(105, 125)]]

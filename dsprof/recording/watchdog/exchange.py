@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -31,7 +30,7 @@ from dsprof.trace.dumps.state_file import (
     RankState,
     Sign,
     memory_folders,
-    process_of,
+    process_digest,
     read_sign,
     read_state,
     state_name,
@@ -60,11 +59,6 @@ class Conclusion(msgspec.Struct, frozen=True):
         """Say whether this process is one of those that it was made of."""
         known = (self.processes[at : at + 4] for at in range(0, len(self.processes), 4))
         return process_digest(header) in known
-
-
-def process_digest(header: Header) -> bytes:
-    """Return 4 bytes that tell the recording of a process from any other."""
-    return blake2b(repr(process_of(header)).encode(), digest_size=4).digest()
 
 
 class Exchange:

@@ -14,14 +14,14 @@ from typing import Literal, TypeVar
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import duration, named
 from dsprof.recording.watchdog.evidence import SILENT_NS, Evidence, look_at
-from dsprof.recording.watchdog.exchange import Conclusion, Exchange, process_digest
+from dsprof.recording.watchdog.exchange import Conclusion, Exchange
 from dsprof.recording.watchdog.history import THRESHOLDS, History
 from dsprof.recording.watchdog.judgement import Judgement, Obstacle, is_overdue, judge
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import SECOND_NS
 from dsprof.recording.watchdog.standings import standings_of
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, store_call
-from dsprof.trace.dumps.state_file import Sign
+from dsprof.trace.dumps.state_file import Sign, process_digest
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
 

@@ -182,6 +182,11 @@ def process_of(header: Header) -> tuple[str, int, int, int]:
     return header.run_key, header.rank, header.pid, header.started_monotonic_ns
 
 
+def process_digest(header: Header) -> bytes:
+    """Return 4 bytes that tell the recording of a process from any other."""
+    return blake2b(repr(process_of(header)).encode(), digest_size=4).digest()
+
+
 def read_state(path: Path) -> RankState:
     """Read the state of a rank, as far as it makes sense.
 

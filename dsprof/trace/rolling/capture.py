@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 
 from dsprof.errors import DsprofError
 from dsprof.files import notes
-from dsprof.trace.schema import Kept
+from dsprof.trace.dumps.state_file import process_digest
+from dsprof.trace.host_folders import MANY_RANKS
+from dsprof.trace.schema import Header, Kept
 
 MOST_STEPS = 1000
 LEAST_PAUSE_S = 10
@@ -26,12 +29,16 @@ LEAST_AHEAD = 5
 PATIENCE_S = 60.0
 """So long a request waits for an answer: on NFS, a rank may see it half a minute late."""
 
-LARGEST_BYTES = 4096
+LARGEST_BYTES = 1 << 14
 _REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm-{}.json"
 _KEPT_S = 3600.0
 """An answer this old is known to all ranks: a request may come each minute for a month."""
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-z-]{1,40}\Z")]
+Processes = Annotated[
+    dict[int, Annotated[str, msgspec.Meta(max_length=8)]], msgspec.Meta(max_length=MANY_RANKS)
+]
+"""What tells the process of each rank from any other; of many ranks, or unknown ones, nothing."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,10 +50,11 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Id
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
     run: Annotated[str, msgspec.Meta(max_length=100)] = ""  # its key; "": of whichever run
+    processes: Processes = {}
 
-    def is_of(self, run: str) -> bool:
-        """Say whether the ranks of a run are asked: others may record into the same folder."""
-        return self.run in ("", run)
+    def is_of(self, header: Header) -> bool:
+        """Say whether a rank is asked: other runs may record into the folder, even with its key."""
+        return self.run in ("", header.run_key) and _may_be(header, self.processes)
 
 
 class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +65,11 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
     why: Literal["capture", "alarm"] = "capture"  # a user asked, or a rank noticed something
     cause: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    processes: Processes = {}  # of a request
+
+    def is_of(self, header: Header) -> bool:
+        """Say whether the run of a rank agreed on them: another one may have its key."""
+        return _may_be(header, self.processes)
 
     @property
     def range(self) -> range:
@@ -68,26 +81,73 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Kept(step, self.why, times, self.cause)
 
 
-def ask(folder: Path, steps: int, run: str = "") -> Request:
-    """Leave a request for the ranks of a run that record into a folder.
+def _may_be(header: Header, processes: Mapping[int, str]) -> bool:
+    """Say whether none of these processes has the place of this one."""
+    mine = process_digest(header).hex()
+    return processes.get(header.rank, mine) == mine
+
+
+def ask(folder: Path, steps: int, headers: Sequence[Header] = ()) -> Request:
+    """Leave a request for the ranks of a run that record into a folder; hold it with `held`.
 
     Raises:
         DsprofError: another request waits for an answer.
         OSError: it cannot be written.
     """
-    path, request = folder / _REQUEST, Request(secrets.token_hex(8), steps, run)
-    left_s = _waits_s(folder)
-    if not left_s:
-        path.unlink(missing_ok=True)
-        if notes.put(path, msgspec.json.encode(request), is_first=True):
-            old_s = asked_at_s(folder) - _KEPT_S
-            _forget(folder.glob(_ANSWER.format("*")), before_s=old_s)
-            return request
-        left_s = PATIENCE_S
-    raise DsprofError(
+    path = folder / _REQUEST
+    few = headers if len(headers) <= MANY_RANKS else ()
+    request = Request(
+        secrets.token_hex(8),
+        steps,
+        headers[0].run_key if headers else "",
+        {one.rank: process_digest(one).hex() for one in few},
+    )
+    if left_s := _waits_s(folder):
+        raise _refused(folder, left_s)
+    path.unlink(missing_ok=True)
+    if not notes.put(path, msgspec.json.encode(request), is_first=True):
+        raise _refused(folder, PATIENCE_S)
+    _forget(folder.glob(_ANSWER.format("*")), before_s=asked_at_s(folder) - _KEPT_S)
+    return request
+
+
+@contextmanager
+def held(folder: Path, request: Request) -> Iterator[None]:
+    """Lock a request while its answer is awaited; that of a killed process makes room.
+
+    An exception withdraws it.
+
+    Raises:
+        DsprofError: another request took its place before it was locked.
+        OSError: the folder cannot be read.
+    """
+    notes.refresh(folder)
+    with (folder / _REQUEST).open("rb") as file:
+        if _locked(file) is False or asked(folder) != request:
+            raise _refused(folder, PATIENCE_S)
+        try:
+            yield
+        except BaseException:  # also Ctrl-C
+            withdraw(folder, request)
+            raise
+
+
+def _refused(folder: Path, left_s: float) -> DsprofError:
+    return DsprofError(
         f"{folder}: another request waits for an answer; try again after it, in at most "
         f"{left_s:.0f} s"
     )
+
+
+def _locked(file: BinaryIO) -> bool | None:
+    """Lock a file until it is closed; false if another process has, None without locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # of the file system
+        return None
+    return True
 
 
 def _waits_s(folder: Path) -> float:
@@ -96,6 +156,9 @@ def _waits_s(folder: Path) -> float:
     request = asked(folder)
     if request is None or agreed(folder, request) is not None:
         return 0.0
+    with suppress(OSError), (folder / _REQUEST).open("rb") as file:
+        if _locked(file):  # who asked was killed
+            return 0.0
     with suppress(FileNotFoundError), TemporaryFile(dir=folder) as file:
         age_s = os.fstat(file.fileno()).st_mtime - asked_at_s(folder)
         return PATIENCE_S - age_s if 0 <= age_s < PATIENCE_S else 0.0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dsprof.errors import DsprofError
+from dsprof.trace.host_folders import MANY_RANKS
 from dsprof.trace.rolling.capture import (
     PATIENCE_S,
     Captured,
@@ -19,8 +23,10 @@ from dsprof.trace.rolling.capture import (
     ask,
     asked,
     decoded,
+    held,
     withdraw,
 )
+from tests.factories.trace import header
 
 FITTING = {"id": "abc", "steps": 20}
 
@@ -43,6 +49,8 @@ def test_ranks_read_what_was_asked(tmp_path: Path) -> None:
         {"command": "rm"},
         {"asked_s": 1e308},
         {"run": "x" * 101},
+        {"processes": {"0": "x" * 9}},
+        {"processes": dict.fromkeys(map(str, range(65)), "x")},
     ],
 )
 def test_a_request_of_another_form_is_ignored(tmp_path: Path, change: dict[str, object]) -> None:
@@ -117,9 +125,38 @@ def answered(folder: Path) -> Request:
 def test_a_request_displaces_no_other_that_waits(tmp_path: Path) -> None:
     first = ask(tmp_path, 20)
     wait = r"another request waits for an answer; try again after it, in at most (59|60) s$"
-    with pytest.raises(DsprofError, match=wait):
+    with held(tmp_path, first), pytest.raises(DsprofError, match=wait):
         ask(tmp_path, 30)
     assert asked(tmp_path) == first
+
+
+def test_a_request_that_another_saw_before_it_was_locked_is_refused(tmp_path: Path) -> None:
+    first = ask(tmp_path, 20)
+    second = ask(tmp_path, 30)
+    with pytest.raises(DsprofError, match="another request waits"), held(tmp_path, first):
+        pass
+    assert asked(tmp_path) == second
+
+
+def test_without_locks_a_request_waits_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
+    first = ask(tmp_path, 20)
+    with held(tmp_path, first):
+        pass
+    with pytest.raises(DsprofError, match="in at most"):
+        ask(tmp_path, 30)
+
+
+def test_many_ranks_are_asked_by_the_key_of_their_run(tmp_path: Path) -> None:
+    few, many = ([header(rank, size) for rank in range(size)] for size in (MANY_RANKS, 100))
+    assert len(ask(tmp_path, 20, few).processes) == MANY_RANKS
+    assert (tmp_path / ".capture.json").stat().st_size < 2000
+    request = ask(tmp_path, 20, many)
+    assert not request.processes
+    assert request.is_of(few[0])
+    assert asked(tmp_path) == request
 
 
 def waits_no_longer(folder: Path) -> None:
