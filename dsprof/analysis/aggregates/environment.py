@@ -20,6 +20,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
+from dsprof.findings.wording import listed, named
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Group
 
@@ -34,9 +35,11 @@ Facts = Mapping[K, Mapping[V, RankSet]]
 _OWN_TO_EACH_RANK = re.compile(r"(?:^|_)(?:RANK|PROCID|LOCALID|NODEID|TASK_PID|GTIDS)$")
 """Numbers that are different on every rank by definition: they would be kept 8,000 times."""
 
-
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Which devices a process may use, by number; of the last two one or both may be set."""
+
+_MOST_RANGES = 64
+"""A cell of a table names at most this many ranges of ranks, and counts the other ranks."""
 
 
 def ranks_of(ranks: RankSet) -> tuple[int, ...]:
@@ -45,19 +48,13 @@ def ranks_of(ranks: RankSet) -> tuple[int, ...]:
 
 
 def written_ranks(ranks: RankSet) -> str:
-    """Return a set of ranks as people write it: "0-3, 7"."""
-    runs: list[list[int]] = []
-    for rank in ranks_of(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    """Return a set of ranks as a cell of a table shows it: "0-3, 7", at most 64 ranges."""
+    return listed(ranks_of(ranks), _MOST_RANGES)
 
 
 def named_ranks(ranks: RankSet) -> str:
     """Return a set of ranks as part of a sentence: "rank 3", "ranks 0-3, 7"."""
-    return f"rank{'s' if ranks & (ranks - 1) else ''} {written_ranks(ranks)}"
+    return named(ranks_of(ranks))
 
 
 def standing_out(held: Mapping[str, RankSet], amount: Callable[[str], int] | None) -> RankSet:

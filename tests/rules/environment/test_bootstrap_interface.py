@@ -80,6 +80,18 @@ def test_whether_it_serves_is_unknown_without_the_number_of_hosts():
     assert "NCCL_SOCKET_IFNAME=lo" in finding.summary
 
 
+def test_a_sentence_names_a_few_of_thousands_of_ranks():
+    ranks = range(0, 4096, 2)
+    missing = {"NCCL_SOCKET_IFNAME": "ib9"}
+    (finding,) = judge(RULE, *(rank_trace(r, missing, network_devices=HOST) for r in ranks))
+    assert "on ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 2,036 more names" in (
+        finding.summary
+    )
+    (row,) = finding.evidence[0].rows
+    assert any(str(cell).endswith(", 126 and 1,984 more") for cell in row)
+    assert finding.ranks == tuple(ranks)
+
+
 def test_a_prefix_that_takes_more_than_it_names_is_information():
     (finding,) = found(SEVERAL | {"NCCL_SOCKET_IFNAME": "eth0"})
     assert finding.status is Status.INFO
