@@ -92,6 +92,14 @@ def test_what_deepspeed_prints_of_itself_is_enough(lines):
     assert "counts for rank 0" in trace.notes[0].text
 
 
+@pytest.mark.parametrize(("name", "rank"), [("rank12.log", 12), ("rank12345678.log", 0)])
+def test_the_rank_in_the_name_of_a_log(tmp_path, name, rank):
+    path = tmp_path / name
+    path.write_text("\n".join(PRINTED))
+    (trace,) = LogReader().read_traces(path)
+    assert trace.rank == rank
+
+
 @pytest.mark.parametrize("lines", [PRINTED[:-1], [*PRINTED[:4], "}"], PRINTED[2:]])
 def test_half_a_configuration_is_none(lines):
     (trace,) = make.read([*lines, "host:12:34 [0] NCCL INFO Using network IB"])

@@ -13,7 +13,7 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import FileStatus
 from dsprof.trace.rank_log import LogStarts, RankLog, joined
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
-from dsprof.trace.readers.base import Facts, Reader
+from dsprof.trace.readers.base import Facts, Reader, rank_in_name
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
 from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
@@ -35,7 +35,6 @@ _LEFT_OUT = (
     "give the log of fewer ranks"
 )
 _MOST_ERRORS = 4
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +139,7 @@ def _scan(path: Path, _status: FileStatus) -> _LogFile:
     if scan.starts.count > 1:
         several = [_starts(path, scan)]
         scan, lines = _scan_from(path, scan.starts.last_at_bytes)
-    named = _RANK_IN_NAME.search(path.name)
-    ranks, world_size = scan.ranks(int(named[1]) if named else -1)
+    ranks, world_size = scan.ranks(rank_in_name(path))
     if not ranks:
         raise TraceError(
             f"{path}: nothing to judge in this log; dsprof reads what NCCL, RCCL, and torch's "
