@@ -322,10 +322,15 @@ def attempt(probe: Callable[..., T], absent: T, *arguments: Any) -> T:
 
 def listed(folder: Path, pattern: str = "*") -> list[Path]:
     """Return the paths in `folder` that match, in order; none where it cannot be read."""
-    return attempt(lambda: sorted(folder.glob(pattern)), [])
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def first_line(path: Path) -> str:
     """Return the first line of a file, "" where it cannot be read."""
-    text = attempt(path.read_text, "", "utf-8", "replace")
-    return text.split("\n")[0].strip()
+    try:
+        return path.read_text("utf-8", "replace").split("\n")[0].strip()
+    except OSError:
+        return ""

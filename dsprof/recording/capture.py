@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -92,7 +93,8 @@ class Capture:
         self._profiler = profiler
         self._signal = signal
         self._passed = ""  # the request that is over, or of an earlier run
-        self._node, self._nodes = NodeMemory(header, folder), AllNodes(header, folder)
+        self._node = NodeMemory(header, folder)
+        self._nodes = AllNodes(header, folder, partial(fail, "capture"))
         has_leader = self._node.is_there and header.local_rank >= 0  # else each leads itself
         self._leads = header.local_rank == 0 or not has_leader
         near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", "")) if has_leader else 1

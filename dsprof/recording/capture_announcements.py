@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dsprof.files import notes
-from dsprof.recording.watchdog.exchange import Questions, connect, default_store
+from dsprof.recording.watchdog.exchange import Fail, Questions, connect, default_store
 from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
 from dsprof.trace.schema import Header
@@ -97,10 +97,10 @@ def _remove(path: Path) -> None:
 class AllNodes:
     """The store of the default group or, without one, the folder: for leaders."""
 
-    def __init__(self, header: Header, folder: Path) -> None:
+    def __init__(self, header: Header, folder: Path, fail: Fail) -> None:
         self._folder, self._run = folder, header.run_key
         self._key = f"dsprof/capture/{header.run_key}"
-        self._questions = Questions()
+        self._questions = Questions(fail)
         self._connection: Any = None
         self._pause_ticks = LOOK_TICKS
         self._ticks_left = 0

@@ -384,8 +384,13 @@ def test_a_store_that_is_stopped_holds_one_thread(
     capture, writer = ranks[0]
     capture._nodes._connection = None
     before, goes_on = {*threading.enumerate()}, threading.Event()
+
+    def connect(_: TCPStore) -> None:
+        goes_on.wait(30)
+        raise RuntimeError("the connection was closed")
+
     with (
-        patch("dsprof.recording.capture_announcements.connect", lambda _: goes_on.wait(30)),
+        patch("dsprof.recording.capture_announcements.connect", connect),
         patch("dsprof.recording.watchdog.exchange.PATIENCE_S", 0.001),
     ):
         for _ in range(100):

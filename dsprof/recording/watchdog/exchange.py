@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +39,8 @@ from dsprof.trace.dumps.state_file import (
 from dsprof.trace.schema import Header
 
 T = TypeVar("T")
+
+Fail = Callable[[Exception], object]
 
 PATIENCE_S = 3.0
 """So long a store or a folder may take to answer."""
@@ -64,8 +67,11 @@ class Conclusion(msgspec.Struct, frozen=True):
 class Exchange:
     """Asks other ranks of a run, tells them, and looks at those on this node."""
 
-    def __init__(self, header: Header, folder: Path, note: Callable[[str], object]) -> None:
+    def __init__(
+        self, header: Header, folder: Path, note: Callable[[str], object], fail: Fail
+    ) -> None:
         self._header, self._folder, self._note = header, folder, note
+        self._within = partial(within, fail=fail)
         self._born_ns = on_monotonic_ns(process_start(os.getpid()))
         self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
         memory = next(memory_folders(), None)
@@ -138,7 +144,7 @@ class Exchange:
             with suppress(OSError):
                 return use(board)
             return None
-        answers = within(lambda: [use(board)])
+        answers = self._within(lambda: [use(board)])
         if answers is None:
             self._lost.add(board)  # torch complains of each further attempt
         return answers[0] if answers else None
@@ -153,7 +159,7 @@ class Exchange:
 
     def write(self, dump: HangDump) -> None:
         """Write a dump to the folder of traces."""
-        within(lambda: write_dump(self._folder, dump))
+        self._within(lambda: write_dump(self._folder, dump))
 
     def told_here(self, since_ns: int) -> dict[int, HangDump]:
         """Return what ranks of this node have told since a time of its monotonic clock."""
@@ -164,7 +170,7 @@ class Exchange:
         """Sum up this node for others; write down what ranks cannot tell themselves."""
         name, data = str(self._header.rank), packed(dumps.values())
         self._post(self._far(), name, data)
-        within(lambda: self._keep([dump for dump in dumps.values() if not dump.is_own]))
+        self._within(lambda: self._keep([dump for dump in dumps.values() if not dump.is_own]))
 
     def _keep(self, dumps: Iterable[HangDump]) -> None:
         for dump in dumps:
@@ -266,17 +272,20 @@ class Exchange:
         """Return where a store should be that does not answer; "": it does, or there is none."""
         if (store := default_store()) is None:
             return ""
-        is_there = within(lambda: [connect(store)]) is not None
+        is_there = self._within(lambda: [connect(store)]) is not None
         return "" if is_there else f"{store.host}:{store.port}"
 
     def _connected(self) -> Any:
         """Return a connection of our own to the store that the default group uses.
 
         Raises:
-            Exception: there is none, or it cannot be reached.
+            OSError: there is none.
+            RuntimeError: it cannot be reached.
         """
         if self._connection is None:
-            self._connection = connect(default_store())
+            if (store := default_store()) is None:
+                raise OSError("the default group has no store with a server")
+            self._connection = connect(store)
         return self._connection
 
 
@@ -300,8 +309,8 @@ def connect(store: Any) -> Any:
 
 def default_store() -> Any:
     """Return the store of the default group; None if there is none, or nothing like a server."""
-    dist = sys.modules["torch.distributed"]
     with suppress(Exception):
+        dist = sys.modules["torch.distributed"]
         store = dist.distributed_c10d._get_default_store()
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store
@@ -309,15 +318,19 @@ def default_store() -> Any:
     return None
 
 
-def within(ask: Callable[[], T]) -> T | None:
+def within(ask: Callable[[], T], fail: Fail) -> T | None:
     """Return the answer; None if it fails, or does not come in time."""
-    return Questions().within(ask)
+    return Questions(fail).within(ask)
 
 
 class Questions:
-    """Asks one question at a time: a store that is stopped would hold a thread for each."""
+    """Asks one question at a time: a store that is stopped would hold a thread for each.
 
-    def __init__(self) -> None:
+    `fail` gets errors that are no answer of a store or a folder, but mistakes of dsprof.
+    """
+
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
         self._thread: threading.Thread | None = None
 
     def within(self, ask: Callable[[], T]) -> T | None:
@@ -327,8 +340,12 @@ class Questions:
         answers: list[T] = []
 
         def run() -> None:
-            with suppress(Exception):
+            try:
                 answers.append(ask())
+            except (OSError, RuntimeError, ValueError):
+                pass  # a folder, a store (torch raises RuntimeError), or what one of them holds
+            except Exception as error:  # noqa: BLE001 - it ends this thread; training goes on
+                self._fail(error)
 
         self._thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
         self._thread.start()

@@ -72,8 +72,9 @@ class Watchdog:
         self._after_ns = None if after_s is None else round(after_s * SECOND_NS)
         self._tick_s = TICK_S if after_s is None else min(TICK_S, after_s / 4)
         self._live = recorder.in_flight.state
+        self._fail = partial(recorder.fail, "watchdog")
         self._exchange = Exchange(
-            header, self._folder, lambda text: recorder.outbox.define(Note(text))
+            header, self._folder, lambda text: recorder.outbox.define(Note(text)), self._fail
         )
         self._make_evidence = partial(Evidence, recorder, header, disclose, sample_memory)
         self._patience = 1  # thresholds until the next inquiry
@@ -113,7 +114,7 @@ class Watchdog:
             while not self._end.wait(self._tick_s):
                 self._tick(pace)
         except Exception as error:  # noqa: BLE001 - it may end; training goes on
-            self._recorder.fail("watchdog", error)
+            self._fail(error)
 
     def _tick(self, pace: Pace) -> None:
         now_ns = clock()
@@ -165,7 +166,7 @@ class Watchdog:
         if device is None or not self._can_ask:
             return []
         self._can_ask = False  # until it has answered: it may wait for a lock of its own
-        return within(partial(self._answer_of, device)) or []
+        return within(partial(self._answer_of, device), self._fail) or []
 
     def _answer_of(self, device: DeviceWatch) -> list[Collective]:
         try:
@@ -174,7 +175,7 @@ class Watchdog:
             self._recorder.outbox.define(Note(f"the device of this rank cannot be asked: {error}"))
             return []
         except Exception as error:  # noqa: BLE001 - as if there were none
-            self._recorder.fail("watchdog", error)
+            self._fail(error)
             return []
         self._can_ask = True
         return found
@@ -291,7 +292,7 @@ class Watchdog:
             self._abort()
 
     def _abort(self) -> None:
-        within(self._keep_state)
+        within(self._keep_state, self._fail)
         time.sleep(TICK_S)  # the writer's thread has written by then
         os._exit(EXIT_CODE)
 

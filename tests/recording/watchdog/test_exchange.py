@@ -15,7 +15,7 @@ ALL = b"".join(process_digest(header(rank=rank, world_size=3)) for rank in range
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Start two ranks of one node, and one of another; they share a folder, and have no store."""
-    made = []
+    made, failures = [], []
 
     def start(note=print):
         os.utime(tmp_path, (1, 1))
@@ -23,12 +23,13 @@ def start(tmp_path, monkeypatch):
             memory = tmp_path.parent / f"{tmp_path.name}-{node}"
             memory.mkdir(exist_ok=True)
             monkeypatch.setattr(exchange, "memory_folders", lambda memory=memory: iter([memory]))
-            made.append(Exchange(header(rank=rank, world_size=3), tmp_path, note))
+            made.append(Exchange(header(rank=rank, world_size=3), tmp_path, note, failures.append))
         return made[-3:]
 
     yield start
     for one in made:
         one.close()
+    assert not failures
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert all(name.startswith("hang-rank") for name in left)
 
@@ -183,5 +184,27 @@ def test_an_answer_that_does_not_come_in_time_is_waited_for_no_longer(monkeypatc
     monkeypatch.setattr(exchange, "PATIENCE_S", 0.01)
     held = exchange.threading.Event()
 
-    assert exchange.within(lambda: held.wait(30)) is None
+    assert exchange.within(lambda: held.wait(30), print) is None
     held.set()
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("socket timeout"), ValueError()])
+def test_a_place_that_fails_gives_no_answer(error):
+    failures = []
+
+    assert exchange.within(lambda: throw(error), failures.append) is None
+    assert not failures
+
+
+def test_a_mistake_of_dsprof_is_told_and_no_silence_of_the_store(tmp_path, monkeypatch):
+    mistake, failures = TypeError("an argument is missing"), []
+    one = Exchange(header(rank=0, world_size=2), tmp_path, print, failures.append)
+    monkeypatch.setattr(exchange, "connect", lambda _: throw(mistake))
+    monkeypatch.setattr(exchange, "default_store", lambda: object())
+
+    one.is_asked("anywhere")
+    assert failures == [mistake]
+
+
+def throw(error):
+    raise error
