@@ -13,16 +13,14 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, plural, size
-from dsprof.rules.memory.allocator_counters import expandable_ranks, retries
+from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"
 _CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."
-_EXPAND = (
-    "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True on every rank; if that does not help, "
-)
+_EXPAND = f"Set {EXPAND} on every rank; if that does not help, "
 _EXPANDED = "expandable_segments is already on for these ranks: "
 _SMALLER = "pad batches to few lengths, and use smaller micro-batches."
 _TOO_MUCH = "Stuck and free memory together are too small for the request."

@@ -14,8 +14,8 @@ from dsprof.analysis.rank.buffer_levels import Gathered
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size
+from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.knowledge.stage3 import PREFETCH, PREFETCH_DEFAULT, REUSE
-from dsprof.rules.memory.allocator_counters import is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import PEAK_RESERVED

@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, percent, plural, size
-from dsprof.rules.memory.allocator_counters import expandable_ranks
+from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, STUCK
@@ -25,10 +25,9 @@ _ADD_THE_LOG = (
     "Add the log to the report (dsprof report dsprof-out train.log): torch's message in it states "
     "the request, the limit and the memory of other processes."
 )
-_EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _LESS_FRAGMENTS = (
-    "Pad tensors to a few fixed lengths, and delete CUDA graphs that you no longer need: each "
-    "keeps a private pool"
+    "Pad tensors to a few fixed lengths; delete CUDA graphs that you no longer need: each keeps a "
+    "private pool"
 )
 _USE_LESS = (
     "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a higher "
@@ -137,7 +136,6 @@ class DeviceOutOfMemory:
             for rank, log in sorted(logs.ranks.items())
             for text in log.out_of_memory
         ]
-        settings = {log.allocator_settings for log in logs.ranks.values()} - {""}
         limited = [f for f in failures if f.is_limited]
         crowded = [f for f in failures if f not in limited and _is_crowded(f, thresholds)]
         rest = [f for f in failures if f not in limited and f not in crowded]
@@ -146,7 +144,7 @@ class DeviceOutOfMemory:
         found = [
             *([self._limited(limited)] if limited else []),
             *([self._crowded(crowded)] if crowded else []),
-            *([self._fragmented(fragmented, settings)] if fragmented else []),
+            *([self._fragmented(run, fragmented)] if fragmented else []),
             *([self._needy(needy)] if needy else []),
         ]
         if len(found) == 1 and is_of_any:
@@ -183,13 +181,13 @@ class DeviceOutOfMemory:
             )
             action = "Read torch's message in the log"
         elif stuck >= thresholds.stuck_share * reserved:
-            is_set = expandable_ranks(run[EnvironmentFacts]) >> worst & 1
+            is_set = _is_expandable(run, [worst])
             although = ", although expandable_segments is on" if is_set else ""
             cause = (
                 f"Probably fragmentation{although}: {percent(stuck / reserved)} of the reserved "
                 "memory was free, but in pieces that are too small for large requests."
             )
-            action = _LESS_FRAGMENTS if is_set else f"Set {_EXPAND} on every rank"
+            action = _LESS_FRAGMENTS if is_set else f"Set {EXPAND} on every rank"
         else:
             cause = (
                 "The process had reserved most of the device: the model probably needs more memory "
@@ -253,13 +251,12 @@ class DeviceOutOfMemory:
             "high" if pids and not either else "medium",
         )
 
-    def _fragmented(self, failures: list[_Failure], settings: set[str]) -> Finding:
+    def _fragmented(self, run: RunSummary, failures: list[_Failure]) -> Finding:
         worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
-        is_expandable = any("expandable_segments:True" in one for one in settings)
         action = (
             f"expandable_segments is already on. {_LESS_FRAGMENTS}."
-            if is_expandable
-            else f"Set {_EXPAND} on every rank (PyTorch 2.1 "
+            if _is_expandable(run, [failure.rank for failure in failures])
+            else f"Set {EXPAND} on every rank (PyTorch 2.1 "
             "or later; max_split_size_mb:128 before). If the request still fails, the model needs "
             "more memory than the device has."
         )
@@ -314,6 +311,13 @@ class DeviceOutOfMemory:
             evidence=(_table(failures),),
             confidence=confidence,
         )
+
+
+def _is_expandable(run: RunSummary, ranks: list[int]) -> bool:
+    """Say whether segments grow already on `ranks`; what one log says of it counts for all."""
+    in_traces = expandable_ranks(run[EnvironmentFacts])
+    by_logs = any(is_expandable(log.allocator_settings) for log in run[Logs].ranks.values())
+    return by_logs or all(in_traces >> rank & 1 for rank in ranks)
 
 
 def _others(text: OutOfMemory) -> int:

@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, named, plural, size
-from dsprof.rules.memory.allocator_counters import device_series
+from dsprof.rules.evidence.allocator import EXPAND, device_series
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import FREED, RETRIES
@@ -36,7 +36,7 @@ _CALLED = (
 )
 _ROOM = (
     "Leave more room on the device: smaller micro-batches, activation checkpointing, more "
-    "sharding. Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, so that segments grow instead."
+    f"sharding. Set {EXPAND}, so that segments grow instead."
 )
 _PRESSED = (
     "The device had no room for a new segment: the allocator then frees its whole cache and "

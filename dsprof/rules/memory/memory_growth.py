@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
-from dsprof.rules.memory.allocator_counters import Series, device_series, host_series
+from dsprof.rules.evidence.allocator import Series, device_series, host_series
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 

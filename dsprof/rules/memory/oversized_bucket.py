@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size
-from dsprof.rules.memory.allocator_counters import is_short
+from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import PEAK_RESERVED

@@ -17,9 +17,9 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import size
 from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
-from dsprof.rules.memory.allocator_counters import is_short
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta

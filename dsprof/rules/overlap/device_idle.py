@@ -20,6 +20,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import IDLE, SYNCHRONISED
+from dsprof.rules.evidence.allocator import EXPAND
 from dsprof.rules.reasons import EVENTS_MISSING, NO_DEVICE_TIMES
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_activity import (
@@ -161,9 +162,8 @@ REMEDIES = {
     ),
     NAMES[ALLOCATION]: Remedy(
         "The host calls the runtime to allocate or free memory; freeing waits for the device.",
-        "Remove torch.cuda.empty_cache() where the step calls it, set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, reuse pinned buffers, and leave the "
-        "allocator room to cache (use a smaller micro-batch).",
+        f"Remove torch.cuda.empty_cache() where the step calls it, set {EXPAND}, reuse pinned "
+        "buffers, and leave the allocator room to cache (use a smaller micro-batch).",
         "Keep allocations out of the step",
     ),
     NAMES[TRANSFER]: Remedy(

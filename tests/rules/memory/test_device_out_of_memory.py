@@ -12,6 +12,7 @@ from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, 
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.factories import logs as make
+from tests.factories.environment import rank_trace
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import summary
 from tests.shared_data import log
@@ -180,6 +181,20 @@ def test_a_setting_that_is_on_is_not_advised() -> None:
     lines += ["[rank0]: " + make.out_of_memory("1.00 GiB", unallocated="3.00 GiB")]
     [finding] = judge(summary(*make.read(lines)), [RULE])
     assert "already on" in finding.action
+
+
+def test_a_setting_that_a_trace_has_is_not_advised() -> None:
+    trace = rank_trace(0, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments: True"})
+    trace.log = make.read([make.out_of_memory("1.00 GiB", unallocated="3.00 GiB")])[0].log
+    [finding] = judge(summary(trace), [RULE])
+    assert finding.action.startswith("expandable_segments is already on")
+
+
+def test_a_setting_that_a_log_has_is_not_advised() -> None:
+    trace = ended(72, stuck=48)
+    trace.log = make.read(["[rank0]: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"])[0].log
+    [finding] = judge(summary(trace), [RULE])
+    assert "although expandable_segments is on" in finding.cause
 
 
 def test_the_first_failures_are_listed() -> None:

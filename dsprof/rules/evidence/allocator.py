@@ -1,4 +1,4 @@
-"""Common parts of rules of memory: series of step ends, settings of the allocator, words."""
+"""What rules show of the caching allocator: its counters at step ends, and its settings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_counters import RETRIES
 
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""The variable and value by which segments grow (PyTorch 2.1 or later)."""
 
 
 class Series(NamedTuple):
@@ -46,12 +49,17 @@ def is_short(memory: Memory) -> bool:
     return any(map(retries, memory.ranks.values()))
 
 
+def is_expandable(setting: str) -> bool:
+    """Say whether a value of the allocator's variable lets segments grow; torch ignores spaces."""
+    return "expandable_segments:true" in setting.lower().replace(" ", "")
+
+
 def expandable_ranks(environment: EnvironmentFacts) -> RankSet:
     """Return the ranks on which segments of the allocator can grow already."""
     ranks = 0
     for name in _ALLOCATOR_VARIABLES:
         for value, holders in environment.variables.get(name, {}).items():
-            if "expandable_segments:true" in value.lower().replace(" ", ""):
+            if is_expandable(value):
                 ranks |= holders
     return ranks
 
