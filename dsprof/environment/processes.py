@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 GONE = "X"
-_ENDED = frozenset("XxZ")
 _DOUBT_NS = 2_000_000_000  # of the start of a process, which the kernel counts in ticks
 
 
@@ -17,6 +16,19 @@ class ProcessLook(NamedTuple):
 
     state: str
     waits_in: str = ""
+
+
+class Stat(NamedTuple):
+    """The state of a process or of a thread, and its times in ticks of the kernel."""
+
+    state: str
+    cpu_ticks: int
+    began_ticks: int  # since boot
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more: its parent has not yet asked how it ended."""
+        return self.state in ("X", "x", "Z")
 
 
 def pid_namespace() -> int:
@@ -33,25 +45,40 @@ def look_at(pid: int, known_at_ns: int, proc: Path = Path("/proc")) -> ProcessLo
     One of the same number that began later is another one; then, and where there is none, the
     state is `GONE`.
     """
+    stat = read_stat(proc / str(pid))
+    if stat is None or stat.has_ended:
+        return ProcessLook(GONE)
+    if on_monotonic_ns(stat.began_ticks) > known_at_ns + _DOUBT_NS:
+        return ProcessLook(GONE)
+    return ProcessLook(stat.state, waits_in(proc / str(pid)))
+
+
+def process_start(pid: int) -> int:
+    """Return when a process began, in ticks since boot; 0 if it has ended, or is unknown."""
+    stat = read_stat(Path("/proc", str(pid)))
+    return 0 if stat is None or stat.has_ended else stat.began_ticks
+
+
+def read_stat(folder: Path) -> Stat | None:
+    """Return what /proc/PID or /proc/PID/task/TID says; None where there is no such folder."""
     try:
-        fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        state, began_ticks = fields[0], int(fields[19])
+        text = (folder / "stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()  # the name before may contain anything
+        return Stat(fields[0], int(fields[11]) + int(fields[12]), int(fields[19]))
     except (OSError, IndexError, ValueError):
-        return ProcessLook(GONE)
-    if state in _ENDED or on_monotonic_ns(began_ticks) > known_at_ns + _DOUBT_NS:
-        return ProcessLook(GONE)
-    return ProcessLook(state, _text(proc / str(pid) / "wchan"))
+        return None
+
+
+def waits_in(folder: Path) -> str:
+    """Return the kernel's function in which the process of a folder of /proc waits, or ""."""
+    try:
+        text = (folder / "wchan").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    return "" if text == "0" else text
 
 
 def on_monotonic_ns(began_ticks: int) -> int:
     """Return when a process began, in ticks since boot, as a time of the monotonic clock."""
     asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     return began_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
-
-
-def _text(path: Path) -> str:
-    try:
-        text = path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-    return "" if text == "0" else text

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.environment.processes import process_start
 from dsprof.errors import TraceError
 from dsprof.files import notes
 from dsprof.files.redaction import redact_text
@@ -68,9 +69,6 @@ from dsprof.trace.scope import Scope, clock
 
 STALE_NS = 24 * 3600 * 10**9
 """The state of a process that is gone is removed so long after its last sign of life."""
-
-_ENDED = (b"Z", b"X")
-"""State of a process that is only waiting for its parent to ask how it ended."""
 
 _MOST_RANKS = 512
 """Of groups of more ranks, the first one and the distance are named, if that suffices."""
@@ -286,14 +284,6 @@ def writers(words: memoryview) -> tuple[Issue, Done, Close]:
             words[old.pop(number) + done_at] = time_ns
 
     return issue, done, _nothing
-
-
-def process_start(pid: int) -> int:
-    """Return when a process began, in ticks since boot; 0: it runs no longer, or does not say."""
-    with suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return 0 if status[0] in _ENDED else int(status[19])
-    return 0
 
 
 def is_alive(state: RankState) -> bool:

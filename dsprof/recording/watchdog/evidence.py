@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from dsprof.environment.processes import GONE
+from dsprof.environment.processes import GONE, process_start
 from dsprof.errors import TraceError
 from dsprof.files.redaction import map_text
-from dsprof.recording.recorder.live_state import process_start
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog import look
 from dsprof.recording.watchdog.native_stacks import native_stacks

@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from dsprof.environment import count
-from dsprof.environment.processes import on_monotonic_ns
+from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
-from dsprof.recording.recorder.live_state import keep_states_of_the_dead, process_start
+from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 from dsprof.recording.watchdog.boards import Answers, Board, FileBoard, StoreBoard
 from dsprof.recording.watchdog.reports import packed, unpacked
 from dsprof.trace.dumps.hang_dump import HangDump, write_dump

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dsprof.environment.cgroups import Cgroup
 from dsprof.environment.machine import listed
-from dsprof.environment.processes import GONE
+from dsprof.environment.processes import GONE, read_stat, waits_in
 from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def stacks() -> list[ThreadStack]:
     return sorted(found, key=lambda one: (one.name.startswith("dsprof-"), one.name != "MainThread"))
 
 
-def frames_of(frame: Any) -> tuple[str, ...]:
+def frames_of(frame: FrameType | None) -> tuple[str, ...]:
     """Return the calls of a thread, the innermost one first."""
     found: list[str] = []
     while frame is not None and len(found) < _FRAMES:
@@ -102,13 +102,13 @@ def is_saving(threads: list[ThreadStack]) -> bool:
 def process_state(pid: int, root: Path = _PROC) -> ProcessState:
     """Return what the kernel says of a process."""
     own = root / str(pid)
-    stat = _read(own / "stat").rpartition(")")[2].split()
-    if not stat:
+    stat = read_stat(own)
+    if stat is None:
         return ProcessState(state=GONE if root.is_dir() else "")
     group = Cgroup(pid, root)
     return ProcessState(
-        state=GONE if stat[0] in "ZX" else stat[0],
-        waits_in=_read(own / "wchan").strip("0 \n"),
+        state=GONE if stat.has_ended else stat.state,
+        waits_in=waits_in(own),
         tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
         cpu_ns=_cpu_of_training(own, pid) + _cpu_of_children(pid, root),
         io_bytes=sum(_fields(_read(own / "io")).values()),
@@ -166,8 +166,8 @@ def _moved_bytes(io: Path) -> int:
 
 
 def _ticks(process: Path) -> int:
-    words = _read(process / "stat").rpartition(")")[2].split()
-    return sum(int(word) for word in words[11:13] if word.isdigit())
+    stat = read_stat(process)
+    return stat.cpu_ticks if stat else 0
 
 
 def sockets(pid: int) -> tuple[str, ...]:

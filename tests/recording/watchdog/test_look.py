@@ -96,6 +96,21 @@ def test_a_stopped_process_shows_its_state_and_what_it_waits_in(tmp_path):
     assert (found.state, found.waits_in) == ("T", "do_signal_stop")
 
 
+def test_the_kernel_names_a_function_that_ends_in_a_zero(tmp_path):
+    found = look.process_state(7, process(tmp_path, stat=stat(), wchan="futex_wait_q_0"))
+
+    assert found.waits_in == "futex_wait_q_0"
+
+
+def test_a_dead_process_is_gone_in_every_release_of_the_kernel(tmp_path):
+    states = {
+        letter: look.process_state(7, process(tmp_path / letter, stat=stat(letter))).state
+        for letter in "ZXx"
+    }
+
+    assert states == dict.fromkeys("ZXx", "X")
+
+
 def test_computing_reading_and_writing_are_activity():
     before = ProcessState(cpu_ns=0, io_bytes=0)
 
