@@ -66,6 +66,7 @@ class Collectives(Columns):
 
     is_open: BoolArray  # still in flight when the file ended
     is_untimed: BoolArray  # a device ran it, and how long that took is not known
+    is_background: BoolArray  # of a thread beside the training: what it waits for holds no step up
     bound_ns: IntArray  # its times may be later by so much: a device's, on the host's clock
 
     def __len__(self) -> int:
@@ -207,7 +208,8 @@ class CollectivesBuilder:
         _complete_batches(columns)
         count = len(columns["op"])
         columns = {name: _held_once(column) for name, column in columns.items()}
-        columns |= {"is_untimed": np.zeros(count, np.bool_), "bound_ns": np.zeros(count, np.int64)}
+        columns |= {name: np.zeros(count, np.bool_) for name in ("is_untimed", "is_background")}
+        columns["bound_ns"] = np.zeros(count, np.int64)
         return Collectives(words=list(self._vocabulary), **columns)
 
 

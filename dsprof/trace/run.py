@@ -21,6 +21,7 @@ from dsprof.files.inputs import is_local, open_input
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.trace import column_cache
+from dsprof.trace.background import mark_background
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
 from dsprof.trace.host_folders import shared_folder
@@ -365,6 +366,7 @@ def read_rank(
         trace.state = find_state(trace.header, shared_folder(path)) or _archived_state(path)
     if not trace.is_foreign:
         trace.hang_dump = find_dump(trace.header, shared_folder(path))
+    mark_background(trace)
     _redact(trace)
     return trace
 

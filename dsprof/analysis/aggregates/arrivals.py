@@ -105,7 +105,7 @@ def _usable(trace: RankTrace) -> BoolArray:
         return np.zeros(len(rows), np.bool_)
     is_group = _kinds(trace)[rows.op] >= 0
     alone = [number for number, group in trace.groups.items() if group.size == 1]
-    ended = (_ends(trace) != 0) & ~rows.is_open & ~rows.is_untimed
+    ended = (_ends(trace) != 0) & ~rows.is_open & ~rows.is_untimed & ~rows.is_background
     return np.asarray(is_group & ended & rows.on_wire & ~np.isin(rows.group, alone), np.bool_)
 
 

@@ -110,13 +110,14 @@ def blocked(rows: Collectives) -> tuple[Array, Array]:
 
     A synchronous one holds it from issue to the end of its wait, or to its return where no wait
     was seen. An asynchronous one holds it in `wait()`; where it was waited for more than once, the
-    time blocked is placed at the first wait, for later waits find it complete. Without a wait the
-    interval is empty.
+    time blocked is placed at the first wait, for later waits find it complete. Without a wait, or
+    in a thread beside the training, the interval is empty.
     """
     sync_end = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
     start = np.where(rows.is_async, rows.wait_ns, rows.issue_ns).astype(np.int64)
     async_end = np.minimum(rows.waited_ns, rows.wait_ns.astype(np.int64) + rows.blocked_ns)
-    return start, np.maximum(start, np.where(rows.is_async, async_end, sync_end))
+    end = np.where(rows.is_async, async_end, sync_end)
+    return start, np.where(rows.is_background, start, np.maximum(start, end))
 
 
 def completion(rows: Collectives) -> tuple[Array, Array]:
@@ -144,7 +145,7 @@ def completed(rows: Collectives) -> Array:
 def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
     unwaited = rows.is_async & (rows.waits == 0)
-    unknown = rows.is_untimed | unwaited
+    unknown = (rows.is_untimed | unwaited) & ~rows.is_background
     unknown &= ~_ends_with_a_later_one(rows, unwaited)
     # What a backend launches together has one wait, or one stall, for all of it.
     known_batches = rows.coalesced[~unknown & (rows.coalesced > 0)]
