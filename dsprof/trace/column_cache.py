@@ -16,6 +16,7 @@ from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, get_type_hints
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -163,7 +164,7 @@ def _write(trace: RankTrace, place: Path) -> None:
     try:
         with os.fdopen(number, "wb") as file:
             for part in (head, records):
-                file.write(len(part).to_bytes(8, "little") + part)
+                file.write(_packed(part))
             for array in arrays:
                 array.tofile(file)
         os.replace(temporary, place)
@@ -192,11 +193,18 @@ def _read(file: BufferedReader, path: Path, key: str) -> RankTrace:
     return RankTrace(path=str(path), collectives=collectives, **kept)
 
 
+def _packed(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "little") + crc32(part).to_bytes(4, "little") + part
+
+
 def _part(file: BufferedReader) -> bytes:
-    size = int.from_bytes(file.read(8), "little")
+    size, checksum = (int.from_bytes(file.read(width), "little") for width in (8, 4))
     if size > _LARGEST_HEAD_BYTES:
         raise ValueError("too large")
-    return file.read(size)
+    part = file.read(size)
+    if crc32(part) != checksum:
+        raise ValueError("damaged")
+    return part
 
 
 def _column(file: BufferedReader, column: _Column, rows: int) -> npt.NDArray[Any]:

@@ -153,11 +153,10 @@ def test_many_rows_of_a_constant_take_no_memory(path, cache):
     [kept] = cache.iterdir()
     data = kept.read_bytes()
     size = int.from_bytes(data[:8], "little")
-    head = msgspec.msgpack.decode(data[8 : 8 + size], type=column_cache._Head)
+    head = msgspec.msgpack.decode(data[12 : 12 + size], type=column_cache._Head)
     head.rows = 1 << 40
     head.columns[0].is_constant = True
-    packed = msgspec.msgpack.encode(head)
-    kept.write_bytes(len(packed).to_bytes(8, "little") + packed + data[8 + size :])
+    kept.write_bytes(column_cache._packed(msgspec.msgpack.encode(head)) + data[12 + size :])
     assert content(read(path)) == first
 
 
@@ -165,8 +164,8 @@ def test_a_code_of_no_word_is_not_taken(path, cache):
     first = content(read(path))
     [kept] = cache.iterdir()
     data = bytearray(kept.read_bytes())
-    records = 8 + int.from_bytes(data[:8], "little")
-    columns = records + 8 + int.from_bytes(data[records : records + 8], "little")
+    records = 12 + int.from_bytes(data[:8], "little")
+    columns = records + 12 + int.from_bytes(data[records : records + 8], "little")
     data[columns] = 99  # of the operation, the first column
     kept.write_bytes(data)
     assert content(read(path)) == first
@@ -176,9 +175,8 @@ def test_records_nested_without_end_are_not_taken(path, cache):
     first = content(read(path))
     [kept] = cache.iterdir()
     data = kept.read_bytes()
-    records = 8 + int.from_bytes(data[:8], "little")
-    nested = b"\x91" * 100_000
-    kept.write_bytes(data[:records] + len(nested).to_bytes(8, "little") + nested)
+    records = 12 + int.from_bytes(data[:8], "little")
+    kept.write_bytes(data[:records] + column_cache._packed(b"\x91" * 100_000))
     assert content(read(path)) == first
 
 
