@@ -13,6 +13,7 @@ from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
 from dsprof.analysis.rank.steps import (
+    backwards_again,
     counted_steps,
     in_steps,
     is_timed,
@@ -69,6 +70,7 @@ class Traffic(Aggregate):
     micro_steps: int  # of measured steps, summed over ranks
     reducing_micro_steps: int  # those in which gradients were reduced
     turns: dict[int, Turns]  # by engine, where there are several and it is known who took steps
+    backwards_again: int = 0  # of closures, after their first one; of all engines together
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Traffic:
@@ -86,6 +88,7 @@ class Traffic(Aggregate):
             micro_steps=taken_micro_steps(trace, steps),
             reducing_micro_steps=_micro_steps(rows, np.flatnonzero(reducing)),
             turns=_turns(trace, found, reducing),
+            backwards_again=backwards_again(trace, steps),
         )
 
     def of(self, purpose: Purpose) -> dict[Use, Volume]:

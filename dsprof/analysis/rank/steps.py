@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.profiled_steps import covered_steps
-from dsprof.analysis.rank.record_columns import step_columns
+from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.remembered import remembered
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
@@ -156,6 +156,22 @@ def taken_micro_steps(trace: RankTrace, numbers: Array) -> int:
     """Return how many micro-steps these steps (ascending) have, at least one each."""
     steps = step_columns(trace)
     return int(np.maximum(steps.micro_steps[in_steps(steps.number, numbers)], 1).sum())
+
+
+def backwards_again(trace: RankTrace, numbers: Array) -> int:
+    """Return how many backwards of these steps (ascending) followed another one in a closure.
+
+    An optimizer such as L-BFGS calls its closure several times per step, with other parameters
+    each time. All that one `optimizer.step()` contains counts as of one closure.
+    """
+    spans = span_columns(trace)
+    mine = in_steps(spans.step, numbers) & ~spans.is_annotation
+    backward, step = mine & spans.named("backward"), mine & spans.named("step")
+    order = np.argsort(spans.start_ns[step], kind="stable")
+    begin, end = spans.start_ns[step][order], spans.end_ns[step][order]
+    around = np.searchsorted(begin, spans.start_ns[backward], side="right") - 1
+    inside = around[(around >= 0) & (spans.end_ns[backward] <= np.append(end, 0)[around])]
+    return len(inside) - len(np.unique(inside))
 
 
 def places(step: IntArray, numbers: Array) -> tuple[npt.NDArray[np.intp], BoolArray]:

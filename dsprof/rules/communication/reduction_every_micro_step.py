@@ -66,6 +66,8 @@ class ReductionEveryMicroStep:
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
             yield self.meta.unknown(NO_REDUCTION)
+        elif one.traffic.backwards_again:
+            yield self.meta.unknown(_CLOSURE)
         elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
             by_design = _is_by_design(one.engines, one.traffic, facts)
             yield self._repeated(
@@ -147,6 +149,11 @@ def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
     # Hybrid sharding reduces among replicas by all_reduce as well.
     return any(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
+
+_CLOSURE = (
+    "optimizer.step() runs backward several times. An optimizer that evaluates its closure again, "
+    "such as L-BFGS, needs each reduction; accumulation inside the closure needs only the last one."
+)
 
 _ACTION = "Reduce only in the last micro-step: use no_sync() around the others."
 _ENGINE_ACTION = f"{_ACTION[:-1]}, or let the engine handle gradient_accumulation_steps."

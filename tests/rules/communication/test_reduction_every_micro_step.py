@@ -6,7 +6,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.trace.schema import BucketLayout
 from tests.factories.engines import interleaved
-from tests.factories.trace import assert_reached_at, captured, said, sync, zero_rank
+from tests.factories.trace import MS, assert_reached_at, captured, said, span, sync, zero_rank
 
 MIB = 1 << 20
 
@@ -49,6 +49,28 @@ def test_repetition_that_holds_nobody_costs_bytes_alone():
 
 def test_ddp_without_no_sync_fails():
     assert said(RULE, plain(2)).status is Status.FAIL
+
+
+def test_a_closure_that_runs_backward_again_may_need_each_reduction():
+    """As L-BFGS does: its backwards lie inside the phase of the optimizer's step."""
+    trace = plain(3)
+    around = [span("step", one.start_ns / MS, one.end_ns / MS, one.step) for one in trace.steps]
+    trace.spans = [*(one for one in trace.spans if one.name != "step"), *around]
+    finding = said(RULE, trace)
+    assert finding.status is Status.UNKNOWN
+    assert finding.saving_ms_per_step is None
+
+
+def test_a_closure_that_runs_the_last_backward_only_reduces_too_often():
+    """As Lightning does with accumulation."""
+    trace = plain(3)
+    last = {one.step: one for one in trace.spans if one.name == "backward"}
+    around = [
+        span("step", one.start_ns / MS, trace.steps[number].end_ns / MS, number)
+        for number, one in last.items()
+    ]
+    trace.spans = [*(one for one in trace.spans if one.name != "step"), *around]
+    assert said(RULE, trace).status is Status.FAIL
 
 
 def test_fsdp_is_by_design():
