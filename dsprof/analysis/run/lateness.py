@@ -282,6 +282,11 @@ class Votes:
         return 2 * int(self.votes[self.leader]) > self.steps
 
     @property
+    def is_of_all(self) -> bool:
+        """Whether so many steps vote for the leader that the others may be chance."""
+        return 10 * int(self.votes[self.leader]) >= 9 * self.steps
+
+    @property
     def typical_ns(self) -> int:
         """The same, in the median step of an uneven rank that delays most steps."""
         is_usual = self.is_uneven and self.is_of_most

@@ -53,6 +53,7 @@ from dsprof.rules.savings import Range, about
 
 _KNOWN_SHARE = 0.9
 """Of the measured steps: with fewer, what is said is not said of every step."""
+_EVERY = "every step"
 
 
 class LateRank:
@@ -354,7 +355,7 @@ class _Known(NamedTuple):
 
     @property
     def named(self) -> str:
-        return "every step" if self.is_all else f"{self.steps:,} of {self.of:,} steps"
+        return _EVERY if self.is_all else f"{self.steps:,} of {self.of:,} steps"
 
     @property
     def note(self) -> str:
@@ -372,13 +373,15 @@ def _steps(late: Lateness, count: int) -> str:
     return f"{count:,} {'steps' if late.one_in == 1 else 'compared steps'}"
 
 
-def _delay(late: Lateness, votes: Votes, step_ns: float, known: str = "every step") -> str:
-    """Say which steps the leader delays, and by how much: where few delays make the mean, these."""
+def _delay(late: Lateness, votes: Votes, step_ns: float, known: str = _EVERY) -> str:
+    """Say which steps the leader delays, and by how much: if few delays make the mean, by these."""
     place, mean = votes.leader, duration(votes.cost_ns)
-    if not votes.is_uneven:
-        return f"{known} by {mean} ({percent(votes.cost_ns / step_ns)})"
-    if votes.is_of_most:
+    if votes.is_uneven and votes.is_of_most:
         return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
+    is_all = votes.is_of_all or known != _EVERY
+    if not votes.is_uneven and (is_all or votes.is_of_most):
+        named = known if is_all else "most steps"
+        return f"{named} by {mean} ({percent(votes.cost_ns / step_ns)})"
     delay = duration(int(votes.voted_ns[place]))
     return f"{votes.votes[place]:,} of {_steps(late, votes.steps)} by {delay}"
 
