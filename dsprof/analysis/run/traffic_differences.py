@@ -134,8 +134,9 @@ class _Asking:
         share = _share(total.nbytes, expected.nbytes.low)
         is_narrow = total.nbytes < 3 * total.elements
         if is_narrow and abs(share - 0.5) <= self._tolerance:
-            return "sent in half the bytes: a communication hook, or mixed precision"
-        return f"{percent(1 - share)} of the layout was not reduced" if share < 1 else ""
+            return "sent in half the bytes, by a communication hook or mixed precision"
+        unused = f"{percent(1 - share)} of the gradients were not reduced"
+        return f"{unused}: unused parameters, or models that train in turn" if share < 1 else ""
 
     def _passes(self, passes: float) -> str:
         done, configured = self._account.progress.micro_steps / self._steps, self._terms.micro_steps

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import count, size
+from dsprof.findings.wording import capitalised, count, size
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -78,7 +78,7 @@ class UnexplainedTraffic:
             words = "; ".join(f"{line.what}: {line.cause}" for line in changed)
             return self.meta.finding(
                 Status.INFO,
-                f"Traffic differs from the configuration for known reasons: {words}.",
+                f"{capitalised(words)}.",
                 title="Traffic differs from the configuration for known reasons",
                 evidence=(_table(lines),),
                 confidence="high",

@@ -125,8 +125,8 @@ def test_a_difference_has_a_cause_that_explains_all_of_it(kind, total, given, ca
     ("share", "elements", "cause"),
     [
         (0.5, 1, "sent in half the bytes"),
-        (0.5, 0.25, "50 % of the layout was not reduced"),
-        (0.75, 0.75, "25 % of the layout was not reduced"),
+        (0.5, 0.25, "50 % of the gradients were not reduced"),
+        (0.75, 0.75, "25 % of the gradients were not reduced"),
         (1.5, 1.5, ""),
     ],
 )
