@@ -190,7 +190,10 @@ class Session:
             writer = TraceWriter(folder, header, source, window, budget_bytes)
         recorder.outbox.define(self._hooks.status)
         writer.start()
-        self._watch(header)
+        try:
+            self._watch(header)
+        except Exception as error:  # such as that of a system that grants no more threads
+            recorder.fail("watchdog", error)
         return writer
 
     def _roll(

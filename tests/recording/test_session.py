@@ -27,6 +27,7 @@ from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
 from dsprof.recording import session
+from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
@@ -641,6 +642,22 @@ def test_without_psutil_the_rest_is_recorded(
     assert trace.trailer is not None
     assert trace.memory[0].rss_bytes == -1
     assert trace.memory[0].peak_rss_bytes > 0
+
+
+def test_without_a_watchdog_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Watchdog) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Watchdog, "start", refuse)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 1
+    assert trace.trailer is not None
+    assert "can't start new thread" in str(trace.trailer)
 
 
 def test_a_full_stderr_is_not_the_runs_problem(

@@ -60,4 +60,5 @@ def test_nobody_is_late_to_what_runs_beside_the_training():
         trained(reduction(seq=1), checkpoint(10, took, phase="forward"), rank=rank)
         for rank, took in enumerate((25, 1))
     ]
-    assert [rank.rows.seq.tolist() for rank in summary(*ranks)[Arrivals].ranks.values()] == [[1], [1]]
+    found = summary(*ranks)[Arrivals].ranks.values()
+    assert [rank.rows.seq.tolist() for rank in found] == [[1], [1]]
