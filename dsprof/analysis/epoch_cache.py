@@ -16,7 +16,7 @@ import msgspec
 
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.epochs import Epoch
-from dsprof.files.inputs import is_local
+from dsprof.files.inputs import is_local, version_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.files.redaction import map_text, redact_text
 from dsprof.trace.column_cache import EPOCH, folder
@@ -76,7 +76,7 @@ def _place(number: int, files: RunFiles) -> Path | None:
         status = path.stat()
         if time.time() - status.st_mtime < _SETTLED_S:
             return None
-        facts = f"{path.resolve()}\n{status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
+        facts = f"{path.resolve()}\n{version_of(status)}\n"
         key.update(facts.encode(errors="surrogateescape"))
     return root / f"{key.hexdigest()}{EPOCH}"
 

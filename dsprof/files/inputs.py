@@ -127,7 +127,12 @@ def status_of(file: BufferedReader) -> FileStatus:
     status = os.fstat(file.fileno())
     blocks = getattr(status, "st_blocks", 0)  # 0 also where a file system does not count them
     on_disk = min(status.st_size, 512 * blocks) if blocks else status.st_size
-    return FileStatus(status.st_size, on_disk, str(status.st_mtime_ns))
+    return FileStatus(status.st_size, on_disk, version_of(status))
+
+
+def version_of(status: os.stat_result) -> str:
+    """Return what changes with a local file: the ctime does even where the mtime is set back."""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def read_input(path: str | os.PathLike[str], largest_bytes: int) -> bytes:

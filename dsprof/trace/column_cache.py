@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dsprof._version import __version__
 from dsprof.config import CACHE_VARIABLE
-from dsprof.files.inputs import is_local, open_input, real_name, status_of
+from dsprof.files.inputs import is_local, open_input, real_name, status_of, version_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -136,10 +136,9 @@ def _place(path: Path) -> Path | None:
 def _state_of(part: Path) -> bytes:
     """Return what changes when a part of a rolling recording does, or comes."""
     try:
-        status = part.stat()
+        return f"{version_of(part.stat())}\n".encode()
     except FileNotFoundError:
         return b"-\n"
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode()
 
 
 def _ends(file: BufferedReader, nbytes: int) -> bytes:

@@ -75,6 +75,16 @@ def test_a_file_that_changed_is_read_again(path):
     assert len(read(path).steps) == 9
 
 
+def test_a_file_that_changed_within_its_size_and_time_is_read_again(path, monkeypatch):
+    monkeypatch.setattr(column_cache, "_ENDS_BYTES", 1 << 8)
+    before, status = path.read_bytes(), path.stat()
+    assert read(path).collectives.nbytes.max() == 1 << 20
+    path.write_bytes(before.replace(b'"nbytes":1048576', b'"nbytes":2048576'))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == len(before)
+    assert read(path).collectives.nbytes.max() == 2048576
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_read_again(path, monkeypatch):
     decode = run.read_trace
 
