@@ -17,6 +17,7 @@ from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.findings.frames import shown_frames
+from dsprof.findings.wording import reason
 from dsprof.reports.glossary import meaning
 from dsprof.reports.html.markdown import explained
 from dsprof.reports.tables.listing import bounded
@@ -32,6 +33,7 @@ _UNSEEN = dict.fromkeys(map(ord, _DIRECTIONS + _CONTROLS), "?")
 And controls: HTML has no NUL, and an escape steers the terminal of whoever prints the page."""
 
 _ONE_LINE = 80  # characters of a patch
+_NAME_BREAK = re.compile(r"(?<=_)(?!_)|(?<=/)(?=\w{2})")  # but not within `GB/s`
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -104,6 +106,7 @@ def environment() -> Environment:
         "named_ranks": fmt.named_ranks,
         "plural": fmt.plural,
         "ranks": fmt.ranks,
+        "reason": reason,
         "saving": brief.saving,
         "share": fmt.share,
         "tops": tops,
@@ -139,10 +142,10 @@ def tops(table: Table, bars: Collection[str]) -> list[float]:
 
 
 def breakable(name: str) -> Markup:
-    """Escape a name, and let it break after its underscores rather than anywhere."""
+    """Escape a name, and let it break after an underscore or a slash rather than anywhere."""
     from markupsafe import Markup, escape
 
-    return Markup("_<wbr>").join(map(escape, _shown(name).split("_")))
+    return Markup("<wbr>").join(map(escape, _NAME_BREAK.split(_shown(name))))
 
 
 def prose(text: str) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from dsprof.diagnosis.model import (
 )
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.reports.tables.listing import Section, Shown, listing
+from dsprof.reports.tables.listing import Section, Shown, listing, told
 from dsprof.trace.schema import ROLES
 
 
@@ -117,7 +117,7 @@ _FLUSH: tuple[Shown[FlushRow], ...] = (
     Shown("Cause", lambda row: row.cause),
     Shown("Flushes per step", lambda row: row.flushes_per_step, "count"),
     Shown("Elements", lambda row: row.elements, "count"),
-    Shown("Capacity", lambda row: row.capacity, "count"),
+    Shown("Capacity", lambda row: row.capacity or None, "count"),
     Shown("Fill", lambda row: row.fill, "share"),
     Shown("Bytes", lambda row: row.bytes, "bytes"),
     Shown("Type", lambda row: row.dtype),
@@ -132,10 +132,10 @@ _FLUSH: tuple[Shown[FlushRow], ...] = (
 )
 
 
-def flushes(rows: Iterable[FlushRow]) -> Table:
-    """Bucket flushes that are alike."""
+def flushes(rows: Sequence[FlushRow]) -> Table:
+    """Bucket flushes that are alike; FSDP's modules have no capacity."""
     caption = "Flushes per rank and step; the other columns are per flush"
-    return listing(caption, _FLUSH, rows)
+    return listing(caption, told(_FLUSH, rows), rows)
 
 
 _FETCH: tuple[Shown[FetchRow], ...] = (
@@ -188,7 +188,7 @@ _FILL: tuple[Shown[FillMoment], ...] = (
     Shown("Takes", lambda one: one.end_ns - one.start_ns, "ns"),
     Shown("Fill", lambda one: one.elements / one.capacity if one.capacity else None, "share"),
     Shown("Elements", lambda one: one.elements, "count"),
-    Shown("Capacity", lambda one: one.capacity, "count"),
+    Shown("Capacity", lambda one: one.capacity or None, "count"),
     Shown("Bytes", lambda one: one.bytes, "bytes"),
     Shown("Cause", lambda one: one.cause),
 )

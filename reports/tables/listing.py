@@ -39,6 +39,11 @@ class Section(Generic[R]):
     order: int = 0  # the lower comes first
 
 
+def told(columns: Sequence[Shown[R]], things: Sequence[R]) -> list[Shown[R]]:
+    """Return the columns that say anything of any of these things."""
+    return [column for column in columns if any(column.of(one) is not None for one in things)]
+
+
 def listing(caption: str, columns: Sequence[Shown[R]], things: Iterable[R]) -> Table:
     """Return a table with a row for each thing, MAX_ROWS at most."""
     heads = tuple(Column(column.label, column.kind) for column in columns)

@@ -23,7 +23,7 @@ from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar
 from dsprof.reports.tables.communication import per_step
-from dsprof.reports.tables.listing import MAX_ROWS, Shown, listing
+from dsprof.reports.tables.listing import MAX_ROWS, Shown, listing, told
 
 
 def _part(place: int, label: str) -> Shown[StepBar]:
@@ -40,9 +40,9 @@ _STEP: tuple[Shown[StepBar], ...] = (
 )
 
 
-def steps(bars: Iterable[StepBar]) -> Table:
-    """Steps and their parts: mean over the ranks."""
-    return listing("Steps, mean over the ranks", _STEP, bars)
+def steps(bars: Sequence[StepBar]) -> Table:
+    """Steps and their parts, as far as any could be measured: mean over the ranks."""
+    return listing("Steps, mean over the ranks", told(_STEP, bars), bars)
 
 
 def moment(epoch_s: int) -> str:

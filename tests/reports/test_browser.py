@@ -271,7 +271,7 @@ def test_a_frame_of_a_flame_graph_is_zoomed_and_the_whole_comes_back(
         "[...document.querySelectorAll('.flame > svg > svg')].map((one) => one.y.baseVal.value)"
     )
     first, second = [n for n, y in enumerate(page.evaluate(phases)) if y == 20]
-    assert before[0] == before[first] + before[second]
+    assert abs(before[0] - before[first] - before[second]) <= 1  # each is rounded
     page.evaluate(click.format(second))
     assert page.evaluate(widths)[second] == before[0]
     page.evaluate(click.format(0))

@@ -86,6 +86,19 @@ def test_a_flush_is_shown_by_itself_and_a_missing_slot_is_no_number() -> None:
     assert column(table, "Slot") == ["0", None]
 
 
+def test_a_column_that_no_row_fills_is_left_out() -> None:
+    module = msgspec.structs.replace(
+        MADE.flushes[0], library="FSDP2", module="0", capacity=0, fill=None, slot=None
+    )
+    labels = {column.label for column in tables.flushes([module]).columns}
+    assert labels.isdisjoint({"Capacity", "Fill", "Slot"})
+    both = tables.flushes([module, MADE.flushes[0]])
+    assert column(both, "Capacity") == [None, 5_000_000]
+    bars = step_bars(MADE.steps.rows, 10)
+    assert "Copies" not in [column.label for column in tables.steps(bars).columns]
+    assert None not in column(tables.steps(bars), "Idle")
+
+
 def test_fetches_are_of_one_step_of_one_rank() -> None:
     made = factory.diagnosis(ranks=2, steps=4).fetches[0]
     fetch = msgspec.structs.replace(made, calls=80, calls_per_step=10.0, elements=160, wait_ns=400)

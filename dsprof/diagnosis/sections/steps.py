@@ -53,8 +53,11 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
     Of more ranks, those that wait least, among whom stragglers are, and those that wait longest.
     """
     facts = summary[Steps]
+    numbers = facts.numbers[-_WAIT_STEPS:]
+    if not numbers:
+        return model.WaitMatrix()
     measurable = [rank for rank in sorted(facts.ranks) if facts.ranks[rank].exposed_ns is not None]
-    ranks, numbers = _extremes(measurable, facts), facts.numbers[-_WAIT_STEPS:]
+    ranks = _extremes(measurable, facts)
     matrix = []
     for rank in ranks:
         row = facts.ranks[rank]

@@ -86,3 +86,8 @@ def test_few_ranks_are_all_there() -> None:
     assert [row.rank for row in few.memory] == list(range(16))
     assert few.step_map.ranks[:2] == [(0, 0), (1, 1)]
     assert few.step_map.row_hosts == 0
+
+
+def test_without_steps_there_are_no_waits_to_show() -> None:
+    found = diagnosis_of(summary(rank_trace(0, 2), rank_trace(1, 2)), {}).waits
+    assert (found.ranks, found.left_out_ranks) == ([], 0)

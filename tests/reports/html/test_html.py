@@ -21,9 +21,10 @@ from dsprof.diagnosis.model import (
     WaitPairs,
     from_json,
 )
-from dsprof.findings.finding import Column, Status, Table
+from dsprof.findings.finding import Column, Finding, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render
+from dsprof.reports.html.templates import breakable
 from dsprof.rules.communication import unexplained_traffic
 from tests.factories import diagnosis as factory
 from tests.factories.steps_of_diagnosis import MS
@@ -330,13 +331,35 @@ def test_evidence_of_thousands_of_rows_keeps_the_page_light() -> None:
     assert page.count("NAME_") == 200
 
 
+def test_a_table_without_rows_is_no_evidence() -> None:
+    table, empty = factory.findings()[0].evidence[0], Table((Column("Call"),), ())
+    for evidence, shown in (((empty, table), 1), ((empty,), 0)):
+        finding = msgspec.structs.replace(factory.findings()[0], evidence=evidence)
+        article = page_of(factory.diagnosis(findings=[finding])).one("article")
+        assert len(article.all("table")) == len(article.all("details")) == shown
+
+
+def test_a_check_that_is_unknown_says_only_why() -> None:
+    unknown = Finding(
+        rule="late-rank", title="", status=Status.UNKNOWN, summary="Unknown: no rank was read."
+    )
+    checks = page_of(factory.diagnosis(findings=[unknown])).one("section", id="checks")
+    assert checks.one("li").text == "late-rank No rank was read."
+
+
+def test_a_path_breaks_at_its_slashes_and_a_rate_does_not() -> None:
+    assert breakable("/data/my_runs/train.py") == "/<wbr>data/<wbr>my_<wbr>runs/<wbr>train.py"
+    assert breakable("12 GB/s of one link") == "12\xa0GB/s of one link"
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_text_of_a_run_injects_no_element_and_no_attribute(attack: str) -> None:
     harmless = page_of(factory.hostile("x" * len(attack)))  # a longer name may have no room
     attacked = page_of(factory.hostile(attack))
 
     def skeleton(page: Element) -> list[tuple[str, list[str]]]:
-        return [(element.tag, sorted(element.attributes)) for element in page.all()]
+        elements = (element for element in page.all() if element.tag != "wbr")  # after a slash
+        return [(element.tag, sorted(element.attributes)) for element in elements]
 
     assert [tag for tag, _ in skeleton(attacked)] == [tag for tag, _ in skeleton(harmless)]
     allowed = {name for _, names in skeleton(harmless) for name in names}
