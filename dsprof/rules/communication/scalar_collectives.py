@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.collectives import SIZE_CLASSES, family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
@@ -20,15 +19,10 @@ from dsprof.rules.evidence.calls import (
     over_all_ranks,
     share_of_step,
 )
+from dsprof.rules.evidence.scalars import is_object, is_scalar
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, omitting_saves
-
-_FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
-_SCALAR = SIZE_CLASSES[0]
-_OBJECT_SIZES = SIZE_CLASSES[:3]
-_MODEL_ROLES = frozenset({"tensor", "pipeline", "model", "sequence", "context", "expert"})
-"""Collectives of these groups outside forward and backward hand out a batch, by design."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class ScalarCollectives:
     def _judged(
         self, scalars: Calls, steps: Steps, thresholds: Thresholds, told: Details
     ) -> Finding:
-        objects = calls_per_step({k: row for k, row in scalars.items() if _is_object(k)})
+        objects = calls_per_step({k: row for k, row in scalars.items() if is_object(k)})
         summary = (
             f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB per step and rank"
         )
@@ -121,13 +115,6 @@ def _saving(scalars: Calls) -> Range | None:
     return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
 
 
-def is_scalar(kind: Kind) -> bool:
-    """Say whether a program asked for this by itself, to send a few numbers or an object."""
-    own = kind.phase == "" and kind.group_size > 1 and kind.role not in _MODEL_ROLES
-    is_small = kind.size_class == _SCALAR or (_is_object(kind) and kind.size_class in _OBJECT_SIZES)
-    return own and is_small and family(kind.op) in _FAMILIES
-
-
 def _agrees_on_order(kind: Kind) -> bool:
     """Say whether ZeRO-3 asks for this, to see that ranks ran the same modules.
 
@@ -138,12 +125,7 @@ def _agrees_on_order(kind: Kind) -> bool:
 
 
 def _holds_numbers(kind: Kind, row: Row, thresholds: Thresholds) -> bool:
-    return _is_object(kind) or row.nbytes <= row.calls * thresholds.number_bytes
-
-
-def _is_object(kind: Kind) -> bool:
-    """Say whether it carries pickled bytes."""
-    return kind.dtype == "uint8" or "object" in kind.requested
+    return is_object(kind) or row.nbytes <= row.calls * thresholds.number_bytes
 
 
 _NUMBERS: Details = {

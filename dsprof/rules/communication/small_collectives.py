@@ -17,8 +17,8 @@ from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, size
-from dsprof.rules.communication.scalar_collectives import is_scalar
 from dsprof.rules.evidence.calls import calls_per_step, calls_table, over_all_ranks
+from dsprof.rules.evidence.scalars import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
