@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group, Site, Trailer
@@ -14,6 +15,11 @@ from tests.factories.trace_files import encode, run_events
 
 RANKS = 4
 KILLED: dict[str, Any] = {"trailer": None}
+KEPT: dict[str, Any] = KILLED | {
+    "state": RankState(header(), 1, 0, -1, "", calls=[], passed={}, lost=0, groups={}, sites={})
+}
+"""Killed, with a live state that agrees with the trace."""
+
 CTRL_C: dict[str, Any] = {"trailer": Trailer(reason="interrupted")}
 EXIT: dict[str, Any] = {"trailer": Trailer(reason="exit")}
 END = 42_000.0

@@ -119,6 +119,7 @@ class Ending:
     symptoms: Symptoms
     failed_ns: int | None  # when an exception ended it
     host: str
+    last_pair: PairCall | None = None  # what it called last, if it may wait for that or not
 
     @property
     def has_lost_tail(self) -> bool:
@@ -249,6 +250,7 @@ class _Reading:
             symptoms=shared(self._symptoms()),
             failed_ns=self._failed_ns(),
             host=trace.header.host,
+            last_pair=next(iter(self._pairs(self._is_doubtful_pair())), None),
         )
 
     def _failed_ns(self) -> int | None:
@@ -344,17 +346,39 @@ class _Reading:
         )
 
     def _pairs_open(self) -> Iterable[PairCall]:
-        rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
-        still = self.is_pair & ~self.is_ended
+        rows, still = self.rows, self.is_pair & ~self.is_ended
         # The last one of a side may have ended by an error: then it calls itself complete.
         _, place, most = self._sides()
         still[self.is_pair] |= (rows.waits == 0)[self.is_pair] & (self._pair_seq == most[place])
         if not self.is_on_device:  # one that was neither waited for nor seen to end may be complete
-            still &= rows.is_open | (rows.waits > 0) | (rows.done_ns > 0)
-        still &= rows.peer >= 0
-        for row in np.flatnonzero(still)[-self.most_open :]:
+            still &= (rows.is_open & self._is_awaited()) | (rows.waits > 0) | (rows.done_ns > 0)
+        return self._pairs(still)
+
+    def _pairs(self, chosen: BoolArray) -> Iterable[PairCall]:
+        rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}
+        for row in np.flatnonzero(chosen & (rows.peer >= 0))[-self.most_open :]:
             if (key := keys.get(int(rows.group[row]))) is not None:
                 yield PairCall(key, int(rows.peer[row]), int(rows.seq[row]), self._call(row))
+
+    def _is_awaited(self) -> BoolArray:
+        """Say which sends and receives in flight a killed rank may have waited for.
+
+        Gloo calls none complete before a wait, so a line does not tell: the state of the rank does,
+        and the dump of its watchdog.
+        """
+        trace, ids = self.trace, self.rows.id
+        if trace.trailer is not None or trace.state is not None:
+            return np.ones(len(ids), np.bool_)  # what the state does not show is not open
+        dump = trace.hang_dump
+        shown = dump.state.in_flight if dump and dump.state and self._ended_in(dump) else []
+        return np.isin(ids, [call.id for call in shown])
+
+    def _is_doubtful_pair(self) -> BoolArray:
+        """Say which send or receive is the last of all calls, and perhaps waited for."""
+        rows = self.rows
+        is_last = rows.issue_ns == rows.issue_ns.max(initial=0)
+        is_open = self.is_pair & rows.is_open & ~self._is_awaited()
+        return np.asarray(is_open & is_last & (not self.is_on_device), np.bool_)
 
     def _pair_counts(self) -> dict[tuple[str, str, int], int]:
         rows, keys = self.rows, {n: group.key for n, group in self.trace.groups.items()}

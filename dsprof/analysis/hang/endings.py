@@ -276,7 +276,7 @@ def _pair_states(endings: Endings) -> Iterator[GroupState]:
             side = (one.call.op, one.peer)
             if not ending.is_whole or side in seen:
                 continue
-            state = _pair_state(rank, one, endings)
+            state = pair_state(rank, one, endings)
             if one.call.is_in_flight or _is_unanswered(state, endings):
                 seen.add(side)
                 yield state
@@ -290,7 +290,8 @@ def _is_unanswered(state: GroupState, endings: Endings) -> bool:
     return is_receive and is_closed and bool(state.absent)
 
 
-def _pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
+def pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
+    """Return a send or receive of a rank as a group of two, in which it waits."""
     peer = endings.ranks.get(one.peer)
     calls = peer.pairs.get((one.group, _OTHER_SIDE[one.call.op], rank), 0) if peer else 0
     is_known = peer is not None and peer.is_whole

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.endings import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
 from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
-from dsprof.analysis.hang.fates import by_exception, by_kill
+from dsprof.analysis.hang.fates import by_exception, by_kill, may_wait_in
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
@@ -18,6 +18,10 @@ from dsprof.trace.schema import is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
+
+_NO_TRAILER = (
+    "A killed process writes no trailer. If it still runs, `dsprof hang --live` looks at it."
+)
 
 
 def ended(tell: Telling) -> HangVerdict:
@@ -47,12 +51,13 @@ def ended(tell: Telling) -> HangVerdict:
         return _died(tell, failed | gone)
     killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.is_alive)
     if killed:
+        may_wait = [said for rank in killed if (said := may_wait_in(rank, tell.endings))]
         return HangVerdict(
             kind="unknown",
             ranks=tuple(killed) if len(killed) < len(ends) else (),
-            cause=Cause("unknown", "A process that is killed writes no trailer."),
-            sentence=f"Unknown: {named(killed)} ended without a trailer, and no rank is known "
-            f"to have waited {duration(LEAST_WAIT_NS)} or longer.",
+            cause=Cause("unknown", " ".join((_NO_TRAILER, *may_wait))),
+            sentence=f"Unknown: {named(killed)} {'has' if len(killed) == 1 else 'have'} no "
+            f"trailer, and no rank is known to have waited {duration(LEAST_WAIT_NS)} or longer.",
         )
     if missing := _missing(tell):
         others = ranks_do(sorted(ends), "wait")

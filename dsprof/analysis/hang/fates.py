@@ -6,8 +6,15 @@ import math
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, Symptoms
+from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import STOPPED, in_own_code
-from dsprof.analysis.hang.endings import LEAST_WAIT_NS, LOST_NS, is_known, was_alive_meanwhile
+from dsprof.analysis.hang.endings import (
+    LEAST_WAIT_NS,
+    LOST_NS,
+    is_known,
+    pair_state,
+    was_alive_meanwhile,
+)
 from dsprof.analysis.hang.flight_recorders import ROOTED, GroupState
 from dsprof.analysis.hang.model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
@@ -114,7 +121,7 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
     elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
         text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
         return Fate("never_entered", Cause("exited", text), True)
-    return Fate("never_entered", _in_own_code(rank, ending, since_ns), True)
+    return Fate("never_entered", _in_own_code(rank, endings, since_ns), True)
 
 
 def stopped_before(rank: int, endings: Endings, state: GroupState) -> str:
@@ -200,7 +207,21 @@ def _frozen(rank: int) -> str:
     )
 
 
-def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
+def may_wait_in(rank: int, endings: Endings) -> str:
+    """Say in which send or receive a killed rank may have waited; "": in none."""
+    if (last := endings.ranks[rank].last_pair) is None:
+        return ""
+    state = pair_state(rank, last, endings)
+    return (
+        f"Rank {rank} called {words.call(state)} last, which {named(state.absent)} did not "
+        "answer: it is unknown whether it waited for that."
+        if state.absent
+        else ""
+    )
+
+
+def _in_own_code(rank: int, endings: Endings, since_ns: int) -> Cause:
+    ending, may_wait = endings.ranks[rank], may_wait_in(rank, endings)
     later_ns = ending.alive_ns - since_ns
     beat = ending.heartbeat
     idle = ", with no collective in flight" if beat and not beat.in_flight else ""
@@ -209,9 +230,10 @@ def _in_own_code(rank: int, ending: Ending, since_ns: int) -> Cause:
     after = min(later, key=lambda call: call.created_ns, default=None)
     at = f" at {after.frame}" if after and after.frame else ""
     went_on = f" Its next call was {after.op}{at}." if after else ""
+    where = ": it was in its own code, or in a branch that the others do not take."
     text = (
         f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
-        f"{idle}: it was in its own code, or in a branch that the others do not take.{went_on}"
+        f"{idle}{f'. {may_wait}' if may_wait else where}{went_on}"
         + " Its record ends without a trailer: it was killed or crashed."
         * _has_vanished(ending)
     )

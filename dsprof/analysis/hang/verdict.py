@@ -104,17 +104,15 @@ class _Judge:
 
     def _without_tails(self, verdict: HangVerdict) -> HangVerdict:
         """Say what is missing at the ends of records, and be less sure if the wait ended there."""
-        ends = {r: end for r, end in self.endings.ranks.items() if end.has_lost_tail}
-        involved = {*verdict.ranks, *verdict.waiting} or ends.keys()
-        lost = sorted(ends.keys() & involved)
-        if not lost or self.hang.is_of_dumps or verdict.kind == "mismatch":
+        lost = {rank for rank, end in self.endings.ranks.items() if end.has_lost_tail}
+        named_or_all, waiting = {*verdict.ranks} or lost, {*verdict.waiting}
+        involved = sorted(lost & (named_or_all | waiting))
+        if not involved or self.hang.is_of_dumps or verdict.kind == "mismatch":
             return verdict  # whose calls are on record
-        latest_ns = max(ends[rank].alive_ns for rank in lost)
-        others = (self.endings.ranks[r] for r in verdict.waiting if r not in ends)
-        is_outlasted = any(end.alive_ns >= latest_ns + LOST_NS for end in others)
-        is_doubtful = bool(verdict.waiting) and not is_outlasted
+        # A whole record of a rank that waits shows that its wait did not end.
+        is_doubtful = bool(waiting) and waiting <= lost and not lost.isdisjoint(named_or_all)
         ended_there = ", in which the wait may have ended" * is_doubtful
-        missing = f"Up to the last half second of {named(lost)} is missing{ended_there}."
+        missing = f"Up to the last half second of {named(involved)} is missing{ended_there}."
         found = _with_note(verdict, missing)
         if is_doubtful and verdict.confidence == "high":
             return msgspec.structs.replace(found, confidence="medium")

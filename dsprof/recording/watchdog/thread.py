@@ -124,6 +124,7 @@ class Watchdog:
         quiet_ns, threshold_ns = pace.quiet_ns(now_ns), pace.threshold_ns
         look_ns = round(min(max(threshold_ns / SECOND_NS / 4, _LOOK_S[0]), _LOOK_S[1]) * SECOND_NS)
         is_looked_at, is_quiet = quiet_ns >= threshold_ns - look_ns, quiet_ns >= threshold_ns // 2
+        self._show_pairs(is_still=quiet_ns >= SECOND_NS)
         if is_looked_at:
             self._look(look_ns)
         else:
@@ -194,17 +195,26 @@ class Watchdog:
     def _device_waits(self) -> list[Collective]:
         return list(self._recorder.in_flight.device_waits.values())
 
+    def _show_pairs(self, *, is_still: bool) -> None:
+        """Let the live state show what threads wait for: an inquiry may come too late for it."""
+        if not is_still:
+            if self._shown:
+                self._show(self._device_waits())
+                self._shown = []
+        elif not self._shown and (pairs := self._awaited_pairs()):
+            self._show([*self._device_waits(), *pairs])
+
     def _show(self, calls: list[Collective]) -> None:
         """Let the live state show these calls in flight, and no others of the device."""
         numbers, waits = {record.id for record in calls}, self._device_waits()
         for record in (*self._shown, *waits):
             if record.id not in numbers:
-                self._live.done(record.id, UNFOLLOWED)
+                self._live.done(record.id, record.done_ns or UNFOLLOWED)
         for record in calls:
             self._live.done(record.id, 0)
-        for record in waits:
+        for record in (*calls, *waits):
             if record.waited_ns:  # it has ended meanwhile
-                self._live.done(record.id, UNFOLLOWED)
+                self._live.done(record.id, record.done_ns or UNFOLLOWED)
         self._shown = calls
 
     def _look(self, look_ns: int) -> None:

@@ -10,7 +10,6 @@ from dsprof.analysis.aggregates.endings import (
     Ending,
     Endings,
     LastCall,
-    PairCall,
     Symptoms,
 )
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
@@ -170,14 +169,6 @@ def test_all_that_a_killed_rank_leaves() -> None:
         until_ns=505 * MS,
         reduce_op="",
     )
-    send = replace(
-        gather,
-        op="send",
-        elements=(1 << 18, 1 << 18),
-        created_ns=325 * MS,
-        is_of_zero3=False,
-        nbytes=1 << 20,
-    )
     assert ending(trace) == Ending(
         trailer=None,
         world_size=2,
@@ -188,7 +179,7 @@ def test_all_that_a_killed_rank_leaves() -> None:
         is_whole=True,
         is_on_device=False,
         groups={key: RankFlight(2, 1, {1: done, 2: gather}, ())},
-        pairs_open=(PairCall(key, 1, 2, send),),
+        pairs_open=(),  # without a wait, or a state that shows one, they may be complete
         pairs={(key, "send", 1): 2, (key, "recv", -1): 1},
         last=LastCall("all_reduce", 1, "world", 2, True),
         last_frame=frame,

@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.hang.verdict import HangVerdict, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
+from dsprof.trace.dumps.state_file import StateCall
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
@@ -25,6 +26,7 @@ from tests.factories.hangs import (
     CTRL_C,
     END,
     EXIT,
+    KEPT,
     KILLED,
     RANKS,
     pair,
@@ -159,13 +161,14 @@ def test_where_all_records_lack_their_tail_it_is_named_and_nothing_is_sure(
     assert found.cause.text.endswith(TAILS)
 
 
-def test_a_missing_tail_that_others_outlast_leaves_the_verdict_sure() -> None:
-    later = without(2, **KILLED)[2]
+def test_a_missing_tail_leaves_a_wait_sure_that_a_whole_record_shows() -> None:
     waiting = [one for one in without(2, **CTRL_C) if one.rank != 2]
-    found = root(*waiting, rank(2, [], END - 1000, **KILLED))
+    found = root(*waiting, rank(2, [], END, **KILLED))
     assert (found.kind, found.confidence) == ("never_entered", "high")
     assert found.cause.text.endswith(" Up to the last half second of rank 2 is missing.")
-    assert root(*waiting, later).confidence == "medium"
+    found = root(*without(2, **KILLED)[:2], *without(2, **EXIT)[2:3], *without(2, **KILLED)[3:])
+    assert (found.ranks, found.confidence) == ((2,), "high")
+    assert found.cause.text.endswith(" Up to the last half second of ranks 0-1, 3 is missing.")
 
 
 def test_a_state_or_a_living_process_lacks_no_tail() -> None:
@@ -458,8 +461,37 @@ def test_two_that_both_receive_first_are_deadlocked() -> None:
         [waits()],
         [waits()],
     ]
-    found = root(*(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    found = root(*(rank(n, comm, **KEPT) for n, comm in enumerate(calls)))
     assert (found.kind, found.ranks) == ("deadlock", (0, 1))
+
+
+def test_without_its_state_it_is_unknown_whether_a_killed_rank_waited_for_a_receive() -> None:
+    """Gloo calls no send or receive complete before a wait: most that are in flight are not."""
+    calls = [[hanging("recv", 1000, seq=1, peer=2, nbytes=1 << 20)], [], [], []]
+    found = root(*(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    assert (found.kind, found.operation) == ("unknown", None)
+    assert (
+        "Rank 0 called recv 1 of group world (1.00 MiB) last, which rank 2 did not answer: it is "
+        "unknown whether it waited for that."
+    ) in found.cause.text
+    others = [rank(n, [waits()] if n in (1, 3) else [], **KILLED) for n in (1, 2, 3)]
+    found = root(rank(0, calls[0], **KILLED), *others)
+    assert found.ranks == (0, 2)
+    assert "it is unknown whether it waited" in found.cause.text
+    assert "Rank 0 was still alive 41.0 s after the first rank entered. Rank 0" in found.cause.text
+    later = [*calls[0], sync("all_reduce", 1100, 5, seq=4)]
+    found = root(*(rank(n, later if n == 0 else [], **KILLED) for n in range(RANKS)))
+    assert "recv 1" not in found.cause.text
+
+
+def test_the_dump_of_the_watchdog_shows_what_a_killed_rank_waited_for() -> None:
+    call = hanging("recv", 1000, seq=1, peer=2)
+    shown = StateCall(call.args.id, 1, 1, "recv", "", 4, 1, 0, 12, 1, 2, is_pair=True, done_ns=0)
+    state = msgspec.structs.replace(KEPT["state"], calls=[shown])
+    dump = HangDump(header(), 0, 10**15, "quiet", state=state)
+    traces = [rank(n, [], **KILLED) for n in (1, 2, 3)]
+    found = root(rank(0, [call], **KILLED, hang_dump=dump), *traces)
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0,))
 
 
 def test_what_all_entered_and_none_left_is_the_network() -> None:

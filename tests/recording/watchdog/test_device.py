@@ -175,6 +175,45 @@ def test_a_send_in_flight_counts_only_where_its_thread_waits(
     assert recorder.failures == {}
 
 
+def test_a_receive_that_a_thread_waits_for_is_shown_long_before_an_inquiry(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    """The run may be killed by then."""
+    who = header(world_size=1, pid=os.getpid(), started_monotonic_ns=clock())
+    live = recorder.in_flight.state
+    assert live.open(who, lambda definition: definition) == ""
+    live.define(group(world_size=1))
+    future = torch.futures.Future[None]()
+    waits = threading.Thread(target=future.wait)
+    waits.start()
+    work, record = Pending(), Collective(1, 1, 1, 4, 1, clock(), "recv", peer=0, step=3)
+    record.thread = waits.ident or 0
+    recorder.in_flight.works[id(work)] = (work, record)
+    where = 1 | 1 << state_file.PEER_SHIFT
+    live.issue(
+        1, -1, where, live.words["recv"], 4, record.issue_ns, 0, 3, UNFOLLOWED, record.thread
+    )
+    watchdog = Watchdog(
+        *(recorder, who, Config(out=str(tmp_path), hang_after=1000.0), as_it_is, memory, str)
+    )
+    watchdog.start()
+    try:
+        assert live.path is not None
+        while not read_state(live.path).in_flight:
+            threading.Event().wait(0.01)
+        recorder.in_flight.waited(work, record.issue_ns, clock(), finished=True)
+        future.set_result(None)
+        recorder.progress.steps += 1
+        while read_state(live.path).in_flight:
+            threading.Event().wait(0.01)
+        [call] = read_state(live.path).calls
+        assert call.done_ns == record.done_ns
+    finally:
+        watchdog.stop()
+        waits.join()
+    assert recorder.failures == {}
+
+
 class Pending:
     """A Work that its backend calls complete only once it is waited for."""
 

@@ -16,6 +16,7 @@ from tests.factories.hangs import (
     CTRL_C,
     END,
     EXIT,
+    KEPT,
     KILLED,
     RANKS,
     pair,
@@ -147,7 +148,7 @@ def test_a_receive_that_no_send_answers_names_the_sender() -> None:
     one = [sync("recv", 500, 1, seq=1, peer=2), hanging("recv", 1000, seq=2, peer=2)]
     two = [sync("send", 500, 1, seq=1, peer=1)]
     calls = [[waits()], one, two, [waits()]]
-    finding = said(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    finding = said(RULE, *(rank(n, comm, **KEPT) for n, comm in enumerate(calls)))
     assert finding.ranks == (2,)
     assert finding.summary.startswith("Rank 2 never entered the send that recv 2 of group world")
 
@@ -164,7 +165,7 @@ def test_a_receive_that_an_error_ended_is_not_answered_either() -> None:
 
 def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
     calls = [[hanging("recv", 1000, seq=1, peer=1)], [hanging("recv", 1000, seq=1, peer=0)], [], []]
-    findings = judged(RULE, *(rank(n, comm, **KILLED) for n, comm in enumerate(calls)))
+    findings = judged(RULE, *(rank(n, comm, **KEPT) for n, comm in enumerate(calls)))
     assert [(f.title, f.ranks) for f in findings] == [("Ranks are deadlocked", (0, 1))]
 
 
@@ -285,7 +286,7 @@ def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
     traces = [rank(n, [], 900, steps=[step(3, 0, 800)], **KILLED) for n in range(RANKS)]
     finding = said(RULE, *traces)
     assert finding.status is Status.UNKNOWN
-    assert "ranks 0-3 ended without a trailer" in finding.summary
+    assert "ranks 0-3 have no trailer" in finding.summary
     assert {row[2] for row in finding.evidence[0].rows} == {"all_reduce 3 of world"}
 
 
