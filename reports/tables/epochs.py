@@ -22,6 +22,8 @@ _EPOCH: tuple[Shown[EpochRow], ...] = (
 
 
 def epochs(found: Epochs) -> Table:
-    """Epochs in the order of their starts."""
+    """Epochs in the order of their starts; how many hosts, where any had several."""
+    has_hosts = any(len(row.hosts) > 1 for row in found.rows)
+    columns = [column for column in _EPOCH if has_hosts or column.label != "Hosts"]
     unread = f"; {fmt.count(found.unread)} earlier ones are not read" if found.unread else ""
-    return listing(f"Epochs of the run{unread}", _EPOCH, found.rows)
+    return listing(f"Epochs of the run{unread}", columns, found.rows)

@@ -72,7 +72,8 @@ class Page:
         widths = self._widths(cells)
         for row in cells:
             columns = [
-                textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)
+                textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+                for cell, width in zip(row, widths, strict=True)
             ]
             for number in range(max(map(len, columns))):
                 line = [column[number] if number < len(column) else "" for column in columns]
@@ -83,11 +84,23 @@ class Page:
                 yield (_INDENT + _GAP.join(aligned)).rstrip()
 
     def _widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
-        """Return the width of each column; the widest gives way until the line fits."""
-        widths = [max(map(len, column), default=1) or 1 for column in zip(*cells, strict=True)]
+        """Return the width of each column; the widest gives way until the line fits.
+
+        Words are cut only where they do not fit whole.
+        """
+        columns = [*zip(*cells, strict=True)]
+        widths = [max(map(len, column), default=1) or 1 for column in columns]
+        words = [
+            max((len(word) for cell in column for word in cell.split()), default=1)
+            for column in columns
+        ]
         room = self.width - len(_INDENT) - len(_GAP) * (len(widths) - 1)
-        while sum(widths) > room and max(widths) > 1:
-            widths[widths.index(max(widths))] -= 1
+        least = words if sum(words) <= room else [1] * len(words)
+        while sum(widths) > room:
+            wide = [at for at, width in enumerate(widths) if width > least[at]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
         return widths
 
 

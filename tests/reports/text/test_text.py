@@ -16,9 +16,9 @@ from dsprof.diagnosis.model import (
     LoggedFact,
     Quality,
 )
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Column, Finding, Status, Table
 from dsprof.reports import render
-from dsprof.reports.text.terminal import printable
+from dsprof.reports.text.terminal import Page, printable
 from tests.factories import diagnosis as factory
 
 ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
@@ -74,6 +74,19 @@ def test_a_row_that_does_not_fit_goes_on_in_the_next_line() -> None:
     shown = text(msgspec.structs.replace(made, communication=[row]), width=60)
     assert "p" * 30 in "".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_words_of_a_table_are_cut_only_where_they_do_not_fit_whole() -> None:
+    headings, row = ("Duration", "Repeated", "End"), ("22:13:20", "word " * 9, "cut-off-last")
+    table = Table(tuple(map(Column, headings)), (row,))
+    lines = [*Page(40, colour=False).table(table)]
+    assert max(map(len, lines)) <= 40
+    words = " ".join(lines).split()
+    assert {*headings, "22:13:20", "cut-off-last"} <= {*words}
+    assert words.count("word") == 9
+    narrow = [*Page(20, colour=False).table(table)]
+    assert max(map(len, narrow)) <= 20
+    assert "Duration" in "".join(line[2:8].strip() for line in narrow)
 
 
 def test_the_patch_is_json_that_can_be_copied() -> None:
