@@ -11,6 +11,7 @@ from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
+from dsprof.findings.wording import some
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -75,6 +76,5 @@ def _beside(rules: Sequence[str]) -> str:
     """Say which rules reached no verdict, by some of their names."""
     if not rules:
         return ""
-    names = [*rules[:_NAMED], *([f"{len(rules) - _NAMED} more"] if rules[_NAMED:] else [])]
     verdicts = "1 verdict is" if len(rules) == 1 else f"{len(rules)} verdicts are"
-    return f"; {verdicts} unknown: {', '.join(names)}"
+    return f"; {verdicts} unknown: {some(rules, _NAMED)}"

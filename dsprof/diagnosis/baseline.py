@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.baseline import Baseline, Machine
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import BaselineInfo
+from dsprof.findings.wording import some
 
 _VERSIONS = ("torch", "nccl", "cuda", "hip")
 _INSTRUCTIONS = ("cpu_bf16", "cpu_fp16")
@@ -55,10 +56,10 @@ def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
     run, facts = summary[Run], summary[EnvironmentFacts]
     hosts = {rank.header.host for rank in run.ranks.values()}
     if strange := sorted(hosts - set(machine.hosts)):
-        yield f"the run was on {_few(strange)}, the baseline is of {_few(machine.hosts)}"
+        yield f"the run was on {some(strange)}, the baseline is of {some(machine.hosts)}"
     gpus = {name for names in facts.devices.get("gpus", ()) for name in names}
     if gpus and machine.gpus and gpus != set(machine.gpus):
-        yield f"the run used {_few(sorted(gpus))}, the baseline {_few(sorted(set(machine.gpus)))}"
+        yield f"the run used {some(sorted(gpus))}, the baseline {some(sorted(set(machine.gpus)))}"
     for part, measured, names in (
         (facts.versions, machine.versions, _VERSIONS),
         (facts.precision, machine.precision, _INSTRUCTIONS),
@@ -66,9 +67,4 @@ def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
         for name in names:
             ours, theirs = part.get(name, {}), measured.get(name)
             if ours and theirs and theirs not in ours:
-                yield f"{name} was {theirs} there, {_few(sorted(ours))} in the run"
-
-
-def _few(names: list[str] | tuple[str, ...]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+                yield f"{name} was {theirs} there, {some(sorted(ours))} in the run"

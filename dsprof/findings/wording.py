@@ -35,7 +35,7 @@ def named(ranks: Iterable[int]) -> str:
 def ranks_do(ranks: Sequence[int], verb: str) -> str:
     """Begin a sentence on ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
     who = named(ranks)
-    return f"{who[0].upper()}{who[1:]} {verb}{'s' if len(ranks) == 1 else ''}"
+    return f"{capitalised(who)} {verb}{'s' if len(ranks) == 1 else ''}"
 
 
 def shortened(text: str, at_most: int = 60) -> str:
@@ -49,6 +49,12 @@ def remarks(rows: Iterable[tuple[str, str]]) -> str:
     if len(said) > _MOST_NAMED:
         said[_MOST_NAMED:] = [f"and {len(said) - _MOST_NAMED:,} more"]
     return sentence("; ".join(said))
+
+
+def some(names: Sequence[str], at_most: int = 3) -> str:
+    """Name the first `at_most`, and count the others: `a, b, c and 4 more`."""
+    left = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {left:,} more" if left > 0 else "")
 
 
 def sentence(text: str) -> str:
@@ -65,7 +71,7 @@ def reason(summary: str) -> str:
     """Return why a verdict is unknown, for a line that begins with that word."""
     rest = summary.removeprefix("Unknown").lstrip(":. ") or summary
     first = rest.partition(" ")[0]
-    return f"{rest[0].upper()}{rest[1:]}" if first.isalpha() and first.islower() else rest
+    return capitalised(rest) if first.isalpha() and first.islower() else rest
 
 
 Units = Sequence[tuple[float, str]]

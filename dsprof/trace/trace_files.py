@@ -17,6 +17,7 @@ from dsprof.files import inputs
 from dsprof.files.inputs import input_path, is_folder, is_local, open_input, read_input, real_name
 from dsprof.files.ownership import foreign_link
 from dsprof.files.read_ahead import answers, read_ahead
+from dsprof.findings.wording import some
 from dsprof.trace.host_folders import host_folders
 from dsprof.trace.joining import Stranger, TraceFile
 from dsprof.trace.readers import READERS, reader_of
@@ -118,8 +119,7 @@ def _folders_inside(paths: Sequence[Path]) -> str:
         found = []
     if not found:
         return _FOLDER
-    more = f" and {len(found) - _MOST_FOLDERS} more" if len(found) > _MOST_FOLDERS else ""
-    return f"folders inside are not searched: {', '.join(found[:_MOST_FOLDERS])}{more}; give one"
+    return f"folders inside are not searched: {some(found, _MOST_FOLDERS)}; give one"
 
 
 def given_path(given: str | os.PathLike[str]) -> Path:

@@ -57,7 +57,7 @@ def test_an_unknown_verdict_fails_where_all_are_asked_for(
     holds = "lenient.yaml: the budget holds; 21 verdicts are unknown: low-bus-bandwidth, "
     said = capsys.readouterr().out
     assert said.startswith(holds)
-    assert said.endswith(", 15 more\n")
+    assert said.endswith(" and 15 more\n")
     (folder / "strict.yaml").write_text(f"{LOOSE}findings: {{critical: 0}}\nmay_be_unknown: []\n")
     assert main(["check", "run", "--budget", "strict.yaml"]) == 1
     said = capsys.readouterr().out.splitlines()

@@ -17,6 +17,7 @@ from dsprof.findings.wording import (
     rate,
     reason,
     size,
+    some,
 )
 
 
@@ -26,6 +27,11 @@ from dsprof.findings.wording import (
 )
 def test_a_number_has_about_three_figures(value: float, words: str) -> None:
     assert figures(value) == words
+
+
+def test_the_first_names_stand_for_all() -> None:
+    assert [some("abcd"[:n]) for n in (0, 2, 3, 4)] == ["", "a, b", "a, b, c", "a, b, c and 1 more"]
+    assert some(["x"] * 1002, 2) == "x, x and 1,000 more"
 
 
 def test_whole_numbers_are_in_full() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dsprof.diagnosis.comparison.model import Comparison, OperationChange, TimeChange
 from dsprof.diagnosis.comparison.noise import CONFIDENCE
 from dsprof.findings import formatting as fmt
-from dsprof.findings.wording import count, percent, size
+from dsprof.findings.wording import capitalised, count, percent, size
 
 
 def verdict(comparison: Comparison) -> str:
@@ -52,7 +52,7 @@ def summary(comparison: Comparison, settings: Sequence[str]) -> str:
     clauses = "; ".join(
         (_traffic(comparison), *_findings(comparison), _settings(comparison, settings))
     )
-    return f"{clauses[0].upper()}{clauses[1:]}."
+    return f"{capitalised(clauses)}."
 
 
 _ROUNDING = 1e-9

@@ -14,7 +14,7 @@ from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, plural, ranks_do
+from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
@@ -75,7 +75,7 @@ class CollectiveTimedOut:
         after = f" after {duration(longest * 1e6)}" if longest > 0 else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks_that(waiting)).capitalize()} timed out in {where}{after}.",
+            f"{capitalised(named_ranks(ranks_that(waiting)))} timed out in {where}{after}.",
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
             action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * verdict.is_healthy}",

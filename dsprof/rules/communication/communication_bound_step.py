@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent
+from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -129,7 +129,7 @@ class CommunicationBoundStep:
             f"{percent(split.waiting)} of the step waits, mostly for {who}, "
             f"{percent(split.transfer)} is transfer."
             if split
-            else f"{who[0].upper()}{who[1:]} waits least, so it arrives last."
+            else f"{capitalised(who)} waits least, so it arrives last."
         )
         return self.meta.finding(
             Status.INFO,

@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import plural
+from dsprof.findings.wording import capitalised, plural
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -129,7 +129,7 @@ class NetworkDiffersAcrossRanks:
     def _unreachable(self, local: dict[str, RankSet]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(union(local.values())).capitalize()} offered other hosts the bootstrap "
+            f"{capitalised(named_ranks(union(local.values())))} offered other hosts the bootstrap "
             f"interface {', '.join(local)}, which they cannot reach.",
             title="Ranks offer a bootstrap interface that other hosts cannot reach",
             problem=f"Other hosts cannot reach the interface {', '.join(local)}",

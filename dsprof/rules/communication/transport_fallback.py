@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import ranks_do
+from dsprof.findings.wording import capitalised, ranks_do
 from dsprof.rules.hardware.hosts import kind_of
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -215,7 +215,7 @@ def _cause(logs: Logs) -> str:
     if lost := logs.values("network plugin").get("none", 0):
         found.append(f"no network plugin on {named_ranks(lost)}")
     text = "; ".join(found)
-    return f"{text[0].upper()}{text[1:]}." if text else "The log does not say why."
+    return f"{capitalised(text)}." if text else "The log does not say why."
 
 
 def _table(logs: Logs) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import capitalised
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
@@ -44,7 +45,7 @@ class ConflictingConfigKeys(ConfigRule):
             f"{key}: {found.says}.",
             title="What a setting of DeepSpeed does" if is_note else "",
             severity=found.severity,
-            action=f"{found.do[0].upper()}{found.do[1:]}.{first}",
+            action=f"{capitalised(found.do)}.{first}",
             config_patch=found.config_patch,
             evidence=(settings.table(rows, remark="in force"),),
             confidence="high",

@@ -10,7 +10,7 @@ from typing import Any
 from dsprof.files.redaction import REDACTED, is_secret_name
 from dsprof.files.redaction.known_settings import written_setting
 from dsprof.findings.finding import Cell, Column, Table
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import shortened, some
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, fate_of_auto, keys
 from dsprof.rules.knowledge.deepspeed.values import fits, is_on
@@ -181,9 +181,7 @@ class EngineSettings:
 
 def named_keys(paths: Sequence[str]) -> str:
     """Name keys in a sentence: one or two, or the first two and how many more."""
-    if len(paths) <= 2:
-        return " and ".join(paths)
-    return f"{', '.join(paths[:2])} and {len(paths) - 2} more"
+    return " and ".join(paths) if len(paths) <= 2 else some(paths, 2)
 
 
 def _stage_of(zero: Any) -> int | None:

@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import read_set
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import capitalised
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _BINDING = (
@@ -63,7 +64,7 @@ class MisplacedProcess:
         if shared := [crowd for crowd in crowds if crowd not in single]:
             yield self.meta.finding(
                 Status.INFO,
-                f"{named_ranks(shared[0].ranks).capitalize()} share the CPUs {shared[0].cpus} of "
+                f"{capitalised(named_ranks(shared[0].ranks))} share the CPUs {shared[0].cpus} of "
                 f"{shared[0].host}: fewer than one for each.",
                 action="Bind each rank to separate cores if the host has enough.",
                 evidence=(_crowd_table(shared),),
@@ -76,7 +77,7 @@ class MisplacedProcess:
         first = crowds[0]
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(first.ranks).capitalize()} can all use only CPU {first.cpus} of "
+            f"{capitalised(named_ranks(first.ranks))} can all use only CPU {first.cpus} of "
             f"{first.host}.",
             severity=Severity.HIGH,
             cause="A launcher that was itself bound to one core (torchrun under srun) starts all "
@@ -93,7 +94,7 @@ class MisplacedProcess:
         first = strays[0]
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} can use only cores away from the device: on NUMA "
+            f"{capitalised(named_ranks(ranks))} can use only cores away from the device: on NUMA "
             f"node {first.cpu_nodes}, the device on node {first.device_node}.",
             severity=Severity.MEDIUM,
             cause="Copies and launches cross the link between sockets; with offloading, all "

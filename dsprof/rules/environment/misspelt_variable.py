@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import capitalised, remarks
+from dsprof.findings.wording import capitalised, remarks, some
 from dsprof.rules.knowledge.near_names import NearNames
 from dsprof.rules.knowledge.variables import is_known, known_names, retired_names
 from dsprof.rules.rule import Rule, RuleMeta
@@ -67,12 +67,12 @@ class MisspeltVariable:
         if not suspects:
             return
         advice = {suspect.name: _advice(suspect.instead) for suspect in suspects}
-        others = f" and {len(advice) - 1} more" if len(advice) > 1 else ""
+        names = some(list(advice), 1)
         severity = worst(suspect.severity for suspect in suspects)
         yield self.meta.finding(
             Status.INFO if severity is Severity.NONE else Status.FAIL,
-            f"{suspects[0].name}{others}: set, but read by no library.",
-            problem=f"No library reads {suspects[0].name}{others}",
+            f"{names}: set, but read by no library.",
+            problem=f"No library reads {names}",
             fix=capitalised(_advice(suspects[0].instead).partition("; ")[0]),
             severity=severity,
             cause="A misspelt or retired name is ignored without a message.",

@@ -28,7 +28,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import shortened, size
+from dsprof.findings.wording import capitalised, shortened, size, some
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.variable_values import matches
 from dsprof.rules.reasons import NO_ENVIRONMENT
@@ -244,14 +244,11 @@ def _alike(uses: Iterable[Use]) -> list[list[Use]]:
 
 
 def _listed(uses: list[Use]) -> str:
-    names = list(dict.fromkeys(use.written for use in uses))
-    more = len(names) - _MOST_IN_A_SENTENCE
-    shown = ", ".join(names[:_MOST_IN_A_SENTENCE])
-    return f"{shown} and {more} more" if more > 0 else shown
+    return some(list(dict.fromkeys(use.written for use in uses)), _MOST_IN_A_SENTENCE)
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{capitalised(text)}."
 
 
 def _table(uses: list[Use]) -> Table:

@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import capitalised, shortened
 from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import is_true
 from dsprof.rules.reasons import NO_ENVIRONMENT
@@ -217,7 +217,7 @@ def _remedy(acting: list[_Use]) -> str:
     called = any(use.switch is _SET_LEVEL for use in acting)
     drop = "remove the call of set_debug_level(DebugLevel.DETAIL)" if called else ""
     text = ", ".join(filter(None, (unset, drop)))
-    return f"{text[0].upper()}{text[1:]}"
+    return capitalised(text)
 
 
 def _acts(switch: _Switch, facts: EnvironmentFacts) -> bool:

@@ -105,8 +105,7 @@ class UnacceleratedPrecision:
             return self._unknown(judged.facts, f"whether {where} accelerates {name}")
         if found[0].level == "units":
             text = f"{found[0].hardware} has matrix units for {name}."
-            text = f"{text[0].upper()}{text[1:]}"
-            return self.meta.finding(Status.PASS, text)
+            return self.meta.finding(Status.PASS, capitalised(text))
         return self._slow(judged, found[0])
 
     def _slow(self, judged: _Judged, support: Support) -> Finding:

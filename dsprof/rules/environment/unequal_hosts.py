@@ -20,7 +20,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import plural, shortened
+from dsprof.findings.wording import capitalised, plural, shortened
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import ONE_ENVIRONMENT
@@ -89,7 +89,7 @@ class UnequalHosts:
             Status.FAIL,
             f"The {first.name} differs: {_written(found[first])}{others}.",
             severity=worst(facet.severity for facet in found),
-            cause=f"{first.effect[0].upper()}{first.effect[1:]}.",
+            cause=f"{capitalised(first.effect)}.",
             action=(
                 "Give all hosts the same image and driver, and exclude hosts that lack a device or "
                 "a port."

@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED, is_secret_name
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
+from dsprof.findings.wording import some
 from dsprof.rules.knowledge.deepspeed.keys import keys as deepspeed_keys
 from dsprof.rules.knowledge.variables import agreement
 from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
@@ -104,9 +105,8 @@ class VariableDiffersAcrossRanks:
             )
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(unread),))
         if hidden := [*_not_comparable(facts)]:
-            names = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if hidden[3:] else "")
             yield self.meta.unknown(
-                f"Unknown: whether ranks agree in {names}. The values were redacted."
+                f"Unknown: whether ranks agree in {some(hidden)}. The values were redacted."
             )
 
     def _variables(self, found: list[_Difference], severity: Severity) -> Finding:
@@ -187,10 +187,8 @@ def _hint(found: list[_Difference]) -> str:
     return " (values redacted)" if any(d.is_hidden for d in found) else ""
 
 
-def _listed(found: list[_Difference], most: int = 3) -> str:
-    names = [d.name for d in found]
-    rest = [f"{len(names) - most} more"] if len(names) > most else []
-    return " and ".join(filter(None, [", ".join(names[:most]), *rest]))
+def _listed(found: list[_Difference]) -> str:
+    return some([d.name for d in found])
 
 
 def _outliers(found: list[_Difference]) -> tuple[int, ...]:

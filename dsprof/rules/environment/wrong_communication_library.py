@@ -15,6 +15,7 @@ from dsprof.analysis.aggregates.environment import (
 )
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import capitalised
 from dsprof.rules.environment.platform import answer, several_hosts
 from dsprof.rules.hardware.hosts import links
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -60,7 +61,7 @@ class WrongCommunicationLibrary:
     def _two_copies(self, facts: EnvironmentFacts, ranks: RankSet) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} loaded two copies of the library.",
+            f"{capitalised(named_ranks(ranks))} loaded two copies of the library.",
             severity=Severity.MEDIUM,
             cause="One came with torch, another is in LD_LIBRARY_PATH or LD_PRELOAD.",
             action=(
@@ -76,7 +77,7 @@ class WrongCommunicationLibrary:
         networks = " and ".join(sorted(links(facts) & {"efa", "slingshot"}))
         return self.meta.finding(
             Status.FAIL,
-            f"{named_ranks(ranks).capitalize()} loaded no network plugin, although the "
+            f"{capitalised(named_ranks(ranks))} loaded no network plugin, although the "
             f"hosts have {networks}.",
             severity=Severity.CRITICAL,
             cause="The plugin (aws-ofi-nccl) is not installed, or not in LD_LIBRARY_PATH: NCCL "
