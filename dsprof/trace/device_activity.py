@@ -88,13 +88,27 @@ class DeviceActivity:
             elsewhere=self.elsewhere + shift_ns,
         )
 
+    def within(self, begin_ns: int, end_ns: int) -> DeviceActivity:
+        """Return what ran from `begin_ns` to `end_ns`; what reaches beyond that is cut there."""
+        inside = (self.end_ns > begin_ns) & (self.start_ns < end_ns)
+        return replace(
+            self,
+            name=self.name[inside],
+            library=self.library[inside],
+            kind=self.kind[inside],
+            stream=self.stream[inside],
+            start_ns=np.maximum(self.start_ns[inside], begin_ns),
+            end_ns=np.minimum(self.end_ns[inside], end_ns),
+            is_usual=self.is_usual[inside],
+        )
+
 
 @dataclass(slots=True)
 class Profile:
     """A rank's device as a profiler saw it, from `start_ns` to `end_ns`.
 
     Times are ns since the start of the trace beside it where `is_tied`, else since its
-    own. `operations` counts its communication kernels by what they do.
+    own. `operations` counts its communication kernels by what they do; empty: unknown.
     """
 
     device: DeviceActivity

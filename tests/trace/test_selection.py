@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsprof.analysis.rank.profiled_steps import covered_steps
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.errors import TraceError
 from dsprof.trace import reader
@@ -16,9 +17,10 @@ from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
 from dsprof.trace.selection import OPEN_END, Selection, hosts_in, ranks_in, since_in, steps_in
 from dsprof.trace.selection.step_cutting import needed_lines
+from tests.factories import kineto
 from tests.factories.epochs import Start, write
 from tests.factories.month import FastMotion
-from tests.factories.trace import group, header, span, step, sync
+from tests.factories.trace import MS, group, header, span, step, sync
 from tests.factories.trace_files import encode, write_run
 
 STEPS = 400
@@ -158,6 +160,37 @@ def test_steps_outside_an_epoch_are_an_error_that_names_it(tmp_path):
         TraceError, match=r"; epoch 1 of 2, rank 0 has steps 0 to 19: select some of these$"
     ):
         load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+
+
+def test_a_device_is_reported_in_the_steps_that_were_selected(tmp_path):
+    """The kernel of the first step runs into the second: only its end is of that."""
+    events = [kineto.kernel(kineto.GEMM, 20, 90), *kineto.steps(4, 60, 20)]
+    kineto.write(tmp_path / "rank0.json", events, 0, world_size=1)
+    whole = load_diagnosis([tmp_path])
+    part = load_diagnosis([tmp_path], reading=Reading(selection=Selection(steps=range(1, 3))))
+    [device], [all_of_it] = part.devices, whole.devices
+    assert all_of_it.kernels == 9
+    assert device.kernels == 5
+    assert device.span_ns == 180 * MS
+    assert device.compute_ns == 120 * MS
+    assert device.operations == {"allreduce": 2}
+    rows = {row.step: row for row in whole.steps.rows}
+    assert [row.compute_ns for row in part.steps.rows] == [rows[n].compute_ns for n in (1, 2)]
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_profile_beside_a_trace_is_cut_to_the_steps_that_were_selected(tmp_path, is_tied):
+    started_ns = int(kineto.START_US) * 1000 if is_tied else 1
+    write_run(tmp_path, 1, started_epoch_ns=started_ns)
+    kineto.write(tmp_path / "profile.json", kineto.steps(4, 60, 20), 0, world_size=1)
+    [trace] = read_run(find_run([tmp_path], Selection(steps=range(1, 3))))
+    if not is_tied:
+        assert trace.activity is None
+        return
+    assert trace.activity is not None
+    assert trace.activity.start_ns.min() == trace.steps[0].start_ns
+    assert trace.activity.end_ns.max() <= trace.steps[-1].end_ns
+    assert covered_steps(trace) == {1, 2}
 
 
 def test_the_step_in_which_a_run_ended_is_reported(tmp_path):

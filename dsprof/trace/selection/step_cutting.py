@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 
 import msgspec
 
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import Collectives, RankTrace
-from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, StepIndex
+from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, DeviceStep, Step, StepIndex
 from dsprof.trace.source import Source
 from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 
@@ -126,3 +126,19 @@ def cut_to_steps(trace: RankTrace, steps: range) -> None:
         held = getattr(trace, part.name)
         if isinstance(held, list) and held and hasattr(held[0], "step"):
             setattr(trace, part.name, [one for one in held if one.step in steps])
+    _cut_devices(trace)
+
+
+def _cut_devices(trace: RankTrace) -> None:
+    """Drop what devices did outside the steps that are left, and what is on another clock."""
+    left: list[Step | DeviceStep] = [*trace.steps, *trace.device_steps]
+    begin_ns = min((step.start_ns for step in left), default=0)
+    end_ns = max((step.end_ns for step in left), default=0)
+    if trace.device is not None:
+        trace.device = trace.device.within(begin_ns, end_ns)
+    if trace.profile is not None:
+        begin_ns = max(trace.profile.start_ns, begin_ns)
+        end_ns = min(trace.profile.end_ns, end_ns)
+        device = trace.profile.device.within(begin_ns, end_ns)
+        cut = replace(trace.profile, device=device, start_ns=begin_ns, end_ns=end_ns, operations={})
+        trace.profile = cut if cut.is_tied and len(device) else None
