@@ -59,7 +59,7 @@ check: lint test ## Lint and test
 lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy dsprof dsprof_autostart.py
+	$(BIN)/mypy dsprof dsprof_autostart.py benchmarks examples
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/codespell *.md docs dsprof hooks reports benchmarks examples deploy
 	$(BIN)/python -m tests.words

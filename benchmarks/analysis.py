@@ -113,8 +113,9 @@ def _largest_difference(ours: dict[str, list[float]], theirs: dict[str, list[flo
 def _measure(command: list[str], variables: Mapping[str, str]) -> Cost:
     """Run a tool; its memory is sampled, its CPU is what the kernel counted for the tree."""
     before = os.times()
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, **pipes, text=True, env=variables)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+    )
     tool, peak = psutil.Process(process.pid), 0
     while process.poll() is None:
         peak = max(peak, _resident(tool))

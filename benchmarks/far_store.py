@@ -52,7 +52,7 @@ class _Late:
 
 @contextmanager
 def _serving() -> Iterator[tuple[str, _Late]]:
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Quiet(WSGIRequestHandler):

@@ -32,6 +32,8 @@ from tests.factories.month import WAITING, FastMotion, size_of
 MOST_ADDED_BYTES = 64_000_000
 MOST_REPORT_S = 30
 
+Look = Callable[[], None]
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -46,7 +48,7 @@ def main() -> int:
     return int(not (held and _report(arguments.out)))
 
 
-def _train_in_fast_motion(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+def _train_in_fast_motion(out: Path, steps: int, budget_mb: int, look: Look) -> TraceWriter:
     slow = {steps // 2 + n: 3.0 for n in range(50)}
     slow |= dict.fromkeys(range(steps * 3 // 4, steps), 1.25)
     look()  # only now: what is slow takes tens of megabytes itself
@@ -57,7 +59,7 @@ def _train_in_fast_motion(out: Path, steps: int, budget_mb: int, look: Callable)
     return run.writer
 
 
-def _train_really(out: Path, steps: int, budget_mb: int, look: Callable) -> TraceWriter:
+def _train_really(out: Path, steps: int, budget_mb: int, look: Look) -> TraceWriter:
     look()
     dsprof.enable(out=str(out), mode="always", budget_mb=budget_mb)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -67,16 +69,21 @@ def _train_really(out: Path, steps: int, budget_mb: int, look: Callable) -> Trac
             dist.all_reduce(tensor)
         dsprof.step()
         on = session.current()
+        assert on is not None
+        assert on.writer is not None
+        writer = on.writer
         if len(on.recorder.outbox.records) > WAITING:
             look()
-            while on.recorder.outbox.records and not on.writer.is_done:
+            while on.recorder.outbox.records and not writer.is_done:
                 time.sleep(0.001)
     dsprof.disable()
     look()
-    return on.writer
+    return writer
 
 
-def _record(train: Callable, out: Path, steps: int, budget_mb: int) -> bool:
+def _record(
+    train: Callable[[Path, int, int, Look], TraceWriter], out: Path, steps: int, budget_mb: int
+) -> bool:
     process, sizes, resident = psutil.Process(), [0], list[int]()
 
     def look() -> None:
@@ -98,7 +105,7 @@ def _record(train: Callable, out: Path, steps: int, budget_mb: int) -> bool:
 def _report(out: Path) -> bool:
     begin_s = time.monotonic()
     page = out.parent / "month.html"
-    command = [sys.executable, "-m", "dsprof", "report", out, "-o", page, "--quiet"]
+    command = [sys.executable, "-m", "dsprof", "report", str(out), "-o", str(page), "--quiet"]
     subprocess.run(command, check=True)
     spent_s = time.monotonic() - begin_s
     print(f"report: {spent_s:.1f} s, {page.stat().st_size / 1e6:.2f} MB")

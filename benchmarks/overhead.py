@@ -103,11 +103,13 @@ def trained(program: str, *training: str) -> Any:
         return json.loads(out.read_text())
 
 
-def rounds(variant: list[dict], what: str) -> list[float]:
+def rounds(variant: list[dict[str, Any]], what: str) -> list[float]:
     return [figures[what] for figures in variant]
 
 
-def against_bare(variants: dict, name: str, what: str, by: Callable) -> list[float]:
+def against_bare(
+    variants: dict[str, Any], name: str, what: str, by: Callable[[float, float], float]
+) -> list[float]:
     """Compare each round with the bare one of the same minute."""
     return list(map(by, rounds(variants[name], what), rounds(variants["bare"], what)))
 

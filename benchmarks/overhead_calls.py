@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from statistics import quantiles
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,7 @@ METHOD = ("work = dist.all_reduce(tensor, async_op=True)", "work.wait()")
 FUNCTIONAL = ("output = ops.all_reduce_(tensor, 'sum', group)", "ops.wait_tensor(output)")
 
 
-def library_call(issue: str, wait: str) -> Callable:
+def library_call(issue: str, wait: str) -> Callable[..., Any]:
     """Return a call below `FRAMES` frames, all of which look as if they were in torch.
 
     It returns nanoseconds: for the issue, for the wait.
@@ -45,7 +46,7 @@ def library_call(issue: str, wait: str) -> Callable:
     issued = clock()
     {wait}
     return issued - start, clock() - issued"""
-    scope: dict = {
+    scope: dict[str, Any] = {
         "dist": dist,
         "clock": time.perf_counter_ns,
         "ops": torch.ops._c10d_functional,
@@ -55,10 +56,11 @@ def library_call(issue: str, wait: str) -> Callable:
         code = compile(f"def frame(tensor): {body}", torch.__file__, "exec")
         exec(code, scope)  # noqa: S102  the only way to get a frame of a chosen file
         scope, body = {"call": scope["frame"]}, "return call(tensor)"
-    return scope["call"]
+    call: Callable[..., Any] = scope["call"]
+    return call
 
 
-def batch_ns(call: Callable, tensor: torch.Tensor) -> tuple[float, float]:
+def batch_ns(call: Callable[..., Any], tensor: torch.Tensor) -> tuple[float, float]:
     """Time one call, issue and wait apart: means over a batch, which is a step."""
     issue_ns = wait_ns = 0
     for _ in range(CALLS):
@@ -70,7 +72,7 @@ def batch_ns(call: Callable, tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def least_disturbed(
-    call: Callable, tensor: torch.Tensor, variants: dict[str, Callable]
+    call: Callable[..., Any], tensor: torch.Tensor, variants: dict[str, Callable[..., Any]]
 ) -> dict[str, list[float]]:
     """Return the shortest mean time of a batch with each variant, of issue and wait."""
     result: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
@@ -85,7 +87,7 @@ def least_disturbed(
     }
 
 
-def cold_ns(call: Callable, tensor: torch.Tensor) -> list[float]:
+def cold_ns(call: Callable[..., Any], tensor: torch.Tensor) -> list[float]:
     """Time one call, issue and wait apart, that finds nothing of it in the caches."""
     other = torch.ones(OTHER_MEMORY_BYTES // 4)
     times = []
@@ -95,7 +97,7 @@ def cold_ns(call: Callable, tensor: torch.Tensor) -> list[float]:
     return [quantiles(part, n=4)[0] for part in zip(*times, strict=True)]
 
 
-def cpu_ns(work: Callable) -> int:
+def cpu_ns(work: Callable[..., Any]) -> int:
     """CPU time of this thread: what waiting for the GIL, which the writer takes, is not part of."""
     start = time.thread_time_ns()
     work()
@@ -118,7 +120,9 @@ def bare_kernel() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(interception: str) -> Iterator[None]:
+def recorded(
+    interception: Literal["auto", "dispatcher", "native", "process_group"],
+) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as out:
         dsprof.enable(out=out, interception=interception)
         yield
@@ -128,7 +132,7 @@ def recorded(interception: str) -> Iterator[None]:
 def main() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
     call, tensor = library_call(*METHOD), torch.ones(1024)
-    variants: dict[str, Callable] = {
+    variants: dict[str, Callable[..., Any]] = {
         "plain": contextlib.nullcontext,
         "bare kernel": bare_kernel,
         "dispatcher": lambda: recorded("dispatcher"),

@@ -37,7 +37,7 @@ class Stopwatch:
         self.inside_ns = 0
         self.spent_ns: dict[str, list[int]] = defaultdict(list)
 
-    def around(self, name: str, wrap: Callable) -> Callable:
+    def around(self, name: str, wrap: Callable[..., Any]) -> Callable[..., Any]:
         """Return what does as `wrap` does, and times what its wrapper takes for itself."""
 
         def timed_wrap(original: Any) -> Any:
@@ -48,7 +48,7 @@ class Stopwatch:
 
         return timed_wrap
 
-    def _inner(self, original: Callable) -> Callable:
+    def _inner(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def inner(*args: Any, **kwargs: Any) -> Any:
             start = clock()
             try:
@@ -59,7 +59,7 @@ class Stopwatch:
         vars(inner).update(getattr(original, "__dict__", {}))
         return inner
 
-    def _outer(self, name: str, wrapper: Callable) -> Callable:
+    def _outer(self, name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
         spent = self.spent_ns[name]
 
         def outer(*args: Any, **kwargs: Any) -> Any:
@@ -74,8 +74,8 @@ class Stopwatch:
                 self.inside_ns = others
 
         # By this name C++ knows a call that comes from an override of its method.
-        code = outer.__code__.replace(co_name=name.rpartition(".")[2])  # type: ignore[attr-defined]
-        outer.__code__ = code  # type: ignore[attr-defined]
+        code = outer.__code__.replace(co_name=name.rpartition(".")[2])
+        outer.__code__ = code
         return outer
 
     def per_step(self) -> dict[str, dict[str, float]]:
@@ -94,11 +94,11 @@ def watched(watch: Stopwatch, with_hooks: bool) -> Iterator[None]:
     """Record with dsprof, each wrapper timed; without hooks the wrappers only pass on."""
     plain = patching.Patch.__init__
 
-    def init(patch: Any, owner: Any, name: str, wrap: Callable) -> None:
+    def init(patch: Any, owner: Any, name: str, wrap: Callable[..., Any]) -> None:
         own = wrap if with_hooks else lambda original: original
         plain(patch, owner, name, watch.around(f"{owner.__name__}.{name}", own))
 
-    patching.Patch.__init__ = init  # type: ignore[method-assign]
+    patching.Patch.__init__ = init  # type: ignore[assignment, method-assign]
     try:
         with dsprof_on():
             yield

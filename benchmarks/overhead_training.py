@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import deepspeed
 import torch
@@ -54,7 +54,7 @@ COMPARED = ("half", "small")
 
 
 @contextlib.contextmanager
-def dsprof_on(**options: str) -> Iterator[None]:
+def dsprof_on(**options: Any) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as out:
         dsprof.enable(out=out, **options)
         yield
@@ -70,11 +70,11 @@ def comms_logger_on() -> Iterator[None]:
     timers.timers.clear()  # or each of its calls would cost more than the one before
 
 
-def torch_profiler() -> AbstractContextManager:
+def torch_profiler() -> Any:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 
 
-VARIANTS: dict[str, Callable[[], AbstractContextManager]] = {
+VARIANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "bare": nullcontext,
     "bare again": nullcontext,
     "dsprof": dsprof_on,
@@ -130,7 +130,7 @@ def fsdp_step(scale: Scale) -> tuple[Step, Step]:
 
 
 def torch_step(
-    model: torch.nn.Module, loss: Loss, accumulate: Callable[[], AbstractContextManager]
+    model: torch.nn.Module, loss: Loss, accumulate: Callable[[], AbstractContextManager[Any]]
 ) -> Step:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -163,7 +163,7 @@ TRAININGS: dict[str, Callable[[Scale], tuple[Step, Step]]] = {
 }
 
 
-def measure(step: Step, scale: Scale, recorder: AbstractContextManager) -> dict[str, float]:
+def measure(step: Step, scale: Scale, recorder: AbstractContextManager[Any]) -> dict[str, float]:
     """Return milliseconds a step under `recorder`: wall, CPU of this thread, CPU of the writer."""
     with recorder:
         for _ in range(scale.warm_steps):
@@ -180,7 +180,7 @@ def measure(step: Step, scale: Scale, recorder: AbstractContextManager) -> dict[
 def run(training: str, scale: Scale, count: int) -> dict[str, list[dict[str, float]]]:
     """Return what `measure` says of each variant, round after round."""
     step, end = TRAININGS[training](scale)
-    rounds: dict[str, list] = {name: [] for name in VARIANTS}
+    rounds: dict[str, list[Any]] = {name: [] for name in VARIANTS}
     if not training.startswith("ZeRO"):
         del rounds["DeepSpeed comms_logger"]
     names = list(rounds)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -47,7 +48,7 @@ def cpu_s() -> dict[str, float]:
     return times
 
 
-def measured(settings: Mapping[str, object]) -> dict[str, float]:
+def measured(settings: Mapping[str, Any]) -> dict[str, float]:
     """Return the share of a core that each part takes."""
     layers = [torch.nn.Linear(64, 64) for _ in range(4)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
@@ -66,7 +67,7 @@ def measured(settings: Mapping[str, object]) -> dict[str, float]:
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        return int(one.getsockname()[1])
 
 
 def main(out: str) -> None:

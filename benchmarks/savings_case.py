@@ -76,7 +76,8 @@ def predict(case: Case, out: Path, baseline: Path) -> Patch:
             ]
         (out / "prediction.json").write_text(json.dumps(found[0]))
     dist.broadcast_object_list(found)
-    return found[0].get("patch", {})
+    patch: Patch = found[0].get("patch", {})
+    return patch
 
 
 def mean_step_ms(diagnosis: Diagnosis) -> float:

@@ -12,6 +12,7 @@ import sysconfig
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import deepspeed
 import torch
@@ -124,7 +125,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def zero_config(args: argparse.Namespace, dtype: torch.dtype) -> dict:
+def zero_config(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": args.batch,
         "gradient_accumulation_steps": 2,

@@ -12,6 +12,7 @@ processes on CPU, then the same under DeepSpeed ZeRO on GPUs:
 
 import argparse
 import os
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -35,7 +36,7 @@ class Squares(Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def zero_config(stage: int) -> dict:
+def zero_config(stage: int) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",

@@ -27,6 +27,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import deepspeed
 import torch
@@ -108,7 +109,7 @@ class Pending(dist.Work):
 
     def __init__(self, finish: Finish) -> None:
         super().__init__()
-        self.finish = finish
+        self.finish: Finish | None = finish
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self.finish is not None:
@@ -128,25 +129,27 @@ class LibraryGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "library"
 
-    def allreduce(self, tensors: list[Tensor], opts=None) -> Pending:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Pending:
         op = opts.reduceOp.op if opts else dist.ReduceOp.SUM
         return Pending(self.library.all_reduce(tensors[0], op))
 
-    def allgather(self, outputs: list[list[Tensor]], given: list[Tensor], opts=None) -> Pending:
+    def allgather(
+        self, outputs: list[list[Tensor]], given: list[Tensor], opts: Any = None
+    ) -> Pending:
         return Pending(self.library.all_gather(outputs[0], given[0]))
 
-    def all_gather_single(self, output: Tensor, given: Tensor, opts=None) -> Pending:
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Pending:
         parts = list(output.view(self.library.size, *given.shape))
         return Pending(self.library.all_gather(parts, given))
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts=None) -> Pending:
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Pending:
         op = opts.reduceOp.op if opts else dist.ReduceOp.SUM
         return Pending(self.library.reduce_scatter(output, given, op))
 
-    def broadcast(self, tensors: list[Tensor], opts=None) -> Pending:
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Pending:
         return Pending(self.library.broadcast(tensors[0], opts.rootRank))
 
-    def barrier(self, opts=None) -> Pending:
+    def barrier(self, opts: Any = None) -> Pending:
         return Pending(self.library.broadcast(torch.zeros(1), 0))
 
 
@@ -175,13 +178,20 @@ class LibraryBackend(TorchBackend):
         store = dist.PrefixStore("library", dist.distributed_c10d._get_default_store())
         self.library = Library(store, dist.get_rank(), dist.get_world_size())
 
-    def all_gather_into_tensor(self, output_tensor, input_tensor, group=None, async_op=False):
+    def all_gather_into_tensor(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
+    ) -> Handle | None:
         parts = list(output_tensor.view(self.library.size, -1))
         return done(self.library.all_gather(parts, input_tensor.flatten()), async_op)
 
     def reduce_scatter_tensor(
-        self, output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=None, async_op=False
-    ):
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        op: Any = dist.ReduceOp.SUM,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
         op = self._reduce_op(op)
         return done(self.library.reduce_scatter(output_tensor, input_tensor, op), async_op)
 

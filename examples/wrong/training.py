@@ -61,6 +61,7 @@ def merged(config: Patch, patch: Patch | None) -> dict[str, Any]:
     result = dict(config)
     for key, value in (patch or {}).items():
         old = result.get(key)
-        is_section = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if is_section else value
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merged(old, value)
+        result[key] = value
     return result
