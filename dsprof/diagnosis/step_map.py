@@ -234,5 +234,5 @@ def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[
     if settled_from is not None:
         yield _Found("change", settled_from, f"Settled from step {settled_from} on")
     for one in findings:
-        if one.rule == _CHANGE and one.status in (Status.FAIL, Status.INFO) and one.steps:
+        if one.rule == _CHANGE and one.status.is_remark and one.steps:
             yield _Found("change", one.steps[0], one.problem)

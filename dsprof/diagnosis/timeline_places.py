@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dsprof.diagnosis.model import StepMap, Timeline, TimelinePlace
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Finding
 
 _SHOWN = ("communication", "overlap", "steps")
 
@@ -30,7 +30,7 @@ def timeline_places(
 
 def is_shown(finding: Finding) -> bool:
     """Whether a finding is a problem or a note that a timeline can show."""
-    return finding.status in (Status.FAIL, Status.INFO) and finding.category in _SHOWN
+    return finding.status.is_remark and finding.category in _SHOWN
 
 
 def own_steps(finding: Finding, step_map: StepMap) -> list[int]:

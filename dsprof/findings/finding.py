@@ -50,6 +50,11 @@ class Status(str, Enum):
     UNKNOWN = "unknown"  # an input is missing
     ERROR = "error"  # the rule itself broke
 
+    @property
+    def is_remark(self) -> bool:
+        """Whether it is about the run: a problem, or what no setting would better."""
+        return self in (Status.FAIL, Status.INFO)
+
 
 class Severity(str, Enum):
     """How much a failed rule matters."""
@@ -60,6 +65,11 @@ class Severity(str, Enum):
     LOW = "low"
     NONE = "none"
 
+    @property
+    def order(self) -> int:
+        """Place from the highest down: 0 is critical."""
+        return list(Severity).index(self)
+
 
 Range = tuple[float, float]
 """Low and high."""
@@ -69,8 +79,8 @@ Confidence = Literal["", "low", "medium", "high"]
 
 
 def worst(severities: Iterable[Severity]) -> Severity:
-    """Return the highest of `severities`; the enumeration lists them from the highest down."""
-    return min(severities, key=list(Severity).index)
+    """Return the highest of `severities`."""
+    return min(severities, key=lambda severity: severity.order)
 
 
 def by_severity(findings: Iterable[Finding]) -> str:

@@ -21,8 +21,6 @@ from dsprof.live.now import RunNow
 _PAUSES_S = (1.0, 5.0)
 """Between attempts to reach a webhook."""
 
-_ORDER = (Severity.CRITICAL, Severity.HIGH, Severity.MEDIUM, Severity.LOW)
-
 
 class Alert(msgspec.Struct):
     """What is sent: on standard input of the command, and as the body for the webhook."""
@@ -42,7 +40,7 @@ class Alerts:
         complain: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
         self._on_finding, self._complain = on_finding, complain
-        self._severities = _ORDER[: _ORDER.index(Severity(on_finding.severity)) + 1]
+        self._least = Severity(on_finding.severity)
         self._now: RunNow | None = None
         self._run_key = ""
         self._known: set[str] = set()  # rules
@@ -72,7 +70,7 @@ class Alerts:
         new = [
             one
             for one in now.findings
-            if one.severity in self._severities and one.rule not in self._known
+            if one.severity.order <= self._least.order and one.rule not in self._known
         ]
         if not new and (not now.stuck or now.stuck_key in self._known_stuck):
             return

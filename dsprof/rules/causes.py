@@ -14,7 +14,6 @@ IDLE = "device idle"
 SYNCHRONISED = "device idle while the host waits for it"
 _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""
-_REMARKS = (Status.FAIL, Status.INFO)
 _MOST = 0.5
 """Of the exposed time: findings that claim so much of it explain it."""
 
@@ -39,7 +38,7 @@ def _led(
 ) -> Iterator[tuple[int, Finding]]:
     """Yield each finding that restates a part, by its identity, with the one that leads it."""
     for part in sorted({one.restates for one in findings} - {""}):
-        same = [one for one in findings if one.restates == part and one.status in _REMARKS]
+        same = [one for one in findings if one.restates == part and one.status.is_remark]
         explained = _explanation(findings, exposed_ms) if part == EXPOSED else None
         if not any(one.status is Status.FAIL for one in same):
             narrower = [one for one in findings if one.restates == _NARROWER.get(part)]
@@ -63,8 +62,7 @@ def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | No
 
 
 def _place(finding: Finding, meta: RuleMeta) -> tuple[bool, int, bool]:
-    is_remark = finding.status is not Status.FAIL
-    return is_remark, list(Severity).index(finding.severity), not meta.leads
+    return finding.status is not Status.FAIL, finding.severity.order, not meta.leads
 
 
 def _covered(finding: Finding, lead: Finding) -> Finding:

@@ -13,8 +13,6 @@ from dsprof.findings.wording import plural
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-_REMARKS = (Status.FAIL, Status.INFO)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMeta:
@@ -71,7 +69,7 @@ class RuleMeta:
         if status is Status.PASS:
             return self.title
         # What was not decided is a question.
-        return self.failing_title if status in _REMARKS else f"{self.failing_title}?"
+        return self.failing_title if status.is_remark else f"{self.failing_title}?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings import brief
-from dsprof.findings.finding import Finding, Range, Severity, Status
+from dsprof.findings.finding import Finding, Range, Status
 from dsprof.plugins.entry_points import reason
 from dsprof.rules.causes import one_for_each_cause
 from dsprof.rules.reasons import NO_ENVIRONMENT, SINGLE_RANK
@@ -30,7 +30,6 @@ _ORDER = [
     Status.NOT_APPLICABLE,
     Status.PASS,
 ]
-_REMARKS = (Status.FAIL, Status.INFO)
 _CONFIDENCE = ["high", "medium", "", "low"]
 _LEAST_MS = 0.05
 """A saving below it reads as 0.0 ms."""
@@ -152,7 +151,7 @@ def _unless_worthless(finding: Finding, meta: RuleMeta) -> Finding:
     saving_ms, saving_bytes = finding.saving_ms_per_step, finding.saving_bytes_per_step
     saves_time = saving_ms is not None and saving_ms[1] >= _LEAST_MS
     is_stated = saving_ms is not None or saving_bytes is not None
-    if finding.status not in _REMARKS or not is_stated or saves_time or saving_bytes:
+    if not finding.status.is_remark or not is_stated or saves_time or saving_bytes:
         if saving_ms is None or saves_time:
             return finding
         return msgspec.structs.replace(finding, saving_ms_per_step=None)
@@ -210,7 +209,7 @@ def _owned_once(
 
 def _in_brief(finding: Finding, step_ms: float) -> Finding:
     """Say what a rule did not say in a few words, and what its saving is of a step."""
-    if finding.status not in _REMARKS:
+    if not finding.status.is_remark:
         return finding
     return msgspec.structs.replace(
         finding,
@@ -232,7 +231,7 @@ def _place(finding: Finding) -> tuple[int, int, float, int, int]:
     saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
     return (
         _ORDER.index(finding.status),
-        list(Severity).index(finding.severity),
+        finding.severity.order,
         -saved_ms,
         -(finding.saving_bytes_per_step or 0),
         _CONFIDENCE.index(finding.confidence),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.rank.intervals import exposed, unseen
 from dsprof.trace.background import mark_background
-from tests.factories.trace import MS, issued, ns, rank_trace, span, step, summary, sync
+from tests.factories.trace import MS, issued, rank_trace, span, step, summary, sync
 
 TRAINING, BESIDE = 2, 3
 

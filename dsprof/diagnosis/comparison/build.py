@@ -134,8 +134,7 @@ def _fate(old: Sequence[Finding], new: Sequence[Finding]) -> Fate:
         return "unknown before" if _is_open(old) else "new"
     if not now:
         return "now unknown" if _is_open(new) else "gone"
-    order = list(Severity).index
-    change = order(_severity(now)) - order(_severity(was))
+    change = _severity(now).order - _severity(was).order
     return "still there" if change == 0 else "milder" if change > 0 else "worse"
 
 

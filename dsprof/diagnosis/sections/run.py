@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
-from dsprof.findings.finding import Finding, Status
+from dsprof.findings.finding import Finding
 from dsprof.rules.page import page_of
 from dsprof.rules.rule import Rule
 
@@ -50,7 +50,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
 
 def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[model.RuleInfo]:
     """Say of each rule what it is about, and explain those that found something."""
-    found = {one.rule for one in findings if one.status in (Status.FAIL, Status.INFO)}
+    found = {one.rule for one in findings if one.status.is_remark}
     return [
         model.RuleInfo(
             rule=rule.meta.id,

@@ -83,7 +83,7 @@ class UnequalHosts:
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
 
     def _differing(self, found: Mapping[_Facet, Values]) -> Finding:
-        first = min(found, key=lambda facet: list(Severity).index(facet.severity))
+        first = min(found, key=lambda facet: facet.severity.order)
         others = f", and {plural(len(found) - 1, 'more difference')}" if len(found) > 1 else ""
         return self.meta.finding(
             Status.FAIL,
