@@ -78,3 +78,20 @@ def test_search_answers_from_the_file_system(site: Path) -> None:
         }
     assert found.startswith((site / "rules/misspelt-variable.html").as_uri())
     assert asked <= {"file", "data", "about"}
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium")
+def test_the_copy_button_covers_no_end_of_a_line(site: Path) -> None:
+    beside = """(() => {
+      const code = document.querySelector("pre code");
+      code.scrollLeft = code.scrollWidth;
+      const text = document.createRange();
+      text.selectNodeContents(code);
+      const button = document.querySelector(".md-code__nav").getBoundingClientRect();
+      return code.scrollLeft > 0 && text.getBoundingClientRect().right <= button.left;
+    })()"""
+    with chromium() as browser:
+        page = browser.open(site / "reference/comparing.html", width=500)
+        page.wait("document.querySelector('.md-code__nav')")
+        assert page.evaluate(beside)
