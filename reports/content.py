@@ -317,7 +317,7 @@ def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
 
 def _cost_line(quality: Quality, limit: float) -> QualityLine:
     if quality.training_cost_share is None:
-        text = "not measurable: no rank that took a step closed its trace"
+        text = "not measurable: no rank recorded all of its steps and closed its trace"
         return QualityLine("note", "Cost of dsprof", text)
     text = (
         f"{fmt.share(quality.training_cost_share)} of the step in the training threads (estimate), "

@@ -10,6 +10,7 @@ Until a step ends, what is recorded is summed up by time, in each turn of the wr
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -149,6 +150,12 @@ class _Batch:
             self._steps = range(0)
 
 
+def _within_limit(budget_bytes: int) -> int:
+    """Return a budget of which an eighth, as a file takes, is below what `ulimit -f` allows."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return budget_bytes if limit == resource.RLIM_INFINITY else min(budget_bytes, limit * 6)
+
+
 class RollingWriter(TraceWriter):
     """Its `path` is the book; with all that is beside it, it stays within the budget."""
 
@@ -161,7 +168,7 @@ class RollingWriter(TraceWriter):
         before: TraceWriter | None = None,
     ) -> None:
         """`before` is ending in this process: its files make room, too."""
-        super().__init__(folder, header, source, EVERYTHING, budget_bytes)
+        super().__init__(folder, header, source, EVERYTHING, _within_limit(budget_bytes))
         self._before = before
         self.interest = Interest()
         self.alarms = Alarms()

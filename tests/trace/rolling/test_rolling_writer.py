@@ -453,3 +453,27 @@ def test_figures_are_of_steps_that_all_ranks_still_have(tmp_path: Path) -> None:
     diagnosis = diagnose(found)
     assert diagnosis.history.newest_from == own[1]
     assert sum(row.calls for row in diagnosis.communication) == 4 * rank_steps(diagnosis)
+
+
+def test_files_stay_below_the_limit_of_the_process(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+from tests.factories.month import FastMotion
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+for start in range(2):
+    run = FastMotion(Path(sys.argv[1]), 8_000_000, start=start)
+    with run.running():
+        run.train(1000)
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    run = find_run([tmp_path])
+    for epoch in run.epochs:
+        trace = read_trace(epoch.files[0])
+        assert trace.trailer is not None
+        assert (trace.trailer.disk_error, trace.trailer.lost_steps) == ("", 0)
+        hours = [one for one in trace.rollups.values() if one.length_s == 3600]
+        assert sum(one.steps for one in hours) == 1000
+    assert [epoch.files[0].parent.name for epoch in run.epochs[:-1]] == [
+        "trace.rank00000.earlier.zip"
+    ]
