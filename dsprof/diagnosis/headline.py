@@ -19,6 +19,7 @@ from dsprof.findings.brief import line, saving, settings
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size
 from dsprof.rules.evidence.endings import after_step, known_ends
+from dsprof.trace.selection import Selection
 
 NO_PROBLEMS = "No problems found"
 
@@ -145,8 +146,10 @@ def _where_time_goes(
 
 def _no_steps(summary: RunSummary) -> str:
     """Say that no step is measured; of a rolling recording, sums may be all that is kept."""
-    steps = summary[History].steps
-    return f"Only sums of {plural(steps, 'step')} are kept" if steps else _NO_STEPS
+    if steps := summary[History].steps:
+        return f"Only sums of {plural(steps, 'step')} are kept"
+    chosen = summary[Run].selection.steps
+    return f"{_NO_STEPS} in {Selection(steps=chosen)}" if chosen else _NO_STEPS
 
 
 def _for_steps(summary: RunSummary) -> str:
@@ -155,6 +158,9 @@ def _for_steps(summary: RunSummary) -> str:
         return "Copy all files of a rank."
     if summary[History].steps:
         return "Raise budget_mb: a step has more records than it keeps in detail."
+    run = summary[Run]
+    if run.selection.steps and any(trailer.steps for trailer in run.trailers):
+        return "Select other steps."
     return "In a plain loop, call dsprof.step() after each step."
 
 

@@ -44,6 +44,7 @@ class RunInfo(_Part):
     epochs: int = 1
     parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains
     is_running: bool = False  # it went on while it was read: its end is not judged
+    selection: str = ""  # the part that was read, e.g. "ranks 0-7; steps 100 to 199"; "": all
 
 
 class HookNote(_Part):

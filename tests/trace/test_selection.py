@@ -205,7 +205,34 @@ def test_a_run_without_steps_is_reported_whichever_are_selected(tmp_path):
     write_long(tmp_path, steps=0)
     chosen = Selection(steps=range(5, 10))
     diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
-    assert "No optimizer step was recorded" in diagnosis.verdict
+    assert diagnosis.verdict.endswith("No optimizer step was recorded in steps 5 to 9.")
+
+
+def test_what_follows_the_last_step_is_not_taken_for_a_run_without_steps(tmp_path):
+    [path] = write_run(tmp_path, 1)
+    closing = encode([sync("barrier", 450, 5, step=4)]).removesuffix(b"\n]\n").removeprefix(b"[")
+    trailer = path.read_bytes().rindex(b"\n{")
+    path.write_bytes(path.read_bytes()[:trailer] + closing + b"," + path.read_bytes()[trailer:])
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=Selection(steps=range(4, 9))))
+    assert diagnosis.verdict.startswith("No optimizer step was recorded in steps 4 to 8. Select")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "selected"),
+    [
+        (Selection(), "2 of 2 ranks, complete"),
+        (Selection(steps=range(1, 3)), "2 of 2 ranks, selected: steps 1 to 2"),
+        (
+            Selection(hosts=hosts_in("node-a"), ranks=ranks_in("1")),
+            "1 of 2 ranks, selected: ranks 1, hosts node-a",
+        ),
+    ],
+)
+def test_a_part_is_not_called_complete(tmp_path, chosen, selected):
+    write_run(tmp_path, 2)
+    diagnosis = load_diagnosis([tmp_path], reading=Reading(selection=chosen))
+    assert diagnosis.run.selection == str(chosen)
+    assert diagnosis.quality.line.split(";")[0] == selected
 
 
 def test_a_step_whose_details_were_left_out_is_an_error_that_says_so(tmp_path):

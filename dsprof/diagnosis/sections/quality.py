@@ -74,8 +74,9 @@ def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
 def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -> str:
     world = run.world_size
     present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
+    selected = f", selected: {run.selection.replace('; ', ', ')}" if run.selection else ""
     if not quality.is_recorded:
-        return f"{present}; from other tools, completeness unknown"
+        return f"{present}{selected}; from other tools, completeness unknown"
     cut, part = "ended without a trailer", "with only a part of the steps"
     gaps = (
         (len(quality.unclean_ranks), cut, cut),
@@ -92,12 +93,13 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
     if history.newest_ns:
         newest = f"details only of the last {duration(history.newest_ns)}"
         told = f"{told}, {newest}" if told else newest
-    state = "still running" if run.is_running else "complete"
+    state = "still running" if run.is_running else "" if selected else "complete"
     cost = quality.training_cost_share
     costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"
     notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)
     remarks = f"; {plural(notes, 'note')}" if notes else ""
-    return f"{present}, {told or state}{costs}{remarks}"
+    told = f", {told or state}" if told or state else ""
+    return f"{present}{told}{selected}{costs}{remarks}"
 
 
 def _some(ranks: int) -> str:

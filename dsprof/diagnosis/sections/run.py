@@ -45,6 +45,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         epochs=run.epochs,
         parameters=_parameters(summary[Engines]),
         is_running=run.is_running,
+        selection=str(run.selection),
     )
 
 
