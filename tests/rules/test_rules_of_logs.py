@@ -238,6 +238,12 @@ def test_an_interface_that_leads_to_no_other_host():
     assert "NCCL_SOCKET_IFNAME" in finding.action
 
 
+def test_a_sentence_names_a_few_interfaces_of_many():
+    lines = [make.said(f"Bootstrap: Using veth{n}a:10.0.0.1<0>", n) for n in range(4)]
+    finding = one(network_differs_across_ranks, make.run(lines))
+    assert "interface veth0a, veth1a, veth2a and 1 more, which they cannot reach" in finding.summary
+
+
 def test_warnings_with_and_without_advice():
     known = make.every("Bootstrap : no socket interface found", level="WARN")
     strange = make.said("the moon is full", level="WARN")

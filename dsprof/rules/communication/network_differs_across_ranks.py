@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     RankSet,
     named_ranks,
     ranks_of,
-    standing_out,
     union,
-    written_ranks,
 )
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import capitalised, plural
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import capitalised, shortened, some
+from dsprof.rules.evidence.differences import Difference, summary, table
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -60,7 +59,7 @@ def _version(log: RankLog) -> str:
     return " ".join(sorted(log.values("version")))
 
 
-_FACETS = (
+_FACETS = (  # the highest severity first
     _Facet("version of the library", _version, Severity.CRITICAL, "communicators do not form"),
     _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other forever"),
     _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other forever"),
@@ -99,7 +98,11 @@ class NetworkDiffersAcrossRanks:
         if len(logs.ranks) < 2:
             yield self.meta.not_applicable("Not applicable: only one rank is in the log.")
             return
-        found = {facet: said for facet in _FACETS if len(said := _said(logs, facet)) > 1}
+        found = [
+            Difference(one.name, said, one.severity, one.effect, one.amount)
+            for one in _FACETS
+            if len(said := _said(logs, one)) > 1
+        ]
         if found:
             yield self._differing(found)
         local = {
@@ -110,29 +113,27 @@ class NetworkDiffersAcrossRanks:
         if local and logs.has_several_hosts:
             yield self._unreachable(local)
 
-    def _differing(self, found: dict[_Facet, dict[str, RankSet]]) -> Finding:
-        first = next(iter(found))
-        values = "; ".join(f"{v} on {named_ranks(r)}" for v, r in found[first].items())
-        others = f", and {plural(len(found) - 1, 'more difference')}" if len(found) > 1 else ""
+    def _differing(self, found: Sequence[Difference]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"The {first.name} differs: {values}{others}.",
-            severity=worst(facet.severity for facet in found),
+            summary(found),
+            severity=found[0].severity,
             cause="Hosts have different images, libraries, devices or variables.",
             action="Give all hosts the same image and NCCL variables, and the same LD_LIBRARY_PATH "
             "(libnccl, libnccl-net.so).",
-            ranks=ranks_of(standing_out(found[first], first.amount)),
-            evidence=(_table(found),),
+            ranks=found[0].ranks,
+            evidence=(table(found),),
             confidence="medium",
         )
 
     def _unreachable(self, local: dict[str, RankSet]) -> Finding:
+        interfaces = some([shortened(name) for name in sorted(local)])
         return self.meta.finding(
             Status.FAIL,
             f"{capitalised(named_ranks(union(local.values())))} offered other hosts the bootstrap "
-            f"interface {', '.join(local)}, which they cannot reach.",
+            f"interface {interfaces}, which they cannot reach.",
             title="Ranks offer a bootstrap interface that other hosts cannot reach",
-            problem=f"Other hosts cannot reach the interface {', '.join(local)}",
+            problem=f"Other hosts cannot reach the interface {interfaces}",
             fix="Set NCCL_SOCKET_IFNAME to the right one",
             severity=Severity.HIGH,
             cause="NCCL took the first interface that is up.",
@@ -148,16 +149,6 @@ def _said(logs: Logs, facet: _Facet) -> dict[str, RankSet]:
         if value := facet.of(log):
             found[value] = found.get(value, 0) | 1 << rank
     return found
-
-
-def _table(found: dict[_Facet, dict[str, RankSet]]) -> Table:
-    rows = [
-        (facet.name, value, written_ranks(ranks), facet.effect)
-        for facet, said in found.items()
-        for value, ranks in said.items()
-    ]
-    columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
-    return Table(columns, tuple(rows[:48]))
 
 
 RULE: Rule = NetworkDiffersAcrossRanks()

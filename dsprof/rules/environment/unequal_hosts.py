@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    named_ranks,
-    ranks_of,
-    standing_out,
-    written_ranks,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import capitalised, plural, shortened
+from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.findings.wording import capitalised
 from dsprof.rules.environment.variable_values import select
+from dsprof.rules.evidence.differences import Difference, summary, table
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
@@ -74,28 +68,28 @@ class UnequalHosts:
             return
         acting = [one for one in _FACETS if _acts(one, facts)]
         least = thresholds.clock_share
-        found = {one: held for one in acting if _differs(one, held := one.of(facts), least)}
-        if harmful := {f: v for f, v in found.items() if f.severity is not Severity.NONE}:
+        found = [
+            Difference(one.name, held, one.severity, one.effect, one.amount)
+            for one in sorted(acting, key=lambda one: one.severity.order)
+            if _differs(one, held := one.of(facts), least)
+        ]
+        if harmful := [one for one in found if one.severity is not Severity.NONE]:
             yield self._differing(harmful)
-        if rest := {f: v for f, v in found.items() if f.severity is Severity.NONE}:
-            first, held = next(iter(rest.items()))
-            summary = f"The {first.name} differs: {_written(held)}."
-            yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
+        if rest := [one for one in found if one.severity is Severity.NONE]:
+            yield self.meta.finding(Status.INFO, summary(rest), evidence=(table(rest),))
 
-    def _differing(self, found: Mapping[_Facet, Values]) -> Finding:
-        first = min(found, key=lambda facet: facet.severity.order)
-        others = f", and {plural(len(found) - 1, 'more difference')}" if len(found) > 1 else ""
+    def _differing(self, found: Sequence[Difference]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
-            f"The {first.name} differs: {_written(found[first])}{others}.",
-            severity=worst(facet.severity for facet in found),
-            cause=f"{capitalised(first.effect)}.",
+            summary(found),
+            severity=found[0].severity,
+            cause=f"{capitalised(found[0].effect)}.",
             action=(
                 "Give all hosts the same image and driver, and exclude hosts that lack a device or "
                 "a port."
             ),
-            ranks=ranks_of(standing_out(found[first], first.amount)),
-            evidence=(_table(found),),
+            ranks=found[0].ranks,
+            evidence=(table(found),),
             confidence="medium",
         )
 
@@ -260,24 +254,6 @@ _FACETS = (
     ),
     _Facet("kernel", _machine("kernel"), Severity.NONE, "any", "hosts may differ in speed"),
 )
-
-
-def _written(held: Values) -> str:
-    return "; ".join(
-        f"{shortened(value)} on {named_ranks(ranks)}" for value, ranks in sorted(held.items())
-    )
-
-
-def _table(found: Mapping[_Facet, Values]) -> Table:
-    columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
-    return Table(
-        columns,
-        tuple(
-            (facet.name, value, written_ranks(ranks), facet.effect)
-            for facet, held in found.items()
-            for value, ranks in sorted(held.items())
-        )[:64],
-    )
 
 
 RULE: Rule = UnequalHosts()

@@ -1,0 +1,58 @@
+"""In what ranks differ that should be alike: a sentence, a table, and the ranks that stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from dsprof.analysis.aggregates.environment import (
+    RankSet,
+    named_ranks,
+    ranks_of,
+    standing_out,
+    written_ranks,
+)
+from dsprof.findings.finding import Column, Severity, Table
+from dsprof.findings.wording import plural, shortened
+
+Values = Mapping[str, RankSet]
+"""Value -> the ranks that have it."""
+
+_MOST_VALUES = 4  # in a sentence
+_ROWS = 64
+
+
+class Difference(NamedTuple):
+    """Something in which ranks should be alike and are not."""
+
+    name: str
+    values: Values
+    severity: Severity  # NONE: worth knowing
+    effect: str
+    amount: Callable[[str], int] | None = None  # what counts, if less is worse
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those with the least amount; without amounts, those with the rarest value."""
+        return ranks_of(standing_out(self.values, self.amount))
+
+
+def summary(found: Sequence[Difference]) -> str:
+    """Say how the first differs, and count the others."""
+    first, *others = found
+    shown = [f"{shortened(v)} on {named_ranks(r)}" for v, r in sorted(first.values.items())]
+    if (left := len(shown) - _MOST_VALUES) > 0:
+        shown[_MOST_VALUES:] = [f"and {plural(left, 'more value')}"]
+    more = f", and {plural(len(others), 'more difference')}" if others else ""
+    return f"The {first.name} differs: {'; '.join(shown)}{more}."
+
+
+def table(found: Sequence[Difference]) -> Table:
+    """List each value and its ranks."""
+    columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
+    rows = (
+        (one.name, value, written_ranks(ranks), one.effect)
+        for one in found
+        for value, ranks in sorted(one.values.items())
+    )
+    return Table(columns, tuple(rows)[:_ROWS])
