@@ -11,6 +11,15 @@ T = TypeVar("T")
 SLURM = "Slurm"
 """The kind of fact that says why Slurm ended a job: "time limit", "cancelled", "job requeue"."""
 
+FAILED, FAILED_FIRST = "torchrun", "first failure"
+"""The kinds that torchrun's list states of a rank: that it failed; how, if it did so first."""
+
+LAUNCHER = "launcher"
+"""The kind that says how a process of unknown rank failed, as another launcher reports it."""
+
+NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER})
+"""Kinds of facts that others than NCCL, RCCL and their plugins state."""
+
 MOST_VALUES = 64
 """Of each kind of fact so many values are kept: a log of gigabytes comes to a few kilobytes."""
 

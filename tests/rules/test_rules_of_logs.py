@@ -438,3 +438,15 @@ def test_variables_that_nccl_logs_are_judged_as_far_as_they_go():
     some = make.run(make.said("NCCL_ALGO set by environment to Ring"), make.every(IB))
     for module in (variable_differs_across_ranks, sync_debug_variable):
         assert one(module, some).status in (Status.UNKNOWN, Status.NOT_APPLICABLE)
+
+
+def test_a_long_warning_does_not_cut_the_headline():
+    text = "socketProgress: Connection closed by remote peer v100x16-2.some.example.com<46776>"
+    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    assert finding.problem == "NCCL on rank 1: a connection to another rank broke"
+
+
+def test_what_launchers_report_is_no_log_of_nccl():
+    lines = ["  rank      : 0 (local_rank: 0)", "srun: error: n1: task 0: Exited with exit code 1"]
+    for module in (transport_fallback, nccl_warning):
+        assert one(module, lines).status is Status.NOT_APPLICABLE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.environment import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.rank_log import SLURM, CallKind, LoggedCalls, RankLog
+from dsprof.trace.rank_log import NOT_OF_NCCL, SLURM, CallKind, LoggedCalls, RankLog
 from dsprof.trace.rank_trace import RankTrace
 
 
@@ -29,9 +29,7 @@ class Logs(Aggregate):
     @property
     def is_nccl(self) -> bool:
         """Whether NCCL or RCCL itself speaks in one of the logs."""
-        return any(
-            log.facts.keys() - {"loss scale", SLURM} or log.variables for log in self.ranks.values()
-        )
+        return any(log.facts.keys() - NOT_OF_NCCL or log.variables for log in self.ranks.values())
 
     @property
     def has_several_hosts(self) -> bool:

@@ -71,6 +71,7 @@ class NcclWarning:
             yield self.meta.finding(
                 Status.FAIL,
                 f"“{warning.text}” on {named_ranks(warning.ranks)}: {first.meaning}.",
+                problem=f"NCCL on {named_ranks(warning.ranks)}: {first.meaning}",
                 severity=highest,
                 action=" ".join(dict.fromkeys(what.action for what, _ in known)),
                 ranks=ranks_of(union(one.ranks for _, one in known)),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
+from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
@@ -21,9 +22,10 @@ from dsprof.rules.evidence.endings import (
     on_ranks,
 )
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.rank_log import SLURM
+from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
 _MOST_SKIPPED = 5
+_MOST_KINDS = 2  # of ends, in a headline
 _ENDED_BY_SLURM = {
     "time limit": (
         "The job reached its time limit",
@@ -80,6 +82,8 @@ class DataQuality:
                 if endings.ranks
                 else self._cut(facts.unclean_ranks)
             )
+        if not facts.is_recorded:
+            yield from self._ended_as_logged(logs)
         # Rule device-out-of-memory explains the others.
         exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
         if exceptions:
@@ -144,20 +148,59 @@ class DataQuality:
             confidence="high",
         )
 
+    def _ended_as_logged(self, logs: Logs) -> Iterable[Finding]:
+        """Report how a run failed of which only logs tell, unless another rule finds the cause."""
+        if any(log.out_of_memory or log.timeouts for log in logs.ranks.values()):
+            return
+        if first := logs.values(FAILED_FIRST):
+            yield self._failed_first(first)
+        elif failed := not _has_nccl_error(logs) and logs.values(LAUNCHER):
+            problem = f"A process of the run failed: {', '.join(failed)}"
+            yield self._failed_as_logged(problem, "Find the first traceback in the log")
+        elif ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
+            yield self._ended_by_slurm(ended[0], (), {})
+
+    def _failed_first(self, first: Mapping[str, RankSet]) -> Finding:
+        ranks = ranks_of(union(first.values()))
+        how = [f"{named_ranks(some)} ({how})" for how, some in first.items()]
+        told = ", ".join(how) if len(how) <= _MOST_KINDS else named(ranks)
+        is_one = len(ranks) == 1
+        return self._failed_as_logged(
+            f"{capitalised(told)} failed first{'' if is_one else ' on their hosts'}",
+            f"Find {'its traceback' if is_one else 'their tracebacks'} in the log",
+            ranks,
+        )
+
+    def _failed_as_logged(self, problem: str, fix: str, ranks: tuple[int, ...] = ()) -> Finding:
+        killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}.",
+            problem=problem,
+            fix=fix,
+            title="The run failed",
+            severity=Severity.HIGH,
+            cause=f"The launcher says so in the log.{killed}",
+            action=f"{fix}.",
+            ranks=ranks,
+            confidence="high",
+        )
+
     def _ended_by_slurm(
         self, how: str, ranks: Sequence[int], ends: Mapping[int, Ending]
     ) -> Finding:
         problem, fix = _ENDED_BY_SLURM[how]
+        killed = f"{after_step(ends, ranks)}, and Slurm killed {named(ranks)}" if ranks else ""
+        kept = " The record is analysed; up to half a second at its end is missing."
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}{after_step(ends, ranks)}, and Slurm killed {named(ranks)}."
-            f"{completed_last(ends, ranks)}",
+            f"{problem}{killed}.{completed_last(ends, ranks)}",
             problem=problem,
             fix=fix,
             title=problem,
             severity=Severity.MEDIUM,
             cause="The log of the job says so.",
-            action=f"{fix}. The record is analysed; up to half a second at its end is missing.",
+            action=f"{fix}.{kept * bool(ranks)}",
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
             confidence="high",
@@ -368,6 +411,11 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
     for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
+
+
+def _has_nccl_error(logs: Logs) -> bool:
+    """Say whether rule nccl-warning has more to say of the end of a run than its launcher."""
+    return any(text.startswith("NCCL error") for text in logs.warnings())
 
 
 def _lost(run: Run) -> dict[str, int]:

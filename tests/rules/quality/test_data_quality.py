@@ -10,7 +10,15 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.reports.content import quality_lines
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
-from dsprof.trace.rank_log import SLURM, RankLog
+from dsprof.trace.rank_log import (
+    FAILED,
+    FAILED_FIRST,
+    LAUNCHER,
+    SLURM,
+    CollectiveTimeout,
+    OutOfMemory,
+    RankLog,
+)
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from dsprof.trace.selection import OPEN_END, Selection
@@ -200,6 +208,58 @@ def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     )
     first.log = RankLog()
     assert "ended without a trailer" in said(RULE, first, zero_rank(1, trailer=None)).summary
+
+
+def logged(*facts, of_rank_0=None):
+    """Ranks of which only logs tell, each with a fact."""
+    ranks = [foreign(rank, len(facts)) for rank in range(len(facts))]
+    for rank, (kind, value) in zip(ranks, facts, strict=True):
+        rank.log = RankLog()
+        rank.log.say(kind, value)
+    ranks[0].log.add(of_rank_0 or RankLog())
+    return ranks
+
+
+def test_of_a_run_that_failed_the_log_names_the_rank_that_did_so_first():
+    first = (FAILED_FIRST, "exit code 1")
+    finding = said(RULE, *logged((FAILED, "failed"), first))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert (finding.problem, finding.ranks) == ("Rank 1 (exit code 1) failed first", (1,))
+    killed = (FAILED_FIRST, "signal SIGKILL")
+    finding = said(RULE, *logged(first, first, killed))
+    assert finding.problem == (
+        "Ranks 0-1 (exit code 1), rank 2 (signal SIGKILL) failed first on their hosts"
+    )
+    assert "out of memory" in finding.cause
+    several = [(FAILED_FIRST, f"exit code {code}") for code in (1, 2, 3)]
+    assert said(RULE, *logged(*several)).problem == "Ranks 0-2 failed first on their hosts"
+
+
+def test_a_process_of_unknown_rank_that_failed_is_reported_without_a_rank():
+    finding = said(RULE, *logged((LAUNCHER, "exit code 2")))
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert finding.problem == "A process of the run failed: exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [("time limit", "The job reached its time limit"), ("cancelled", "The job was cancelled")],
+)
+def test_slurm_ended_a_run_of_which_there_are_only_logs(how, problem):
+    finding = said(RULE, *logged((SLURM, how)))
+    assert (finding.status, finding.summary) == (Status.FAIL, f"{problem}.")
+    assert finding.ranks == ()
+
+
+def test_an_end_that_another_rule_explains_is_not_reported_twice():
+    failed = (FAILED_FIRST, "exit code 1")
+    memory = RankLog(out_of_memory=[OutOfMemory(0, 1, 2, 0, 2, 0)])
+    late = RankLog(timeouts=[CollectiveTimeout("all_reduce")])
+    for explained in (memory, late):
+        assert said(RULE, *logged(failed, of_rank_0=explained)).status is Status.PASS
+    broken = RankLog(warnings={"NCCL error: unhandled cuda error": 1})
+    assert said(RULE, *logged((LAUNCHER, "exit code 1"), of_rank_0=broken)).status is Status.PASS
+    assert said(RULE, *logged(failed, of_rank_0=broken)).status is Status.FAIL
 
 
 def test_of_a_killed_rank_on_a_device_it_is_not_known_what_was_in_flight():

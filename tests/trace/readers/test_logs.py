@@ -8,7 +8,15 @@ import pytest
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
-from dsprof.trace.rank_log import SLURM, CollectiveTimeout, LastWork, LogMark
+from dsprof.trace.rank_log import (
+    FAILED,
+    FAILED_FIRST,
+    LAUNCHER,
+    SLURM,
+    CollectiveTimeout,
+    LastWork,
+    LogMark,
+)
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
@@ -477,6 +485,59 @@ def test_the_list_of_torchrun_is_not_in_the_order_in_which_ranks_failed():
     assert log.marks == []
 
 
+def failures(rank, code, label=""):
+    """The list that an agent of torchrun writes where one rank failed first, and another then."""
+    return [
+        label + line
+        for line in (
+            "Failures:",
+            "[1]:",
+            f"  rank      : {rank + 1} (local_rank: 1)",
+            "  exitcode  : -15 (pid: 12)",
+            "Root Cause (first observed failure):",
+            "[0]:",
+            f"  rank      : {rank} (local_rank: 0)",
+            f"  exitcode  : {code} (pid: 11)",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "how"), [(1, "exit code 1"), (-7, "signal SIGBUS"), (-99, "signal 99")]
+)
+def test_torchrun_tells_which_rank_failed_first_and_how(code, how):
+    first, other = (trace.log for trace in make.read(failures(4, code)))
+    assert (first.values(FAILED), other.values(FAILED)) == ({"failed": 1}, {"failed": 1})
+    assert (first.values(FAILED_FIRST), other.values(FAILED_FIRST)) == ({how: 1}, {})
+
+
+def test_lists_of_two_agents_may_run_into_each_other():
+    pairs = zip(failures(0, 1, "0: "), failures(8, 1, "1: "), strict=True)
+    found = make.read(sum(pairs, ()))
+    first = [trace.rank for trace in found if trace.log.values(FAILED_FIRST)]
+    assert (first, [trace.rank for trace in found]) == ([0, 8], [0, 1, 8, 9])
+
+
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [
+        (
+            "[2022-11-22 05:19:27,742] [ERROR] [launch.py:324:sigkill_handler] ['python', '-u', "
+            "'a.py', '--local_rank=3'] exits with return code = -11",
+            "signal SIGSEGV",
+        ),
+        ("srun: error: n1: task 3: Exited with exit code 2", "exit code 2"),
+        ("srun: error: n[1-2]: tasks 0-3,7: Out Of Memory", "out of memory"),
+        ("srun: error: n1: task 3: Exited with exit code 143", ""),  # srun or scancel ended it
+        ("srun: error: n1: task 3: Terminated", ""),
+    ],
+)
+def test_launchers_tell_how_a_process_failed(line, how):
+    first, *others = make.read([line, "DeepSpeed info: version=0.16.0"])
+    assert (first.log.values(LAUNCHER), others) == ({how: 1} if how else {}, [])
+    assert bool(first.notes) is not bool(how)
+
+
 def again(lines):
     """The same lines of processes that were started later."""
     return [line.replace(":100", ":200") for line in lines]
@@ -516,9 +577,42 @@ def test_further_communicators_are_no_start():
         ("*** JOB 4 ON n1 CANCELLED AT 2026-11-25T22:04:43 DUE TO TIME LIMIT ***", "time limit"),
         ("*** STEP 3.0 ON n1 CANCELLED AT 2026-11-25T22:03:18 ***", "cancelled"),
         ("*** JOB 8 ON n1 CANCELLED AT 2026-11-25T22:05:21 DUE TO JOB REQUEUE ***", "job requeue"),
+        ("*** JOB 9 ON n1 CANCELLED AT 2026-11-25T22:05 DUE to SIGNAL Terminated ***", "cancelled"),
     ],
 )
 def test_slurm_says_why_it_ended_a_job(line, cause):
     (trace,) = make.read([f"slurmstepd-n1: error: {line}"])
+    (daemon,) = make.read([f"[2026-11-25T22:05:21.003] error: {line}"])
+    assert daemon.log.values(SLURM) == {cause: 1}
     assert trace.log.values(SLURM) == {cause: 1}
     assert trace.notes == []
+
+
+LAUNCH = "[2022-11-22 05:19:14,317] [INFO] [runner.py:508:main] cmd = python -u -m deepspeed.l"
+
+
+def test_each_launch_of_deepspeed_is_a_start():
+    failed = "[ERROR] [launch.py:324:sigkill_handler] [] exits with return code = 1"
+    told = [LAUNCH, "[rank0]: " + make.out_of_memory(), failed]
+    (trace,) = make.read([*told, LAUNCH, "DeepSpeed info: version=0.16.0"])
+    assert trace.log.out_of_memory == []
+    assert trace.log.values(LAUNCHER) == {}
+    (starts,) = trace.log.starts
+    assert (starts.count, starts.errors) == (2, ("device out of memory (rank 0)",))
+    (alone,) = make.read([*told, LAUNCH])  # nothing was written since
+    assert (alone.log.out_of_memory, len(alone.log.starts)) == ([], 1)
+
+
+def test_launchers_of_several_nodes_start_a_job_once():
+    launches = [f"{LAUNCH}auncher.launch --node_rank={node} train.py" for node in range(2)]
+    lines = [launches[0], "[rank0]: " + make.out_of_memory(), launches[1]]
+    (trace,) = make.read(lines)
+    assert (trace.log.starts, len(trace.log.out_of_memory)) == ([], 1)
+    (trace,) = make.read([*lines, launches[1], "DeepSpeed info: version=0.16.0", launches[0]])
+    assert ([one.count for one in trace.log.starts], trace.log.out_of_memory) == ([2], [])
+
+
+def test_processes_of_a_later_launch_are_no_further_start():
+    first, later = make.run(ranks=2), again(make.run(ranks=2))
+    traces = make.read([LAUNCH, *first, LAUNCH, *later])
+    assert [[one.count for one in trace.log.starts] for trace in traces] == [[2], []]

@@ -26,7 +26,8 @@ _SIGNS = re.compile(
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)|RunningAvgSamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
-    rb"|^slurmstepd\S*: error: \*\*\* ",
+    rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
+    rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? ",
     re.M,
 )
 _NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object
@@ -140,6 +141,8 @@ def _scan(path: Path, _status: FileStatus) -> _LogFile:
         several = [_starts(path, scan)]
         scan, lines = _scan_from(path, scan.starts.last_at_bytes)
     ranks, world_size = scan.ranks(rank_in_name(path))
+    if not ranks and any(one.errors for one in several):
+        ranks = [LoggedRank(0, "", 0, RankLog())]  # what is said of it is before its last start
     if not ranks:
         raise TraceError(
             f"{path}: nothing to judge in this log; dsprof reads what NCCL, RCCL, and torch's "

@@ -12,10 +12,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dsprof.trace.rank_log import SLURM, CollectiveTimeout, LogMark, RankLog, Room, Throughput
-from dsprof.trace.readers.logs import benchmark_tables
+from dsprof.trace.rank_log import (
+    FAILED,
+    FAILED_FIRST,
+    LAUNCHER,
+    SLURM,
+    CollectiveTimeout,
+    LogMark,
+    RankLog,
+    Room,
+    Throughput,
+)
+from dsprof.trace.readers.logs import benchmark_tables, launchers
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
+from dsprof.trace.readers.logs.launchers import ElasticList
 from dsprof.trace.readers.logs.nccl_messages import understand, warning
 from dsprof.trace.readers.logs.prefix import (
     LARGEST_RANK,
@@ -29,15 +40,15 @@ from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
 
 MARKS = (
-    *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog ", b"rank      :"),
+    *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
     b"Timeout at NCCL work: ",
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
+    *launchers.MARKS,
     *benchmark_tables.MARKS,
 )
 """Marks of lines that are looked at."""
 
-_ELASTIC_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
 _ALLOCATOR = re.compile(
     # What torch advises is not what is set.
     r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
@@ -46,10 +57,6 @@ _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
     r"(?:output empty list|returned -61\b)"
-)
-_CANCELLED = re.compile(
-    r"^slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
-    r"(?:DUE TO (?P<cause>[A-Z ]{1,40}) )?\*\*\*"
 )
 _THROUGHPUT = re.compile(
     r"(?:global_step=|\d{1,15}/)(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
@@ -64,6 +71,8 @@ _ORIGIN_UNKNOWN = (
     "a log does not say which rank wrote some of its lines (a device out of memory, a collective "
     "that timed out): they count for rank {rank}"
 )
+_OF_JOB = frozenset({SLURM, LAUNCHER})
+"""Kinds of facts that no rank states."""
 _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
@@ -111,7 +120,7 @@ class LogScan:
         self._benchmarks = BenchmarkTables()
         self._measured = RankLog()
         self._strange_lines = 0
-        self._elastic_rank = -1  # of the block in torchrun's list of failures
+        self._elastic = ElasticList()
         self.config = PrintedConfig()
         self.starts = Starts()
         self.is_nccl = False
@@ -167,9 +176,8 @@ class LogScan:
             writer.places[place.of] = place.rank
 
     def _torch(self, rank: int, line: str, text: str) -> None:
-        if match := _ELASTIC_RANK.match(text):
-            self._elastic_rank = int(match[1])
-            self._writer(self._elastic_rank).log.say("torchrun", "failed")
+        if self._elastic.take(rank, text):
+            self._elastic_list()
         elif match := VERSION.search(text):
             self._version = tuple(map(int, match.groups()))
         elif "comm op: " in text:
@@ -182,8 +190,12 @@ class LogScan:
             log = self._writer(rank).log
             if report := _report(match):
                 log.report(report)
-        elif match := _CANCELLED.search(text):
-            self._writer(rank).log.say(SLURM, (match["cause"] or "cancelled").lower())
+        elif (node := launchers.launched(text)) is not None:
+            self.starts.launched(node, self._at_bytes)
+        elif cause := launchers.cancelled(text):
+            self._writer(rank).log.say(SLURM, cause)
+        elif how := launchers.failed(text):
+            self._writer(-1).log.say(LAUNCHER, how)
         elif match := _NO_PROVIDER.search(text):
             log = self._writer(rank).log
             log.say("libfabric failure", f"no {match['name']} device found")
@@ -193,9 +205,9 @@ class LogScan:
             log.warn(f"NCCL error: {match['what'].strip()}")
             self._mark(log, f"NCCL error: {match['what'].strip()}")
         if found := out_of_memory(text):
-            log = self._writer(self._elastic_rank if rank < 0 else rank).log
+            log = self._writer(self._elastic.rank if rank < 0 else rank).log
             log.add(RankLog(out_of_memory=[found]))
-            if rank >= 0 or self._elastic_rank < 0:  # torchrun's list is in the order of ranks
+            if rank >= 0 or self._elastic.rank < 0:  # torchrun's list is in the order of ranks
                 self._mark(log, "device out of memory")
         elif ended := gave_up(text):
             log = self._writer(rank_of_writer(line) if rank < 0 else rank).log
@@ -204,6 +216,13 @@ class LogScan:
                 self._mark(log, f"{ended.op} timed out")
             else:
                 log.add(RankLog(last_works=[ended]))
+
+    def _elastic_list(self) -> None:
+        log = self._writer(self._elastic.rank).log
+        if how := self._elastic.failed_first:
+            log.say(FAILED_FIRST, how)
+        else:
+            log.say(FAILED, "failed")
 
     def _mark(self, log: RankLog, text: str, *, is_error: bool = True) -> None:
         log.mark(LogMark(self._at_bytes, is_error, text))
@@ -260,8 +279,8 @@ class LogScan:
                 notes[rank] = _NUMBERED.format(count=len(unplaced))
         if nobody is not None and not placed:
             rank = max(rank_in_name, 0)
-            of_job = RankLog(facts={SLURM: dict(nobody.log.values(SLURM))})
-            if rank_in_name < 0 and nobody.log != of_job:
+            of_job = {kind: nobody.log.facts[kind] for kind in _OF_JOB & nobody.log.facts.keys()}
+            if rank_in_name < 0 and not (of_job and nobody.log == RankLog(facts=of_job)):
                 notes[rank] = "a log does not say which rank wrote it; it counts for rank 0"
             placed[rank] = []
         if nobody is not None:

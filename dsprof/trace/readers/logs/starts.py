@@ -1,4 +1,7 @@
-"""Where in a log the last start of a job begins: its processes use devices that others had used."""
+"""Where in a log the last start of a job begins.
+
+There DeepSpeed's launcher started again, or processes use devices that others had used.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,27 @@ _MOST_PROCESSES = 1 << 16
 
 
 class Starts:
-    """Counts the starts of a job in the lines of NCCL, and knows where the last one begins."""
+    """Counts the starts of a job, and knows where the last one begins."""
 
     def __init__(self) -> None:
         self.count = 1
         self.last_at_bytes = 0
+        self._launched: set[str] = set()  # nodes whose launcher has started
         self._began: dict[tuple[str, int], int] = {}  # where the first line of a process is
         self._last: dict[tuple[str, int], int] = {}  # and its last one so far
         self._users: dict[tuple[str, str], tuple[str, int]] = {}  # of each device
 
+    def launched(self, node: str, at_bytes: int) -> None:
+        """Take the line with which DeepSpeed's launcher starts a job, and where it begins."""
+        if node in self._launched:
+            self.count += 1
+            self.last_at_bytes = at_bytes
+            self._began, self._last, self._users = {}, {}, {}
+            self._launched.clear()
+        self._launched.add(node)
+
     def take(self, said: Said, at_bytes: int) -> None:
-        """Take a line and where it begins."""
+        """Take a line of NCCL and where it begins."""
         process = said.host, said.pid
         if not said.pid or (process not in self._began and len(self._began) >= _MOST_PROCESSES):
             return

@@ -1,0 +1,89 @@
+"""What torchrun, DeepSpeed's launcher and Slurm say in a log of processes that failed."""
+
+from __future__ import annotations
+
+import re
+from signal import Signals
+
+MARKS = (
+    *(b"rank      :", b"exitcode  :", b"Root Cause (first observed failure)"),
+    *(b" exits with return code = ", b":main] cmd = ", b" CANCELLED AT ", b"srun: error: "),
+)
+
+_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
+_EXIT_CODE = re.compile(r"^\s+exitcode  : (-?\d{1,5}) \(pid: \d+\)")
+_ROOT_CAUSE = "Root Cause (first observed failure)"
+_LAUNCHED = re.compile(r"\[runner\.py:\d{1,5}:main\] cmd = (?:.*--node_rank=(?P<node>\d{1,9}))?")
+_RETURN_CODE = re.compile(r"\] exits with return code = (-?\d{1,5})$")
+_TASK = re.compile(
+    # A shell reports a signal by a code above 128: such a task was ended.
+    r"^srun: error: \S+: tasks? [\d,-]{1,99}: "
+    r"(?:Exited with exit code (?P<code>[1-9]\d?)|(?P<how>Out Of Memory|Segmentation fault|"
+    r"Bus error|Aborted)(?: \(core dumped\))?)$"
+)
+_CANCELLED = re.compile(
+    r"\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
+    r"(?:DUE TO (?P<cause>[A-Z ]{1,40}) |DUE to SIGNAL \w+ )?\*\*\*"
+)
+
+
+class ElasticList:
+    """Follows torchrun's lists of failed ranks, one of each agent, whose lines may interleave.
+
+    `rank` is that of the last line of a list, -1 before the first; `failed_first` says how that
+    rank failed, "" unless the line told it and the agent saw no other fail before.
+    """
+
+    def __init__(self) -> None:
+        self.rank = -1
+        self.failed_first = ""
+        self._ranks: dict[int, int] = {}  # by what precedes the lines of an agent
+        self._root_causes: set[int] = set()
+
+    def take(self, label: int, text: str) -> bool:
+        """Take a line that a launcher marked with `label`; say whether it is of a rank."""
+        self.failed_first = ""
+        if match := _RANK.match(text):
+            self.rank = self._ranks[label] = int(match[1])
+            return True
+        if _ROOT_CAUSE in text:
+            self._root_causes.add(label)
+        elif label in self._root_causes and (match := _EXIT_CODE.match(text)):
+            self._root_causes.remove(label)
+            self.rank = self._ranks.get(label, -1)
+            self.failed_first = _how(int(match[1]))
+            return self.rank >= 0
+        return False
+
+
+def launched(text: str) -> str | None:
+    """Return the node on which DeepSpeed's launcher starts a job, "" if one starts all of them.
+
+    None for any other line.
+    """
+    match = _LAUNCHED.search(text)
+    return None if match is None else match["node"] or ""
+
+
+def failed(text: str) -> str:
+    """Return how a process failed that DeepSpeed's launcher or srun gave up; "" otherwise."""
+    if match := _RETURN_CODE.search(text):
+        return _how(int(match[1]))
+    if match := _TASK.search(text):
+        return _how(int(match["code"])) if match["code"] else match["how"].lower()
+    return ""
+
+
+def cancelled(text: str) -> str:
+    """Return why Slurm ended a job or a step of it, in lower case; "" for any other line."""
+    match = _CANCELLED.search(text)
+    return "" if match is None else (match["cause"] or "cancelled").lower()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
