@@ -20,6 +20,7 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import is_local, open_input
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
+from dsprof.findings.wording import some
 from dsprof.trace import column_cache
 from dsprof.trace.background import mark_background
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
@@ -214,11 +215,17 @@ def _of_each_start(files: Iterable[Path]) -> set[Path]:
 
 
 def _nothing_selected(selection: Selection, chosen: Choice | None = None) -> TraceError:
+    hosts: list[str] = []
+    if chosen is not None and selection.hosts:
+        hosts = sorted({file.header.host for files in chosen.ranks for file in files} - {""})
+    there = f" (the hosts are {some(hosts)})" if hosts else ""
     if chosen is None or len(chosen.epochs) < 2:
-        return TraceError(f"no trace of {selection} was found; omit the option to read all ranks")
+        return TraceError(
+            f"no trace of {selection} was found{there}; omit the option to read all ranks"
+        )
     return TraceError(
-        f"epoch {chosen.number} of {len(chosen.epochs)} has no trace of {selection}; name another "
-        "with --epoch, or omit the option to read all ranks"
+        f"epoch {chosen.number} of {len(chosen.epochs)} has no trace of {selection}{there}; name "
+        "another with --epoch, or omit the option to read all ranks"
     )
 
 

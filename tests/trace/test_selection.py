@@ -113,6 +113,8 @@ def test_hosts_are_chosen_by_name(tmp_path):
         (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(lines))
     run = find_run([tmp_path], Selection(hosts=frozenset(["one"])))
     assert [one.rank for one in run.headers] == [0, 2]
+    with pytest.raises(TraceError, match=r"^no trace of hosts One .* \(the hosts are one, two\); "):
+        find_run([tmp_path], Selection(hosts=hosts_in("One")))
 
 
 def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
