@@ -1,4 +1,5 @@
-# Everything happens in .venv and build/; only Python >= 3.10 with its headers, make and g++ must be there.
+# Only Python >= 3.10 with its headers, make and g++ must be there. Everything is written to .venv and
+# build/, but for dsprof.egg-info, two extension modules beside their sources, and __pycache__.
 
 PYTHON ?= python3
 STAGE ?= 2
@@ -60,7 +61,7 @@ lint: .venv/.installed ## Check style, types, layers, spelling and words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy dsprof dsprof_autostart.py benchmarks examples
-	PYTHONPATH=. $(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/lint-imports --cache-dir build/import_linter
 	$(BIN)/codespell *.md docs dsprof hooks reports benchmarks examples deploy
 	$(BIN)/python -m tests.words
 	$(BIN)/python -m tests.pages --check
@@ -92,6 +93,7 @@ fuzz: build/.parser ## Feed each reader 100,000 damaged files, and each command 
 
 clean: ## Remove what the other targets made, .venv included
 	rm -rf .venv .venv-trainers build dist *.egg-info dsprof/trace/*.so dsprof/recording/recorder/*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 # Where make has built what torch and DeepSpeed load; not where the user of this machine has it.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(EXTENSIONS))
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / "build" / "hypothesis"))
 
 # A shell lets what it starts in the background ignore Ctrl-C; commands under test would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
