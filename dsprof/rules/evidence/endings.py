@@ -29,7 +29,7 @@ def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> 
     shown = [(rank, endings[rank]) for rank in chosen if rank in endings][:_ROWS]
     latest_ns = max((ending.alive_ns for _, ending in shown), default=0)
     beats = any(ending.heartbeat for _, ending in shown)
-    columns = (Column("in flight", "count"), Column("the oldest since", "ns")) if beats else ()
+    columns = (Column("in flight", "count"), Column("longest in flight", "ns")) if beats else ()
     return Table(
         columns=(
             Column("rank"),
@@ -37,7 +37,7 @@ def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> 
             Column("last completed collective"),
             Column("step", "count"),
             Column("called from"),
-            Column("last record before the latest", "ns"),
+            Column("ends before the last rank by", "ns"),
             *columns,
         ),
         rows=tuple(

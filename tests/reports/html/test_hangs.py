@@ -98,6 +98,9 @@ def test_the_report_begins_with_the_hang() -> None:
     (section,) = page.all("section", id="hang")
     assert "Rank 3 sleeps." in section.text
     assert "data.py:8 wait" in section.text
+    assert [one.text for one in section.one("article").all("h4")] == [
+        "Rank 3 (suspect)", "Rank 2",
+    ]  # fmt: skip
     top = page.one("header", id="top")
     assert top.one("svg", role="img").attributes["aria-label"] == VERDICT.sentence
     assert not parse(render(factory.diagnosis(), "html")).all("section", id="hang")
@@ -111,6 +114,7 @@ def test_a_verdict_that_a_finding_tells_is_told_once() -> None:
     made.findings[place] = msgspec.structs.replace(failed, **told)
     section = parse(render(made, "html")).one("section", id="hang")
     assert VERDICT.sentence not in section.text
+    assert [one.text for one in section.all("h3")] == ["Rank 3 (suspect)", "Rank 2"]
     assert f"#{failed.rule}" in [link.attributes["href"] for link in section.all("a")]
     assert "data.py:8 wait" in section.text
 
