@@ -113,9 +113,11 @@ def mean_note(steps: Steps) -> str:
     if steps.typical is None or steps.typical.mean_ns is None:
         return ""
     mean = fmt.duration(steps.typical.mean_ns)
+    early = steps.typical.settled_from is not None
+    of = "means over all measured steps, early ones included" if early else "means"
     return (
         "Percentages are shares of the total time of these steps. Savings and other figures per "
-        f"step are means; the mean step is {mean}."
+        f"step are {of}; the mean step is {mean}."
     )
 
 

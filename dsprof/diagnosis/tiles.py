@@ -76,8 +76,12 @@ def _exposed(d: Diagnosis) -> Tile:
         return Tile(label, "unknown", d.steps.method)
     share = percent(parts.exposed_comm_ns / max(parts.total_ns, 1))
     # Where a few long steps raise the mean, the median step has another share.
-    is_usual = typical.mean_ns is None
-    of = f"{duration(parts.exposed_comm_ns)} of a step" if is_usual else "of the measured time"
+    of = f"{duration(parts.exposed_comm_ns)} of a step"
+    if typical.mean_ns is not None:
+        is_all = typical.settled_from is None
+        of = (
+            "of the measured time" if is_all else f"of the time from step {typical.settled_from} on"
+        )
     return Tile(label, share, f"{of}, mean over ranks{_least(d.findings)}")
 
 
