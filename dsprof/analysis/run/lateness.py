@@ -80,6 +80,13 @@ class Lateness:
         return _times(waited_ns, self._weight)
 
     @property
+    def waited_for(self) -> int | None:
+        """The rank that causes more than half of all waits, if one does."""
+        place = int(np.argmax(self.caused_ns)) if len(self.ranks) else 0
+        is_main = len(self.ranks) and 2 * self.caused_ns[place] > self.caused_ns.sum()
+        return self.ranks[place] if is_main else None
+
+    @property
     def collectives(self) -> int:
         """How many a rank took part in at most."""
         return int(self.met.max(initial=0))

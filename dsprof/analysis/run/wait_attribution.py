@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -13,7 +11,6 @@ from dsprof.analysis.run.lateness import lateness
 from dsprof.analysis.summary import RunSummary
 
 _COVERED = 0.5  # of the exposed time, that matched collectives must explain
-_MAIN = 0.5  # of the waits, that one rank must cause to be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,5 @@ def attribution(run: RunSummary) -> Attribution | None:
     exposed_ns = share * sum(steps.measured_ns.values())
     if not held_ns or held_ns < _COVERED * exposed_ns:
         return None
-    caused_ns = late.caused_ns
-    place = int(np.argmax(caused_ns))
-    is_main = caused_ns[place] > _MAIN * caused_ns.sum()
     waiting = share * waited_ns / held_ns
-    return Attribution(waiting, share - waiting, late.ranks[place] if is_main else None)
+    return Attribution(waiting, share - waiting, late.waited_for)

@@ -133,10 +133,12 @@ class LateRank:
                 f"{text}({percent(share)}); no rank delays most steps by "
                 f"{percent(thresholds.step_share)} or more.",
             )
+        rank = late.waited_for
+        longest = "" if rank is None else f"; more than half of this time is for rank {rank}"
         return self.meta.finding(
             Status.INFO,
             f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
-            "and different ranks arrive last in turn.",
+            f"and different ranks arrive last in turn{longest}.",
             title="Ranks wait for each other in turn",
             cause="The work of a step, or the machine, differs from rank to rank and from step to "
             "step: batches of uneven length, routing of experts, other programs on the host.",
