@@ -21,7 +21,7 @@ from dsprof.rules.environment import (
 )
 from dsprof.rules.memory import device_out_of_memory
 from tests.factories import logs as make
-from tests.factories.hangs import KILLED, without
+from tests.factories.hangs import KEPT, without
 from tests.factories.trace import judged, rank_trace
 
 OF_NCCL = (transport_fallback, network_differs_across_ranks, nccl_warning)
@@ -306,7 +306,7 @@ def test_who_is_in_a_smaller_group_is_not_known():
 
 def test_traces_beside_the_logs_name_who_did_not_come():
     lines = [*watchdog(0), *watchdog(1), *watchdog(3)]
-    traces = without(2, **KILLED)
+    traces = without(2, **KEPT)
     for of_log in make.read(lines):
         traces[of_log.rank].log = of_log.log
     (finding,) = judged(collective_timeout.RULE, *traces)
