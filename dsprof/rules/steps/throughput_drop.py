@@ -47,7 +47,7 @@ class ThroughputDrop:
         logged = [report for report, _ in groupby(printed)]  # loggers may print a line twice
         reports = _last_run(logged)[1:]
         if not logged:
-            yield self.meta.not_applicable("No log with DeepSpeed's CurrSamplesPerSec was given.")
+            yield self.meta.not_applicable("No log of DeepSpeed's throughput timer was given.")
         elif _is_of_several(logged):
             yield self.meta.unknown("Unknown: each step is reported again, as by several engines.")
         elif len(reports) < thresholds.reports:

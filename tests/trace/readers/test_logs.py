@@ -616,3 +616,35 @@ def test_processes_of_a_later_launch_are_no_further_start():
     first, later = make.run(ranks=2), again(make.run(ranks=2))
     traces = make.read([LAUNCH, *first, LAUNCH, *later])
     assert [[one.count for one in trace.log.starts] for trace in traces] == [[2], []]
+
+
+def averages(first, *seconds):
+    """What timers of 2021 print every 10 steps of 64 samples that last so long."""
+    steps, time = 10, 8 * first
+    for one in (*seconds, 0):
+        told = f"0/{steps}, SamplesPerSec={64 * (steps - 2) / time}"
+        yield f"[2021-06-12 05:10:20,890] [INFO] [timer.py:160:stop] {told}"
+        steps, time = steps + 10, time + 10 * one
+
+
+def test_the_rate_between_two_averages_since_the_start():
+    (trace,) = make.read([*averages(0.5, 0.5, 2.0, 0.5)])
+    rates = [(one.step, pytest.approx(one.samples_per_s)) for one in trace.log.throughput]
+    assert rates == [(20, 128), (30, 32), (40, 128)]
+    memory = ", MemAllocated=0.26GB, MaxMemAllocated=9.02GB"
+    again = [line + memory for line in averages(1.0, 1.0, 1.0)]
+    (trace,) = make.read([*averages(0.5, 0.5), *again])  # and a run that starts anew
+    found = [(one.step, one.allocated_gib) for one in trace.log.throughput]
+    assert found == [(20, -1.0), (20, 0.26), (30, 0.26)]
+
+
+def test_averages_of_which_no_rate_is_known():
+    pairs = zip(averages(0.5, 0.5), averages(1.0, 1.0), strict=True)
+    later = [line.replace("] 0/", "] 1/") for line in averages(0.5, 0.5)]
+    wrong = ["] 0/20, SamplesPerSec=1e", "] 0/30, SamplesPerSec=0", "] 0/2, SamplesPerSec=9"]
+    for lines in (sum(pairs, ()), later, wrong):
+        (trace,) = make.read(["DeepSpeed info: version=0.4.0", *lines])
+        assert len(trace.log.throughput) == 0
+    twice = [line for line in averages(0.5, 0.5, 0.5) for _ in range(2)]
+    (trace,) = make.read(twice)
+    assert [one.step for one in trace.log.throughput] == [20, 30]

@@ -24,7 +24,8 @@ _SIGNS = re.compile(
     rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"
     rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog at work"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
-    rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)|RunningAvgSamplesPerSec="
+    rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)"
+    rb"|RunningAvgSamplesPerSec=|\d, SamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
     rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? ",

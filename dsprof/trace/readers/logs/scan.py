@@ -21,7 +21,6 @@ from dsprof.trace.rank_log import (
     LogMark,
     RankLog,
     Room,
-    Throughput,
 )
 from dsprof.trace.readers.logs import benchmark_tables, launchers
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
@@ -37,6 +36,7 @@ from dsprof.trace.readers.logs.prefix import (
 )
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.starts import Starts
+from dsprof.trace.readers.logs.throughput import ThroughputTimer
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
 
 MARKS = (
@@ -57,11 +57,6 @@ _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
     r"(?:output empty list|returned -61\b)"
-)
-_THROUGHPUT = re.compile(
-    r"(?:global_step=|\d{1,15}/)(?P<step>\d{1,15}), RunningAvgSamplesPerSec=[\d.e+-]{1,30}, "
-    r"CurrSamplesPerSec=(?P<rate>\d[\d.e+-]{0,30})"
-    r"(?:, MemAllocated=(?P<memory>[\d.]{1,12})GB, MaxMemAllocated=[\d.]{1,12}GB)?"
 )
 _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
@@ -121,6 +116,7 @@ class LogScan:
         self._measured = RankLog()
         self._strange_lines = 0
         self._elastic = ElasticList()
+        self._timers: defaultdict[int, ThroughputTimer] = defaultdict(ThroughputTimer)
         self.config = PrintedConfig()
         self.starts = Starts()
         self.is_nccl = False
@@ -186,10 +182,9 @@ class LogScan:
             self._writer(rank).log.say("loss scale", "lowered after an overflow")
         elif match := _ALLOCATOR.search(text):
             self._writer(rank).log.allocator_settings = match[1]
-        elif match := _THROUGHPUT.search(text):
-            log = self._writer(rank).log
-            if report := _report(match):
-                log.report(report)
+        elif "SamplesPerSec=" in text:
+            if report := self._timers[rank].take(text):
+                self._writer(rank).log.report(report)
         elif (node := launchers.launched(text)) is not None:
             self.starts.launched(node, self._at_bytes)
         elif cause := launchers.cancelled(text):
@@ -291,14 +286,6 @@ class LogScan:
         found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
         _share([one.log for one in found], nobody)
         return found, world_size if max(placed, default=0) < world_size else 0
-
-
-def _report(match: re.Match[str]) -> Throughput | None:
-    try:
-        numbers = [float(match[name] or -1) for name in ("rate", "memory")]
-    except ValueError:
-        return None
-    return Throughput(int(match["step"]), *numbers)
 
 
 def _world_size(writers: Iterable[_Writer]) -> int:
