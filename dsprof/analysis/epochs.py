@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.endings import Ending, Endings
 from dsprof.analysis.aggregates.epochs import End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.engine import HERE, Engine
+from dsprof.analysis.engine import Engine
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
@@ -33,7 +33,7 @@ _LONGEST_STOP_NS = 60 * 10**9
 _KINDS = (Run, Endings, FlightRecorders, Epochs)
 
 
-def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine = HERE) -> RunSummary:
+def with_epochs(summary: RunSummary, run: RunFiles, engine: Engine) -> RunSummary:
     """Put the epochs of a run into the summary of the one that is analysed."""
     if not run.epochs:
         return summary

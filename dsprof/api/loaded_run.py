@@ -192,8 +192,8 @@ class LoadedRun(RunSummary):
         return first_screen(self.diagnosis)
 
 
-def load_run(paths: Iterable[Path], epoch: int | None = None) -> LoadedRun:
-    """Read an epoch of the newest run among trace files and folders, by default the last.
+def load_run(paths: Iterable[Path], epoch: int | None) -> LoadedRun:
+    """Read an epoch of the newest run among trace files and folders; None is the last.
 
     Raises:
         TraceError: there is no readable trace, or no such epoch.

@@ -189,10 +189,7 @@ def load_diagnosis(
 
 
 def load_run_and_diagnosis(
-    paths: Sequence[Path],
-    config: Path | None = None,
-    baseline: Path | None = None,
-    reading: Reading = _BY_DEFAULT,
+    paths: Sequence[Path], config: Path | None, baseline: Path | None, reading: Reading
 ) -> tuple[RunFiles, Diagnosis]:
     """Judge the traces under `paths`; of a run that goes on, not the end.
 

@@ -88,7 +88,7 @@ def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
     room = max(height - len(top) - len(at_step) - len(below) - 2, 1)
     left = len(now.ranks) - room
     more: Line = [(f"and {fmt.plural(left, 'more rank')}", "")] if left > 0 else []
-    lines = [*top, _rank_head(width), *_ranks(now, width, room, chosen), *at_step, more, *below]
+    lines = [*top, _rank_head(), *_ranks(now, width, room, chosen), *at_step, more, *below]
     return [_cut(line, width) for line in lines[:height]]
 
 
@@ -183,7 +183,7 @@ def _stuck(now: RunNow, width: int) -> Iterator[Line]:
         yield from ([(line, "bold bright_red")] for line in _wrapped(now.stuck, width))
 
 
-def _rank_head(width: int) -> Line:
+def _rank_head() -> Line:
     head = f"{'rank':>5} {'step':>8} {'time':>8} {'exposed':>7} {'memory':>8}  "
     return [(head, "bold"), (f"busy time of steps: {_LEVELS[0]} short {_LEVELS[-1]} long", "bold")]
 

@@ -188,7 +188,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     return trace
 
 
-def step_totals(path: Path, header: Header, steps: range | None = None) -> Iterator[StepTotals]:
+def step_totals(path: Path, header: Header, steps: range | None) -> Iterator[StepTotals]:
     """Yield the sums of single steps of a rolling recording that are still there, some twice.
 
     With `steps`, not all of others.

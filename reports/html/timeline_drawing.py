@@ -44,7 +44,7 @@ _LANE_PX, _BAR_PX, _GAP_PX, _TOP_PX, _AXIS_PX = 14, 11, 8, 4, 20
 Row = tuple[int, str]  # rank, lane
 
 
-def timeline_drawing(step: Timeline, stragglers: Set[int] = frozenset()) -> Drawing:
+def timeline_drawing(step: Timeline, stragglers: Set[int]) -> Drawing:
     """Draw a step on one clock, a group of lanes a rank."""
     bars = longest_bars(step)
     tops = {row: _TOP_PX + _LANE_PX * n + _GAP_PX * g for row, (n, g) in lane_places(bars).items()}

@@ -53,7 +53,7 @@ class Hang:
     apart: Apart | None = None
 
 
-def find_hang(endings: Endings, least_wait_ns: int = LEAST_WAIT_NS) -> Hang:
+def find_hang(endings: Endings, least_wait_ns: int) -> Hang:
     """Return what ranks waited in for `least_wait_ns` or longer, or until an exception.
 
     A shorter wait is no proof: of a run that is killed in good health, each rank wrote up to

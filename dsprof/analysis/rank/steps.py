@@ -43,7 +43,7 @@ def evenly_spaced(numbers: Array) -> Array:
         stride *= 2
 
 
-def choose_measured(numbers: Array, counted: Array, newest_from: int = 0) -> Array:
+def choose_measured(numbers: Array, counted: Array, newest_from: int) -> Array:
     """Choose the steps that totals and rules take, of those recorded (both ascending).
 
     Steps in full detail and steps that were only counted are never mixed: the counted ones are

@@ -95,7 +95,7 @@ class LastCalls(NamedTuple):
     time_ns: Array
 
 
-def of_the_last(one: Matched, steps: Sequence[int] | None = None) -> LastCalls:
+def of_the_last(one: Matched, steps: Sequence[int] | None) -> LastCalls:
     """Return the calls of a group, of all steps or of some."""
     parts = [LastCalls(*np.zeros((3, 0), np.int64))]
     for part in one.parts():

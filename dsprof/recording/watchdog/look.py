@@ -113,10 +113,8 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
         cpu_ns=_cpu_of_training(own, pid) + _cpu_of_children(pid, root),
         io_bytes=sum(_fields(_read(own / "io")).values()),
         thread_io_bytes=_moved_bytes(own / "task" / str(pid) / "io"),
-        oom_score=_number(own / "oom_score"),
         oom_kills=group.oom_kills(),
         memory_bytes=group.memory_bytes(),
-        memory_limit_bytes=group.limit_bytes(),
     )
 
 
@@ -192,10 +190,6 @@ def sockets(pid: int) -> tuple[str, ...]:
 
 def _read(path: Path) -> str:
     return _try(lambda: path.read_text(errors="replace")[:1_000_000], "")
-
-
-def _number(path: Path) -> int | None:
-    return _try(lambda: int(_read(path)), None)
 
 
 def _fields(text: str) -> dict[str, int]:

@@ -96,7 +96,7 @@ class LateRank:
             yield self.meta.unknown(
                 f"Unknown: the collectives of {named(sorted(set(unplaced)))} match no other rank's."
             )
-        elif problem := _why_not(run, votes, step_ns):
+        elif problem := _why_not(run, votes):
             yield self.meta.unknown(f"Unknown: {problem}")
         elif not doubt and votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
@@ -270,7 +270,7 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
     )
 
 
-def _why_not(run: RunSummary, votes: Votes, step_ns: float) -> str:
+def _why_not(run: RunSummary, votes: Votes) -> str:
     """Say why no verdict is possible; empty if one is."""
     rank, cost_ns = votes.ranks[votes.leader], votes.cost_ns
     if missing := run[Run].missing_ranks:

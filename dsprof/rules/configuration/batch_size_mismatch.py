@@ -58,7 +58,7 @@ class BatchSizeMismatch(ConfigRule):
         if bad:
             yield self._invalid(settings, bad)
         elif values[:2] == [None, None]:
-            yield self._absent(settings)
+            yield self._absent()
         elif AUTO not in values:
             sizes = _Sizes(*(value and int(value) for value in values))
             if sizes.ranks == 0:
@@ -80,7 +80,7 @@ class BatchSizeMismatch(ConfigRule):
             confidence="high",
         )
 
-    def _absent(self, settings: EngineSettings) -> Finding:
+    def _absent(self) -> Finding:
         return self.meta.finding(
             Status.INFO,
             f"Neither {_TRAIN} nor {_MICRO} is set: DeepSpeed needs one of them.",

@@ -52,10 +52,8 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_ns: int = 0  # of its first thread, those of autograd, and its children
     io_bytes: int = 0  # read and written, by any call
     thread_io_bytes: int = 0  # the same of its first thread
-    oom_score: int | None = None
     oom_kills: int | None = None  # of its cgroup, ever
     memory_bytes: int | None = None  # of its cgroup
-    memory_limit_bytes: int | None = None
     sockets: tuple[str, ...] = ()  # TCP: "state local-remote unsent/unread bytes"
 
 

@@ -35,9 +35,9 @@ class Thresholds:
 class Interest:
     """Says of each step in turn whether it, or an earlier one, is kept."""
 
-    def __init__(self, thresholds: Thresholds = Thresholds()) -> None:
-        self._limits = thresholds
-        self._newest: deque[tuple[int, int]] = deque(maxlen=thresholds.usual_steps)  # step, its ns
+    def __init__(self) -> None:
+        self._limits = limits = Thresholds()
+        self._newest: deque[tuple[int, int]] = deque(maxlen=limits.usual_steps)  # step, its ns
         self._usual_ns = 0.0
         self._least_ns = self._most_ns = 0.0  # between them a step is usual
         self._watched_until = 0  # a change of pace may show until this step
