@@ -44,6 +44,7 @@ _KEPT_STARTS = 64
 _BUFFER_BYTES = 1 << 16
 
 _NO_OBJECT = "no such object"
+_UNREACHABLE = "the store cannot be reached; check network, address, endpoint and region"
 _KINDS = {
     _NO_OBJECT: ("FileNotFoundError", "NotADirectoryError"),
     "access denied; log in to the store, or set its credentials in the environment": (
@@ -51,14 +52,25 @@ _KINDS = {
         "NoCredentialsError",
         "PartialCredentialsError",
         "CredentialRetrievalError",
+        "ProfileNotFound",
+        "SSOError",
+        "TokenRetrievalError",
     ),
     "it changed while it was read; repeat the command": ("FileExpired",),
+    "the connection broke off; try again": (
+        "ClientPayloadError",
+        "IncompleteReadError",
+        "ResponseStreamingError",
+        "ChunkedEncodingError",
+    ),
     "no answer in time; try again": ("TimeoutError", "ReadTimeoutError", "FSTimeoutError"),
-    "the store cannot be reached; check network, address and endpoint": (
+    _UNREACHABLE: (
         "ConnectionError",
         "ClientConnectionError",
         "HTTPClientError",
         "gaierror",
+        "InvalidRegionError",
+        "NoRegionError",
     ),
 }
 _VERSIONS = (
@@ -71,6 +83,8 @@ _STATUSES: dict[Any, str] = {
     404: "FileNotFoundError",
     412: "FileExpired",
 }
+_TOO_MANY, _FAILING = 429, 500
+"""Of these, and all above the second, a server thinks better after a while."""
 
 
 class RemoteError(OSError):
@@ -210,7 +224,7 @@ def entries(path: RemotePath) -> list[RemotePath]:
         found = [entry["name"] for entry in system.ls(name.rstrip("/") + "/", detail=True)]
     start = name.strip("/") + "/"
     inside = (one.strip("/") for one in found)
-    names = {one.removeprefix(start) for one in inside if one.startswith(start)}
+    names = {one.removeprefix(start).removeprefix("./") for one in inside if one.startswith(start)}
     names = {one for one in names if _CHAIN not in one}
     if path.scheme in _WEB:
         names = {one for one in names if not set(one) & set("?#")}
@@ -396,15 +410,27 @@ def _told(path: RemotePath) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     for one in (error.__cause__, error):  # fsspec calls whatever a web server says "not found"
-        status = getattr(one, "status", None)
+        status = _status(one)
         names = {kind.__name__ for kind in type(one).__mro__} | {_STATUSES.get(status, "")}
         for reason, kinds in _KINDS.items():
             if names.intersection(kinds):
                 return reason
         if isinstance(status, int):
-            return f"the server answers with status {status}"
+            is_passing = status == _TOO_MANY or status >= _FAILING
+            remedy = "try again later" if is_passing else "check address, region and credentials"
+            return f"the server answers with status {status}; {remedy}"
     if isinstance(error, ValueError) and "Protocol" in str(error):
         return "unknown scheme"
+    if isinstance(error, ValueError) and "endpoint" in str(error):
+        return _UNREACHABLE
     if isinstance(error, ValueError) and "range requests" in str(error):
         return _NO_RANGES
     return f"reading failed ({type(error).__name__})"
+
+
+def _status(error: BaseException | None) -> Any:
+    """Return the status that a server answered with; None where there is none."""
+    response = getattr(error, "response", None)  # of boto a dict
+    if isinstance(response, dict):
+        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return getattr(error, "status", None)

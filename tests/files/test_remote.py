@@ -272,7 +272,8 @@ def test_an_address_with_credentials_is_refused_and_not_repeated(given, capsys):
     [
         ("403 Forbidden", "text/plain", "access denied; log in"),
         ("404 Not Found", "text/plain", "no such object"),
-        ("500 Broken", "text/plain", "status 500"),
+        ("400 Bad Request", "text/plain", "status 400; check address, region and credentials"),
+        ("503 Busy", "text/plain", "status 503; try again later"),
         ("200 OK", "text/html", "a page that lists no files"),
     ],
 )
@@ -293,6 +294,63 @@ def test_a_store_that_denies_access_is_said_in_one_line(monkeypatch, capsys):
     *_, line = capsys.readouterr().err.splitlines()
     assert "access denied; log in" in line
     assert SECRET not in line
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ("400 Bad Request", "status 400; check address, region and credentials"),
+        ("503 Slow Down", "status 503; try again later"),
+    ],
+)
+def test_what_a_store_answers_is_said_in_one_line(status, why, monkeypatch, capsys):
+    body = f"<Error><Code>Other</Code><Message>{SECRET}</Message></Error>".encode()
+    with serving(answering(status, "application/xml", body)) as (endpoint, _):
+        _point_at(endpoint, monkeypatch)
+        assert main(["report", "s3://bucket/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("AWS_PROFILE", "misspelt", "access denied; log in"),
+        ("AWS_ENDPOINT_URL", "nowhere", "cannot be reached; check network"),
+        ("AWS_DEFAULT_REGION", "no where", "cannot be reached; check network"),
+    ],
+)
+def test_a_variable_that_is_wrong_is_said_in_one_line(variable, value, why, monkeypatch, capsys):
+    _point_at("http://127.0.0.1:9", monkeypatch)
+    monkeypatch.setenv(variable, value)
+    assert main(["report", "s3://bucket/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert why in line
+
+
+def breaking_off(data: bytes) -> Callable[..., Iterable[bytes]]:
+    """Return an application that sends half of what it announces."""
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        headers = [("Content-Type", "application/json"), ("Accept-Ranges", "bytes")]
+        if environ["REQUEST_METHOD"] == "HEAD":
+            start("200 OK", [*headers, ("Content-Length", str(len(data)))])
+            return []
+        first, last = map(int, environ["HTTP_RANGE"].removeprefix("bytes=").split("-"))
+        part = data[first : last + 1]
+        headers.append(("Content-Range", f"bytes {first}-{last}/{len(data)}"))
+        start("206 Partial", [*headers, ("Content-Length", str(len(part)))])
+        return [part[: len(part) // 2]]
+
+    return application
+
+
+def test_a_connection_that_breaks_off_is_said_in_one_line(tmp_path, capsys):
+    path = _large(tmp_path, 1 << 20)
+    with serving(breaking_off(path.read_bytes())) as (address, _):
+        assert main(["report", f"{address}/{path.name}"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("the connection broke off; try again")
 
 
 def test_no_network_and_an_unknown_scheme_are_said_in_one_line(capsys):
@@ -423,6 +481,13 @@ def test_a_small_answer_of_a_web_server_fills_no_memory(capsys):
         tracemalloc.stop()
     assert most_bytes < 1 << 25
     assert "it changed while it was read" in capsys.readouterr().err
+
+
+def test_links_may_begin_where_they_are():
+    page = b'<a href="./trace.rank00000.json">x</a><a href="../">up</a>'
+    with serving(answering("200 OK", "text/html", page)) as (address, _):
+        found = entries(input_path(f"{address}/run"))
+    assert [str(one) for one in found] == [f"{address}/run/trace.rank00000.json"]
 
 
 def test_names_that_lead_to_another_store_are_left_out():
