@@ -205,14 +205,15 @@ def load_run_and_diagnosis(
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
 
+    far = _engine_at(reading.engine) if reading.engine else None
     thresholds = load_thresholds(config, threshold_schema()) if config else {}
     costs = (read_baseline(baseline), str(baseline)) if baseline else None
     # Workers of a cluster have a current folder of their own.
-    places = [path.absolute() for path in paths] if reading.engine else paths
+    places = [path.absolute() for path in paths] if far else paths
     run = find_run(places, reading.selection or EVERYTHING)
     keep_live_states(run)
     sizes = list(answers(size_of, run.files))
-    engine = _engine_at(reading.engine) if reading.engine else Processes(processes_for(sizes))
+    engine = far or Processes(processes_for(sizes))
     progress = unshown if reading.is_quiet else progress_on_terminal(sum(sizes))
     diagnosis = diagnose(
         run,
