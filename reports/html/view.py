@@ -264,6 +264,11 @@ class View:
         """The epochs of a run that was started more than once."""
         return epoch_drawing(self._diagnosis.epochs)
 
+    @property
+    def begins_with_epochs(self) -> bool:
+        """Whether the first screen is about restarts, and shows them."""
+        return self._diagnosis.headline.rule == "restarted-job" and self.epochs is not None
+
     @cached_property
     def bucket_fill(self) -> Drawing | None:
         """How full buckets were when they were reduced; None for a few of them."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import Diagnosis, Headline
 from dsprof.reports import render
+from dsprof.reports.html.epoch_drawing import epoch_drawing
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import EXIT, NEW_GROUP
 from tests.factories.epochs import Start, write
@@ -57,3 +58,22 @@ def test_hours_are_hours_in_the_table_as_in_the_drawing_and_are_sorted_as_number
     assert [int(gap.attributes["data-v"]) / 3600e9 for gap in gaps] == pytest.approx(
         [0, 2], abs=1e-3
     )
+
+
+def test_a_page_about_restarts_begins_with_their_drawing(tmp_path: Path) -> None:
+    made = judged(tmp_path, KILLED, Start(60))
+    for rule, place in (("restarted-job", "top"), ("late-rank", "epochs")):
+        made.headline = Headline(line="", rule=rule)
+        page = parse(render(made, "html"))
+        for within in (page, page.one(id=place)):
+            labels = [one.attributes["aria-label"] for one in within.all(role="img")]
+            assert sum(label.startswith("2 epochs in ") for label in labels) == 1
+
+
+def test_labels_of_epochs_have_room_on_a_phone(tmp_path: Path) -> None:
+    starts = [Start(60 * number, ends=((EXIT, "RuntimeError"),)) for number in range(10)]
+    drawn = epoch_drawing(judged(tmp_path, *starts).epochs)
+    assert drawn is not None
+    ends = [word for word in drawn.words if "(rank" in word.text]
+    assert max(word.x for word in ends if word.kind == "start") <= 62
+    assert min(word.x for word in ends if word.kind == "end") >= 38
