@@ -1,5 +1,6 @@
 # Only Python >= 3.10 with its headers, make and g++ must be there. Everything is written to .venv and
-# build/, but for dsprof.egg-info, two extension modules beside their sources, and __pycache__.
+# build/, but for dsprof.egg-info, two extension modules beside their sources, .pytest_cache and
+# __pycache__.
 
 PYTHON ?= python3
 STAGE ?= 2
@@ -92,7 +93,7 @@ fuzz: build/.parser ## Feed each reader 100,000 damaged files, and each command 
 	$(BIN)/python -m tests.fuzzing
 
 clean: ## Remove what the other targets made, .venv included
-	rm -rf .venv .venv-trainers build dist *.egg-info dsprof/trace/*.so dsprof/recording/recorder/*.so
+	rm -rf .venv .venv-trainers .pytest_cache build dist *.egg-info dsprof/trace/*.so dsprof/recording/recorder/*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.installed: setup.cfg pyproject.toml constraints.txt
