@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import accumulate
@@ -48,7 +48,7 @@ class _Token(NamedTuple):
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read JSON, or as much of Hjson as comments and trailing commas.
+    """Read JSON, or as much of Hjson as comments, and commas too many or too few.
 
     Raises:
         ConfigError: there is no such file, it is no configuration, or a key occurs twice.
@@ -140,15 +140,24 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _plain(tokens: Iterable[_Token]) -> str:
-    """Leave comments out, and commas before a closing bracket."""
+    """Leave comments out, and commas before a closing bracket; add those that lines replace."""
     kept: list[str] = []
+    is_new_line = False
     for token in tokens:
         if token.kind in ("space", "comment"):
+            is_new_line |= "\n" in token.text
             continue
         if token.text in ("}", "]") and kept[-1:] == [","]:
             kept.pop()
+        elif is_new_line and _ends_value(kept) and token.text not in (",", ":", "}", "]"):
+            kept.append(",")
         kept.append(token.text)
+        is_new_line = False
     return " ".join(kept)
+
+
+def _ends_value(kept: Sequence[str]) -> bool:
+    return bool(kept) and kept[-1] not in ("{", "[", ",", ":")
 
 
 def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:

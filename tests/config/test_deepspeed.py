@@ -57,9 +57,17 @@ def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path
     assert not config.is_json
 
 
+def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
+    text = '{"a": {\n"b": 1 // one\n"c": [1\n2, "x"\n]\n}\n"d": true\n/* \n */ "e"\n: {}}'
+    config = read_config(written(tmp_path, text))
+    assert config.values == {"a": {"b": 1, "c": [1, 2, "x"]}, "d": True, "e": {}}
+    assert not config.is_json
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('{"a": 1 "b": 2}', "Expecting ',' delimiter"),
         ('{"stage": ${stage}}', "line 1 column 11"),
         ('{\n "a": CONFIG\n}', "line 2"),
         ("[1]", "does not look like a DeepSpeed configuration"),
