@@ -194,12 +194,19 @@ class EnvironmentFacts(Aggregate):
             for value, ranks in sorted(self.variables[name].items()):
                 yield name, value, ranks
 
-    def differing(self, facts: Facts[str, str]) -> dict[str, dict[str, RankSet]]:
+    def differing_keys(self) -> dict[str, dict[str, RankSet]]:
+        """Return keys of DeepSpeed that differ; a rank that made no engine has none."""
+        engines = (ranks for values in self.written.values() for ranks in values.values())
+        return self.differing(self.written_apart, union(engines))
+
+    def differing(
+        self, facts: Facts[str, str], among: RankSet = -1
+    ) -> dict[str, dict[str, RankSet]]:
         """Return those of `facts` that are not the same on all recorded ranks; "" is unset."""
         found = {}
         for name, values in sorted(facts.items()):
             complete = dict(values)
-            if unset := self.recorded & ~union(values.values()):
+            if unset := self.recorded & among & ~union(values.values()):
                 complete[""] = complete.get("", 0) | unset
             if len(complete) > 1:
                 found[name] = complete

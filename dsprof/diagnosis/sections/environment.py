@@ -61,8 +61,8 @@ def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     limits = {f"limit {name}": held for name, held in _limits(facts).items()}
     hardware = (_devices_of_ranks(facts), machine, limits)
     settings = (facts.variables_apart, facts.versions, *hardware, facts.precision)
-    for part in (*settings, facts.written_apart):
-        for name, values in facts.differing(part).items():
+    for differing in (*map(facts.differing, settings), facts.differing_keys()):
+        for name, values in differing.items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)
 

@@ -93,8 +93,7 @@ class VariableDiffersAcrossRanks:
             summary = f"{which} {differ} across ranks{_hint(rest)}, without known harm."
             yield self.meta.finding(Status.INFO, summary, evidence=(_table(rest),))
         keys = [
-            _Difference(name, values, "must")
-            for name, values in facts.differing(facts.written_apart).items()
+            _Difference(name, values, "must") for name, values in facts.differing_keys().items()
         ]
         if read := [key for key in keys if key.is_read or not key.is_hidden]:
             yield self._configuration(read)

@@ -80,6 +80,15 @@ def test_differing_deepspeed_configuration_fails():
     assert "zero_optimization.stage" in finding.summary
 
 
+def test_a_rank_that_made_no_engine_has_no_other_configuration():
+    config = {"zero_optimization": {"stage": 2}}
+    traces = [rank_trace(0), rank_trace(1, engine=config), rank_trace(2, engine=config)]
+    assert judge(RULE, *traces) == []
+    fewer = rank_trace(3, engine={"bf16": {"enabled": True}})
+    (finding,) = judge(RULE, *traces, fewer)
+    assert finding.ranks == (3,)
+
+
 def test_one_rank_is_not_applicable():
     (finding,) = judge(RULE, rank_trace(0, {"NCCL_ALGO": "Ring"}))
     assert finding.status is Status.NOT_APPLICABLE
