@@ -27,8 +27,8 @@ class SlowStart:
 
     meta = RuleMeta(
         id="slow-start",
-        title="The first step ends soon",
-        failing_title="The first step ends late",
+        title="The run starts quickly",
+        failing_title="The run starts slowly",
         why="Until the first step all devices are idle, at each start of a job. Warm-up steps are "
         "in no total, so no other figure contains it.",
         category="steps",
@@ -58,7 +58,7 @@ class SlowStart:
     def _alike(self, length_ns: int, *, is_known: bool) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            _took(length_ns),
+            f"{_took(length_ns)}.",
             cause="No rank kept the others waiting for long: loading, compilation or the first "
             "batch takes this time on all ranks."
             if is_known
@@ -71,8 +71,8 @@ class SlowStart:
         late, who = named(entry.late), capitalised(named(entry.late))
         return self.meta.finding(
             Status.INFO,
-            f"{_took(length_ns)} {capitalised(named(entry.early))} waited up to "
-            f"{long_duration(entry.late_by_ns)} for {late} in {call}.",
+            f"{_took(length_ns)}; {named(entry.early)} waited up to "
+            f"{long_duration(entry.late_by_ns)} of it for {late} in {call}.",
             cause=f"{who} entered it that much later: it prepared data, loaded a checkpoint or "
             "computed, and the others did not.",
             action=f"Do what {late} did before {call} ahead of the job, or in parallel on all "
@@ -82,7 +82,7 @@ class SlowStart:
 
 
 def _took(length_ns: int) -> str:
-    return f"The first step ended {long_duration(length_ns)} after the recording began."
+    return f"The first step ended {long_duration(length_ns)} after the recording began"
 
 
 RULE: Rule = SlowStart()

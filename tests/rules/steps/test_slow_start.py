@@ -34,8 +34,8 @@ def test_who_waited_for_whom_before_the_first_step_is_told() -> None:
     found = said(RULE, *ranks())
     assert (found.status, found.ranks) == (Status.INFO, (2,))
     assert found.summary == (
-        "The first step ended 30.1 min after the recording began. Ranks 0-1 waited up to 30.0 min "
-        "for rank 2 in barrier 1 of world."
+        "The first step ended 30.1 min after the recording began; ranks 0-1 waited up to 30.0 min "
+        "of it for rank 2 in barrier 1 of world."
     )
     assert "before barrier 1 of world ahead of the job" in found.action
 
