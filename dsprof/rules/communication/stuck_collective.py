@@ -9,10 +9,11 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
 from dsprof.analysis.hang.flight_recorders import GroupState
-from dsprof.analysis.hang.model import HangVerdict
+from dsprof.analysis.hang.model import CauseKind, HangVerdict
 from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import capitalised, named
 from dsprof.rules.evidence.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
@@ -25,6 +26,22 @@ _TITLES = {
     "network": "A collective that every rank entered did not complete",
     "unknown": "The others may wait for ranks without a record",
 }
+
+_REMEDIES: dict[CauseKind, str] = {
+    "exited": "Run as many iterations on {who} as on the others: drop incomplete batches "
+    "(`drop_last`), or accept uneven inputs with torch.distributed.algorithms.Join.",
+    "stopped": "Let {who} go on: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
+    "data_loader": "Find out what the workers of its DataLoader wait for: `py-spy dump --pid PID` "
+    "prints their stacks. With a `timeout` the DataLoader fails instead of waiting.",
+    "lock": "Find out which thread holds the lock: `py-spy dump --pid PID` prints all stacks of "
+    "{who}, which waits{at}.",
+    "file_system": "Check the file system that {who} uses: it waits{at} for a file or a pipe.",
+    "sleep": "Look at what {who} waits for: it sleeps{at}.",
+    "interpreter_lock": "Look at the call that {who} is in{at}: it blocks all threads of the "
+    "process. `py-spy dump --native --pid PID` shows where it is in C.",
+    "out_of_memory": "Raise the job's memory limit, or reduce what {who} keeps in host memory.",
+}
+"""By the cause, where that is known; `at` is the line of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +117,7 @@ class StuckCollective:
             else "",
             severity=Severity.CRITICAL,
             cause=verdict.cause.text + zero3 * is_of_zero3,
-            action=_action(verdict, hang, endings, is_joined=is_joined)
-            + f" {LEAF_MODULES}" * is_of_zero3,
+            action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
             ranks=verdict.ranks if verdict.kind != "network" else (),
             evidence=(stuck_of(states), self._last(verdict, hang, endings)),
             confidence=verdict.confidence,
@@ -128,7 +144,7 @@ def _title(verdict: HangVerdict, *, is_joined: bool) -> str:
     return _TITLES.get(verdict.kind, _TITLES["network"] if is_joined else "")
 
 
-def _action(verdict: HangVerdict, hang: Hang, endings: Endings, *, is_joined: bool) -> str:
+def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
     match verdict.kind:
         case "deadlock":
             return (
@@ -146,7 +162,11 @@ def _action(verdict: HangVerdict, hang: Hang, endings: Endings, *, is_joined: bo
             "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA errors "
             "in the log of the rank."
         )
-    if verdict.kind == "died" and is_joined and not _raised(verdict.ranks, endings):
+    if verdict.cause.kind in _REMEDIES and verdict.ranks:
+        stack = verdict.stacks.get(str(verdict.ranks[0]), ())
+        at = f" at {frame_of_user(stack)}" if stack else ""
+        return _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
+    if verdict.kind == "died" and not _raised(verdict.ranks, endings):
         return (
             f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and for the "
             "kernel's messages on that host (dmesg)."

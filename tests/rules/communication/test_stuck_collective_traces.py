@@ -10,6 +10,7 @@ from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.factories.hangs import (
@@ -79,6 +80,35 @@ def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> Non
     assert [row[0] for row in last.rows] == [2, 0, 1, 3]
 
 
+@pytest.mark.parametrize(
+    ("frame", "remedy"),
+    [
+        ("/usr/lib/python3.11/queue.py:171 get", "Find out which thread holds the lock"),
+        (
+            "/x/torch/utils/data/dataloader.py:1251 _try_get_data",
+            "Find out what the workers of its DataLoader wait for",
+        ),
+    ],
+)
+def test_the_remedy_fits_a_cause_that_is_known(frame: str, remedy: str) -> None:
+    threads = [ThreadStack(1, "MainThread", (frame, "train.py:50 train"))]
+    dump = HangDump(header(), 0, 10**15, "quiet", threads=threads)
+    traces = without(2, **KEPT)
+    traces[2].hang_dump = dump
+    finding = said(RULE, *traces)
+    assert finding.ranks == (2,)
+    assert finding.action.startswith(remedy)
+    assert "py-spy dump --pid" in finding.action
+    if "lock" in remedy:
+        assert "at train.py:50 train" in finding.action
+
+
+def test_who_exited_before_the_others_is_to_run_as_many_iterations() -> None:
+    finding = said(RULE, *without(2, **CTRL_C)[:2], rank(2, [], 900, **EXIT), rank(3, [waits()]))
+    assert finding.ranks == (2,)
+    assert finding.action.startswith("Run as many iterations on rank 2 as on the others")
+
+
 def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
     waiting = {
         "comm": [failing("all_reduce", 1000, 5, seq=4, nbytes=4 << 20)],
@@ -89,6 +119,7 @@ def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
     assert "until an exception" in finding.summary
     assert "ends earlier, without a trailer" in finding.cause
+    assert finding.action.startswith("Find out what killed rank 2")
 
 
 def test_the_exception_that_kept_a_rank_away_is_named() -> None:
