@@ -25,7 +25,7 @@ A prime: with a step of 8 or 16 collectives it would otherwise be the same ones 
 """
 
 _HEIGHTS = 4
-"""So many frames of a path are looked at before the whole stack is."""
+"""This many frames of a path are looked at before the whole stack is."""
 
 _MOST_FRAMES = 1000
 

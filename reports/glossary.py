@@ -222,7 +222,7 @@ GLOSSARY = {
         "What process groups really sent: operations and bytes as recorded below torch.distributed."
     ),
 }
-"""By the name that sentences use."""
+"""The terms, by the names that sentences use."""
 
 
 def meaning(label: str) -> str:

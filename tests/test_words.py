@@ -33,3 +33,8 @@ def test_strings_docstrings_and_comments_of_a_module_are_read(tmp_path: Path) ->
         (3, "under way"),
         (4, "alone"),
     ]
+
+
+def test_the_docstring_of_a_constant_has_a_subject(tmp_path: Path) -> None:
+    text = 'A = 1\n"""Of a step: so much is idle."""\nB = 2\n"""A step is idle."""\nf"Of {B}"\n'
+    assert found(tmp_path / "module.py", text) == [(2, "Of")]

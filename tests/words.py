@@ -12,6 +12,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +84,8 @@ SAY = {
     r"\bwithout a word\b": "without a message",
 }
 """Phrases, and what to say instead."""
+_RIDDLE = re.compile(r"(?:Of|By|In so|(?:So|As) (?:many|long|much))\b")
+"""How the docstring of a constant must not begin: it needs a subject."""
 _PHRASES = {re.compile(p.replace(" ", r"\s+"), re.IGNORECASE): say for p, say in SAY.items()}
 
 
@@ -126,8 +129,22 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
         yield 1, _prose(text)
 
 
+def _of_constants(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of constants, each with its line."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for constant, after in pairwise(body if isinstance(body, list) else ()):
+            match constant, after:
+                case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
+                    yield after.lineno, text
+
+
 def phrases_in(path: Path) -> Iterator[Phrase]:
     """Yield every phrase of one file."""
+    if path.suffix == ".py":
+        for line, text in _of_constants(path.read_text(encoding="utf-8")):
+            if begin := _RIDDLE.match(text):
+                yield Phrase(path.name, line, begin[0], "(begin with a subject)")
     for line, text in _texts(path):
         for phrase, better in _PHRASES.items():
             for hit in phrase.finditer(text):

@@ -19,7 +19,7 @@ from dsprof.bench.primitives import ELEMENT_BYTES, PRIMITIVES, Place, Trial
 T = TypeVar("T")
 
 _BUDGET_NS = 100_000_000
-"""For all repetitions of one operation at one size."""
+"""All repetitions of one operation at one size together take about this long."""
 _FEWEST, _MOST = 5, 40
 
 

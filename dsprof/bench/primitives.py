@@ -182,4 +182,4 @@ PRIMITIVES: Mapping[str, Callable[[Place], Trial]] = {
     "send": _send,
     "barrier": _barrier,
 }
-"""By family; the trial of one is made by every rank of a team."""
+"""What makes a trial, by family of collectives; every rank of a team makes the trial of one."""

@@ -16,7 +16,7 @@ from dsprof.bench.groups import told
 _WIDTHS = {"cpu": 512}
 _WIDTH = 4096  # of the matrices that others multiply: large enough to keep all of a device busy
 _BUDGET_NS = 300_000_000
-"""For all repetitions in one precision; one product in a reference path takes half of it."""
+"""All repetitions in one precision take about this long; a product in a reference path, half."""
 _MOST = 40
 
 

@@ -25,7 +25,7 @@ from dsprof.findings.wording import duration
 ROWS = 64
 COLUMNS = 120
 _LATE_SHARE = 0.05
-"""Of a step that the others wait for a straggler: less is not marked."""
+"""A known straggler is marked if the others wait for it for at least this share of the step."""
 _LONG_SHARE = 0.25
 """The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25

@@ -18,7 +18,8 @@ Draw = Callable[
 """Reads ranks again and draws steps of them, given the clocks and what is wanted by rank."""
 
 _SAMPLE_BARS = 20_000
-"""Of all steps that a report has beside the worst, the median and the first: they make its size."""
+"""All steps beside the worst, the median and the first have about this many bars together: they
+make the size of a report."""
 _RANKS_OF_A_FINDING = 4
 
 

@@ -15,7 +15,7 @@ from dsprof.diagnosis import model
 from dsprof.findings.wording import duration, plural
 
 _APART = 0.05
-"""Of the median: a mean that differs by more is shown, too."""
+"""A mean that differs from the median by more than this share of it is shown, too."""
 
 
 def typical_step(steps: Steps) -> model.TypicalStep | None:

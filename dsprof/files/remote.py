@@ -28,7 +28,7 @@ _PACKAGES = {
     "hdfs": "pyarrow",
     "webhdfs": "requests",
 }
-"""Of other stores fsspec says which package they need."""
+"""The package that a store needs; for stores that are not listed, fsspec names it."""
 
 _NO_RANGES = "the server supports no range requests; download the file"
 
@@ -84,7 +84,7 @@ _STATUSES: dict[Any, str] = {
     412: "FileExpired",
 }
 _TOO_MANY, _FAILING = 429, 500
-"""Of these, and all above the second, a server thinks better after a while."""
+"""After these statuses, and all above the second, a server may answer a later request."""
 
 
 class RemoteError(OSError):

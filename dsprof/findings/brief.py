@@ -11,7 +11,7 @@ from dsprof.findings.wording import sentence, size
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`\"'])")
 _ROUND = 1_000_000
-"""From here on a number with one digit is written as users write it: 5e7."""
+"""A number of at least this size with one digit is written as users write it: 5e7."""
 _LONG_MS = 10_000
 _FEW_WORDS = 60
 """Characters: what is longer does not fit a headline."""

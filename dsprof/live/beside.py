@@ -22,7 +22,7 @@ _LOCK = ".alerts.lock"
 _GONE_S = 60.0
 _PARENT_S = 0.5
 _TURNS = 10
-"""So many seconds the one of an earlier epoch may take to end, if it has nothing more to follow."""
+"""The process of an earlier epoch has this many seconds to end if it has nothing to follow."""
 _NICE = 10
 """It shares the cores with training."""
 

@@ -24,7 +24,7 @@ RESPONSE_SECONDS = 60
 _AGAIN_S = "10"
 
 REQUESTS = 16
-"""As many at once: a browser asks for a few; more are someone who holds connections open."""
+"""This many requests are served at once: a browser sends a few; more only hold connections open."""
 
 _HEADERS = {
     "Cache-Control": "no-store",

@@ -24,7 +24,7 @@ _SHORTEST_REST_S = 1.0
 _AGAIN_S = 60.0
 
 _PERSISTENCE = 2
-"""So many judgements in a row raise a finding, and withdraw it."""
+"""This many judgements in a row raise a finding, and withdraw it."""
 
 
 class _Run(msgspec.Struct):

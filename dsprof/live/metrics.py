@@ -29,7 +29,7 @@ from dsprof.live.now import RankNow, RunNow
 from dsprof.live.totals import BUCKETS_S, Totals, bounded
 
 _MOST_RANKS = 64
-"""Of more, each series is of a host."""
+"""In a run of more ranks each series describes a host."""
 
 _LENGTHS = (*map(str, BUCKETS_S), "+Inf")
 

@@ -33,7 +33,7 @@ _CELLS = 1 << 16
 """Kept of ranks x steps: 256 steps of 256 ranks."""
 _MOST_STEPS, _LEAST_STEPS = 240, 16
 _THROUGHOUT = 0.9
-"""Of the recent steps: so many a rank has that is compared over time."""
+"""A rank is compared over time if it has this share of the recent steps."""
 
 
 @dataclass(slots=True)

@@ -27,11 +27,11 @@ from dsprof.trace.rolling.parts import is_rolling, parts_of
 from dsprof.trace.run import RunFiles
 
 _RANKS = 16
-"""As many on one page, if the report draws none; else its own. Each rank has a page, too."""
+"""A page shows this many ranks if the report draws none. Each rank has a page of its own, too."""
 
 _LINKED_RANKS = 256
 _STEPS = 500
-"""As many on one page of the list."""
+"""A page of the list shows this many steps."""
 
 
 def check_confined(run: RunFiles, roots: Sequence[Path]) -> None:

@@ -22,7 +22,8 @@ BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 3
 
 OTHERS = "others"
 _MOST_GROUPS, _MOST_CAUSES = 200, 16
-"""So many kinds are counted by themselves: the first ones. Chosen anew, a count could decrease."""
+"""The first kinds that occur, this many, have a count of their own: if they were chosen anew, a
+count could decrease."""
 
 _MOST_HOSTS = 2048
 _LONGEST = 200

@@ -15,7 +15,7 @@ SYNCHRONISED = "device idle while the host waits for it"
 _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""
 _MOST = 0.5
-"""Of the exposed time: findings that claim so much of it explain it."""
+"""Findings explain the exposed time if they claim at least this share of it."""
 
 
 def one_for_each_cause(

@@ -19,7 +19,8 @@ Range = tuple[float, float]
 """Low and high, in ms of one step."""
 
 LEAST_DOUBT = 0.25
-"""Of any saving: a record is a sample, and the step after a change is another one."""
+"""Every saving is uncertain by at least this share: a record is a sample, and the step after a
+change is another one."""
 
 MOST_DOUBT = 1 / 3
 """Above this uncertainty there is no saving: the upper end would be more than twice the lower."""

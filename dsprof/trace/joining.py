@@ -35,7 +35,7 @@ _LATEST_START_NS = 30 * 60 * 10**9
 _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
-"""Of a run that was recorded twice, the one tool begins at most this much later than the other."""
+"""If two tools recorded a run, one begins at most this much later than the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Choice(NamedTuple):
     """The files of an epoch, rank by rank, and what else there is."""
 
     ranks: list[list[TraceFile]]
-    """Of each rank the file that tells most comes first, then those that tell other facts."""
+    """The files of each rank: first the one that tells most, then those that tell other facts."""
     strangers: list[Stranger]
     epochs: list[list[TraceFile]]  # of the same run, by dsprof's traces; [] where none of them is
     number: int  # of the chosen epoch, from 1

@@ -21,7 +21,7 @@ NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER})
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""
 
 MOST_VALUES = 64
-"""Of each kind of fact so many values are kept: a log of gigabytes comes to a few kilobytes."""
+"""This many facts of a kind are kept: a log of gigabytes comes to a few kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)

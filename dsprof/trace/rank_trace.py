@@ -109,7 +109,7 @@ _WORDS, _FLAGS, _NUMBERS = _getters(WORDS), _getters(FLAGS), _getters(NUMBERS)
 
 
 _PARTS_PER_BLOCK = 64
-"""So many arrays of a column are joined into one: freed, a large array goes back to the system."""
+"""This many arrays of a column are joined: a large one goes back to the system when it is freed."""
 
 _LEAST_HELD_ONCE = 1 << 14
 """Shorter columns are small as they are."""

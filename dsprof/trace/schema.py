@@ -25,7 +25,7 @@ from dsprof.trace.scope import OUTSIDE, Scope
 SCHEMA_VERSION = 1
 LARGEST_WORLD = 1 << 20
 LATE_STEPS = 2
-"""So many steps later a step has all its records: waits, and what a device tells."""
+"""A step has all its records, late waits and device times too, this many steps later."""
 
 FILE_PATTERN = "trace*.rank*.json"
 """How native trace files are found in a folder."""

@@ -474,7 +474,7 @@ def _names_by_hash() -> tuple[str, ...]:
 
 
 OP_NAMES = _names_by_hash()
-"""By the hash, which is the number of an op."""
+"""Names of reduce ops by their hash, which is the number of an op."""
 
 
 def reduce_op_name(value: Any) -> str:

@@ -17,7 +17,7 @@ _LEAST_WIDTH, _CHAR, _CAPITAL, _MARGIN = 40, 7, 8.5, 6
 _TITLE = 42  # characters that fit a phone
 
 _STATES = ("absent", "different", "unfinished", "unknown", "waiting")
-"""Of several states of a rank in a group the first counts."""
+"""A rank that is in several states of a group is shown in the first of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Flush, Step
 
 MOST_FLUSHES = 200
-"""Of a step: more cannot be distinguished."""
+"""This many flushes of a step are kept: more cannot be distinguished in a drawing."""
 
 
 @dataclass(frozen=True, slots=True)

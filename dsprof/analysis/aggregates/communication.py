@@ -27,7 +27,7 @@ from dsprof.trace.schema import ROLES, CounterRow, Group
 _SITES_KEPT = 64
 _GROUPS_KEPT = 4
 _LARGEST_NAMED = 8
-"""Of larger groups only the size is kept."""
+"""Groups of more ranks are described by their size only."""
 _TIGHTNESS = 10
 """How many times longer than the doubt about its end a call must take, to be given a speed."""
 

@@ -28,11 +28,11 @@ from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat, Trailer
 from dsprof.trace.sharing import shared
 
 ENDED_CALLS = 1 << 13
-"""Of the collectives of a group that have ended, so many are compared, the last ones."""
+"""All ranks together compare the last collectives of a group that have ended, about this many."""
 _LEAST_ENDED, _MOST_ENDED = 2, 8  # of a group on each rank
 
 OPEN_CALLS = 1 << 16
-"""Of those that have not, so many of a group are kept on all ranks together, the last ones."""
+"""All ranks together keep the last collectives of a group that are open, about this many."""
 _LEAST_OPEN_CALLS = 16  # of a group on each rank
 
 

@@ -13,7 +13,7 @@ from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
 from dsprof.trace.rank_trace import RankTrace
 
 CALLS_KEPT = 100
-"""Of the calls of a group that are no longer in flight, the last ones are compared."""
+"""This many calls of a group that are no longer in flight are compared, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
 
 MOST_SPANS = 1000
-"""Of one length; where there are more, only longer ones are read."""
+"""If a trace has more spans of a length, only longer ones are read."""
 
 LONGEST = 1 << 16
 """Spans kept of all ranks together beside these: of the shortest, those with the longest steps."""

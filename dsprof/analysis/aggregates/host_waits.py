@@ -32,7 +32,7 @@ class Stop(NamedTuple):
 
 
 RECORDED = Stop("synchronize()")
-"""Of a device, a stream or an event, as dsprof's own hooks saw them."""
+"""Any synchronize() of a device, a stream or an event that dsprof's own hooks recorded."""
 
 
 @dataclass(frozen=True, slots=True)

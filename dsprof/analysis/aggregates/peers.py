@@ -13,7 +13,7 @@ from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 
 MOST_PEERS = 64
-"""Of one rank in one direction, those with which it exchanges most: thousands may all meet."""
+"""A rank keeps this many peers in each direction, those with most bytes: it may meet thousands."""
 
 Pair = tuple[int, int]
 """Sender and receiver."""

@@ -17,7 +17,7 @@ from dsprof.analysis.summary import Aggregate, RankClock, greatest
 from dsprof.trace.rank_trace import RankTrace
 
 CALLS = 64
-"""Of the collectives of a rank that synchronise, so many are compared, the first ones."""
+"""This many synchronising collectives of a rank are compared, the first ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ _LARGEST = 1 << 62
 """Sums beyond it are of numbers that no run can have."""
 
 _SLACK, _SLACK_STEPS = 0.1, 2
-"""Of the steps of most ranks: so many a rank may lack at each end and still count throughout.
+"""A rank that lacks less of the usual steps at each end, as a share or a number, counts throughout.
 
 Killed ranks seldom end with the same step.
 """

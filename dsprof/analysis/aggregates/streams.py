@@ -14,7 +14,7 @@ from dsprof.trace.device_activity import COMMUNICATION, COMPUTE
 from dsprof.trace.rank_trace import RankTrace
 
 COMPUTES_SHARE = 0.05
-"""Of the computing kernels' time: a stream with less is not one that computes."""
+"""A stream computes if it has at least this share of the time of computing kernels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _CHECKED = 4
 _PASSED_OVER = 100
 """The tightest of so many bounds is not believed: one damaged record must not move a clock."""
 _NEIGHBOURS = 15
-"""So many collectives around a moment are asked where their ends put the other clock."""
+"""The ends of this many collectives around a moment say where the other clock is."""
 _SHIFTS = 64
 """Windows of profilers that begin further apart, in collectives of a group, are not matched."""
 _COMPARED = 1024

@@ -31,7 +31,7 @@ LEAST_WAIT_NS = 1_000_000_000
 """Twice what a killed rank has not written yet: a longer wait is no matter of the moment."""
 
 LOST_NS = LEAST_WAIT_NS // 2
-"""As much of its record a killed rank has not written."""
+"""A killed rank has not written this much of its record."""
 
 _OTHER_SIDE = {"send": "recv", "recv": "send"}
 

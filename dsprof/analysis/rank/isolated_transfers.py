@@ -9,7 +9,7 @@ from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import RankTrace
 
 _HELD_SHARE = 0.9
-"""Of its time in flight, in which its rank did nothing else: what computes meanwhile slows it."""
+"""The rank must have waited for this share of a transfer: computation beside it slows it."""
 _TIGHTNESS = 10
 """How many times longer than the doubt about its end a call must take."""
 

@@ -19,9 +19,9 @@ from dsprof.analysis.rank.steps import detailed_steps, is_timed, on_host_clock, 
 from dsprof.trace.rank_trace import RankTrace
 
 _LEAST_SHARE = 0.1
-"""Of a rank's own time that must lie between marks, to compare how quick ranks are there."""
+"""This share of a rank's own time must lie between marks to show how fast it works."""
 _KEEPS_PACE = 0.2
-"""Of the growth before the first mark: a rank that grows less behind it is not slow."""
+"""A rank that is late at the first mark is not slow if it then grows by less than this share."""
 _SLOW_ALIKE = 0.5
 
 

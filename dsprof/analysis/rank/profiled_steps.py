@@ -9,7 +9,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Step
 
 _MISSED_SHARE = 0.02
-"""Of a step: dsprof and the profiler end their steps a few calls apart."""
+"""A step of dsprof and one of the profiler may differ by this share: they end a few calls apart."""
 
 
 def tied_profile(trace: RankTrace) -> Profile | None:

@@ -15,19 +15,19 @@ from dsprof.analysis.aggregates.history import History, Span
 from dsprof.trace.rolling.rollups import SPANS_S
 
 _LEAST_SHARE = 0.05
-"""By this share of a step the rank works longer than the mean of the others."""
+"""The rank must work longer than the mean of the others by at least this share of a step."""
 _NEXT_SHARE = 0.5
-"""The next rank works longer by at most this share of that."""
+"""The next rank may work longer than the others by at most this share of that."""
 _LONGER_SHARE = 0.05
-"""By this share of the usual step those of the span are longer: else no rank waits for it."""
+"""Steps of the span must be longer than usual by this share of a usual step; else no rank waits."""
 _CAUSED_SHARE = 0.5
-"""Of that the rank works longer beside the others than it usually does: else all are slower."""
+"""The rank must account for this share of the longer step; below it all ranks are slower."""
 _WAITED_SHARE = 1 / 3
-"""Of that the others wait more; the rank itself may wait for less time than usual."""
+"""The others must wait for this share of the longer step; the rank may wait less than usual."""
 _WARM_UP = 10
 """Earlier steps may be long on all ranks: they compile and allocate."""
 _OCCASIONAL = 0.2
-"""Of the recorded time: a rank that stands out for longer is judged by its newest steps."""
+"""A rank that stands out in more of the recorded time is judged by its newest steps instead."""
 
 
 class BusySpan(NamedTuple):

@@ -20,13 +20,13 @@ from dsprof.analysis.rank.sampling import OneIn, in_sample
 from dsprof.analysis.run.outliers import chance_of, low_outliers
 
 STEP_SHARE = 0.05
-"""Of a step: a straggler delays the others by as much."""
+"""A straggler delays the others by at least this share of a step."""
 
 CHANCE = 0.01
-"""At most so likely are the votes for a straggler if all ranks are alike."""
+"""The votes for a straggler must be less likely than this if all ranks are alike."""
 
 LEAST_S = 1.0
-"""As long as this another program may occupy a processor."""
+"""Another program may occupy a processor this long: shorter records name no straggler."""
 
 _SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
@@ -35,12 +35,12 @@ UNEVEN = 1.5
 """Above it, mean delay by that of the median step, "every step" would not be true."""
 
 _WIDE = 0.5
-"""Gap below the others by the range of all: it is wider than the others are apart."""
+"""A gap of this share of the range of all is wider than the others are apart."""
 _FEW = 11
-"""Of more ranks an outlier needs no wider gap than this."""
+"""Dixon's test asks for a wider gap only among up to this many ranks."""
 
 PAIRED_RANKS = 512
-"""Of more, the matrix of all pairs would not fit where this runs beside training."""
+"""With more ranks, the matrix of all pairs would not fit where this runs beside training."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dsprof.analysis.run.lateness import Lateness
 from dsprof.analysis.run.series import change_of
 
 _CHANCE = 0.001
-"""Of the change in a run without one."""
+"""A change must be less likely than this in a run without one."""
 _LEAST_SIDE = 5
 """Steps before and after it."""
 _BEFORE = 0.25
-"""Of the delay: with more before it, the rank was late already."""
+"""A rank with more than this share of its delay before the change was late already."""
 
 
 class Onset(NamedTuple):

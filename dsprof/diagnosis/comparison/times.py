@@ -14,7 +14,8 @@ PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")
 TOLERANCE = 0.02
 """Share of the earlier step by which equal runs differ, though the steps of each do not show it."""
 LEAST_NS = 5_000_000_000
-"""Of steps: what disturbs a machine lasts for seconds, and a shorter run sees one state of it."""
+"""Least total of measured steps: what disturbs a machine lasts for seconds, and a shorter run sees
+one state of it."""
 
 
 def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iterator[TimeChange]:

@@ -56,7 +56,7 @@ def summary(comparison: Comparison, settings: Sequence[str]) -> str:
 
 
 _ROUNDING = 1e-9
-"""Of a sum of means: less is no change."""
+"""A smaller relative difference of two sums of means comes from rounding."""
 
 
 def _traffic(comparison: Comparison) -> str:

@@ -16,7 +16,8 @@ from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 
 _MOST_RANKS = 64
 _EXTREMES = 4
-"""Of more ranks, those with the largest values of each counter, and with the least memory left."""
+"""Where not all ranks are shown: this many with the largest value of each counter, and with the
+least memory left."""
 
 
 def memory(summary: RunSummary) -> list[model.RankMemory]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dsprof.trace.schema import Collective
 
 MOST = 1000
-"""So many records are kept; beyond it the older half is handed over."""
+"""This many records are kept; beyond it the older half is handed over."""
 
 
 class CppWaits:

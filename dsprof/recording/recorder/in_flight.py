@@ -30,7 +30,7 @@ IN_FLIGHT = 10_000
 """Collectives that are followed at once; some backends never say that one is complete."""
 
 FOREIGN_AFTER_NS = 1_000_000_000
-"""By then the caller in another thread has its Work, or never wanted it."""
+"""After this time a caller in another thread has its Work, or never wanted it."""
 
 NOTICEABLE_NS = 100_000
 """A wait for a collective that is already complete, or was waited for before, takes less."""

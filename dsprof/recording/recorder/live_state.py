@@ -71,7 +71,7 @@ STALE_NS = 24 * 3600 * 10**9
 """The state of a process that is gone is removed so long after its last sign of life."""
 
 _MOST_RANKS = 512
-"""Of groups of more ranks, the first one and the distance are named, if that suffices."""
+"""A group of more ranks is written as first rank and distance, if all distances are equal."""
 
 Close = Callable[[], None]
 Issue = Callable[[int, int, int, int, int, int, int, int, int, int], None]

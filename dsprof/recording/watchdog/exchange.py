@@ -43,7 +43,7 @@ T = TypeVar("T")
 Fail = Callable[[Exception], object]
 
 PATIENCE_S = 3.0
-"""So long a store or a folder may take to answer."""
+"""A store or a folder that takes longer to answer gives no answer."""
 
 _VERDICT = "verdict"
 

@@ -13,7 +13,7 @@ from dsprof.findings.wording import duration
 from dsprof.trace.dumps.hang_dump import HangDump
 
 LOOKS = 3
-"""In so many inquiries in a row a rank has to be at the same place, to be called busy there."""
+"""A rank is busy at a place if this many inquiries in a row found it there."""
 
 THRESHOLDS = 10
 """And so many thresholds have to have passed since anything went on."""

@@ -12,7 +12,7 @@ from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
 from dsprof.trace.dumps.state_file import RankState, StateCall
 
 _CALLS = 8
-"""Of the calls of a group that have ended, the last ones are compared."""
+"""This many ended calls of a group are compared, the last ones."""
 
 _FRAMES, _SOCKETS = 30, 8
 _LARGEST_BYTES = 1 << 23

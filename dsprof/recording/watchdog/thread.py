@@ -34,7 +34,7 @@ from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
 
 EXIT_CODE = 75
-"""Of `on_hang: abort`: EX_TEMPFAIL, "try again". Launchers restart after any but 0."""
+"""How `on_hang: abort` ends a rank: EX_TEMPFAIL, "try again". Launchers restart after any but 0."""
 
 TICK_S = 1.0
 _LOOK_S = (1.0, 8.0)
@@ -44,10 +44,10 @@ _STARVED_NS = (2 * SECOND_NS, 15 * SECOND_NS)
 """Without a sign of life for so long, at least and at most, the compiled helper writes stacks."""
 
 _EAGER = 60
-"""In so many ticks of silence every second one looks for questions at the store, then fewer do."""
+"""A rank asks the store in every second tick, after this many ticks of silence ever more rarely."""
 
 _SELDOM = 5
-"""So many ticks apart a rank looks for questions in the folder."""
+"""A rank looks in the folder for questions every so many ticks."""
 
 _MOST_CALLS = 1000
 

@@ -52,7 +52,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
 
 _KNOWN_SHARE = 0.9
-"""Of the measured steps: with fewer, what is said is not said of every step."""
+"""With fewer of the measured steps, a sentence does not speak of every step."""
 _EVERY = "every step"
 
 

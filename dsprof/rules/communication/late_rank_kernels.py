@@ -27,7 +27,7 @@ from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import RuleMeta
 
 _MOST = 2 / 3
-"""Of the exposed communication: a rank that causes so much of it explains it."""
+"""A rank explains the exposed communication if it causes at least this share of it."""
 
 
 def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:

@@ -15,7 +15,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 8
 _MOST_OF_BACKWARD = 0.25
-"""Of the gradients of a backward; one larger bucket has little left to hide behind."""
+"""A bucket with more of the gradients of a backward has little left to hide behind."""
 _Rows = dict[FlushKind, FlushSums]
 
 

@@ -62,7 +62,7 @@ _OLD_OFFLOADS = {
     f"{ZERO}.offload_optimizer.device": f"{ZERO}.cpu_offload",
     f"{ZERO}.offload_param.device": f"{ZERO}.cpu_offload_param",
 }
-"""By what older configurations set a device: true is the CPU."""
+"""Older configurations set the device of an offload by these keys; true is the CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ HALVES = ("bf16", "fp16")
 CPU = "this CPU"
 
 Level = Literal["units", "converted", "none", ""]
-"""By units of its own, by those of fp32, by neither; "" where it is not known."""
+"""What computes a precision: units of its own, those of fp32, or none; "" where that is unknown."""
 _LEVELS: dict[bool | None, Level] = {True: "units", False: "none", None: ""}
 
 

@@ -86,4 +86,4 @@ _FSDP = Knob(
 )
 
 KNOBS: dict[str, Knob] = {"": _ZERO, "DDP": _DDP, "FSDP1": _FSDP, "FSDP2": _FSDP}
-"""By the library of a flush, which is "" for ZeRO."""
+"""What sets the size of buckets, by the library that flushes them; "" is ZeRO."""

@@ -14,7 +14,7 @@ _DEFAULT_BYTES = 25 * _MIB
 """The default of DDP, proven over the years."""
 
 _PARTS = 8
-"""Of a model whose gradients are less than that: one eighth is left when backward is over."""
+"""Buckets of a small model: the last one, an eighth, is left to reduce when backward is over."""
 
 
 @dataclass(frozen=True, slots=True)

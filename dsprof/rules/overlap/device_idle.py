@@ -219,7 +219,7 @@ REMEDIES = {
 }
 
 _ONCE_SHARE = 2 / 3
-"""Of the time of a cause. A call that recurs in each of two steps takes half of it."""
+"""A call with this share of the time of a cause does not recur: in two steps each has half."""
 
 
 def _remedy(name: str, causes: IdleCauses) -> Remedy:

@@ -25,7 +25,7 @@ class Thresholds:
 
 
 _NAMED_SHARE = 0.25
-"""Of the time outside the phases: a shorter span does not explain it."""
+"""A span with less of the time outside the phases does not explain it."""
 
 
 class LowComputeShare:

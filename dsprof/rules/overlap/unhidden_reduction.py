@@ -30,8 +30,8 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
 _BACKWARD_SHARE = 0.5
-"""Of the time of a step in which nothing is waited for; backward computes twice what forward does,
-and some of it comes before the first bucket is there."""
+"""This share of the time in which a step waits for nothing can hide reductions: backward computes
+twice what forward does, and some of it comes before the first bucket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ PAIRS = frozenset(("send", "recv"))
 """Operations between two ranks. On gloo they do not call themselves complete before a wait."""
 
 PEER_SHIFT, DTYPE_SHIFT = 32, 16
-"""Of `WHERE` the lower half is the group, of `KIND` the operation."""
+"""The lower half of `WHERE` is the group; the lower part of `KIND` is the operation."""
 
 _LOW, _WORD = (1 << PEER_SHIFT) - 1, (1 << DTYPE_SHIFT) - 1
 _LARGEST = 1 << 62

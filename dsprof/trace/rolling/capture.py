@@ -24,10 +24,10 @@ LEAST_PAUSE_S = 10
 """A request so soon after the one before is not followed."""
 
 LEAST_AHEAD = 5
-"""So many steps after the last one that ended, at least, the first of a request begins."""
+"""A request begins at least this many steps after the last one that ended."""
 
 PATIENCE_S = 60.0
-"""So long a request waits for an answer: on NFS, a rank may see it half a minute late."""
+"""A request waits this long for an answer: on NFS, a rank may see it half a minute late."""
 
 LARGEST_BYTES = 1 << 14
 _REQUEST, _ANSWER, _ALARM = ".capture.json", ".capture-{}.json", ".alarm-{}.json"

@@ -209,7 +209,7 @@ class Tails:
 
 
 _HEAD = struct.Struct("<4s6xH2sHIqq")
-"""Of a gzip member with one extra field: its size in bytes, its first and its last step."""
+"""Head of a gzip member; its extra field has the size in bytes, the first and the last step."""
 _MARKS = (b"\x1f\x8b\x08\x04", 24, b"ds", 20)
 _TAIL = struct.Struct("<II")
 _MOST_MEMBERS = 1 << 20

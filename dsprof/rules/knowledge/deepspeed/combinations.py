@@ -26,7 +26,7 @@ _OPTIMIZERS = (
 )
 
 Condition = Callable[[Any], bool]
-"""Of the value in force; never asked of a value that is not known."""
+"""Judges the value in force; it is never called with an unknown value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ OVERLAP_FAULTS = (
         for since, before in (((0, 14, 3), (0, 17, 2)), ((0, 18, 5), (0, 19, 0)))
     ),
 )
-"""Of overlap_comm at stages 1 and 2, by release."""
+"""Defects of overlap_comm at stages 1 and 2, by release."""
 
 
 def before_overlapping(version: str, stage: int | None) -> str:

@@ -182,7 +182,7 @@ def on_grid(starts: _Floats, lasts: _Floats, origin_us: float) -> npt.NDArray[np
 _GAPS = 8
 """Threads take numbers in blocks of their own, and operators begin before a window."""
 _GAP_SHARE = 0.05
-"""Of the numbers. Whole files of any kind have below 0.02, files of samples above 0.5."""
+"""A sample has a larger share of gaps in its numbers: above 0.5; whole files have below 0.02."""
 
 
 class Numbers:

@@ -15,7 +15,7 @@ from dsprof.trace.rank_log import CallKind, LoggedCalls, RankLog, Room
 
 _FIRST_CUMULATIVE, _LAST_CUMULATIVE = (0, 18, 3), (0, 19, 8)
 _RISING_CALLS = 8
-"""So many times of one name that never fall are sums: by chance that is one in 40,000."""
+"""Times of one name that never fall in this many lines are sums: by chance that is 1 in 40,000."""
 _MOST_ROWS = 1 << 12
 
 _UNITS = {unit: 1024**i for i, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}

@@ -72,7 +72,7 @@ _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
 _MOST_FACTS = 1 << 18
-"""Of all processes of a file: each takes a few hundred bytes."""
+"""All processes of a file together keep this many facts of a few hundred bytes each."""
 
 
 @dataclass(slots=True)
