@@ -219,7 +219,8 @@ def _own_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
     if quality.waits:
         yield _waits_line(quality)
     yield _clock_line(quality, _limit(diagnosis, "clock_bound_ms"))
-    yield _cost_line(quality, _limit(diagnosis, "cost_share"))
+    whole = "step" if diagnosis.run.steps else "time"
+    yield _cost_line(quality, whole, _limit(diagnosis, "cost_share"))
 
 
 def _foreign_lines(diagnosis: Diagnosis) -> Iterator[QualityLine]:
@@ -317,12 +318,12 @@ def _clock_line(quality: Quality, limit_ms: float) -> QualityLine:
     return QualityLine("ok" if is_exact else "note", "Clock", method)
 
 
-def _cost_line(quality: Quality, limit: float) -> QualityLine:
+def _cost_line(quality: Quality, whole: str, limit: float) -> QualityLine:
     if quality.training_cost_share is None:
         text = "not measurable: no rank recorded all of its steps and closed its trace"
         return QualityLine("note", "Cost of dsprof", text)
     text = (
-        f"{fmt.share(quality.training_cost_share)} of the step in the training threads (estimate), "
+        f"{fmt.share(quality.training_cost_share)} of the {whole} in training threads (estimate), "
         f"{fmt.share(quality.writer_cost_share)} in the writer thread"
     )
     is_small = quality.training_cost_share <= limit

@@ -149,7 +149,8 @@ def without_idle(config: Config) -> tuple[Config, str]:
     if not idle:
         return config, ""
     defaults: dict[str, Any] = {name: FIELDS[name].default for name in idle}
-    names = f"{' and '.join(idle)} {'is' if len(idle) == 1 else 'are'} ignored"
+    listed = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
+    names = f"{listed} {'is' if len(idle) == 1 else 'are'} ignored"
     why = "mode: always records all steps" if is_always else "only mode: always has captures"
     return dataclasses.replace(config, **defaults), f"{names}: {why}"
 

@@ -496,8 +496,8 @@ def test_rank_zero_says_how_many_steps_are_in_counters_alone(
     ("options", "said"),
     [
         (
-            {"mode": "always", "start_step": 2, "steps": 1},
-            "start_step and steps are ignored: mode: always records all steps",
+            {"mode": "always", "start_step": 2, "steps": 1, "every": 2},
+            "start_step, steps and every are ignored: mode: always records all steps",
         ),
         (
             {"capture_profiler": True},

@@ -95,7 +95,8 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
         told = f"{told}, {newest}" if told else newest
     state = "still running" if run.is_running else "" if selected else "complete"
     cost = quality.training_cost_share
-    costs = "" if cost is None else f"; recording cost {percent(cost)} of a step"
+    whole = "a step" if run.steps else "the time"
+    costs = "" if cost is None else f"; recording cost {percent(cost)} of {whole}"
     notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)
     remarks = f"; {plural(notes, 'note')}" if notes else ""
     told = f", {told or state}" if told or state else ""

@@ -10,6 +10,7 @@ Until a step ends, what is recorded is summed up by time, in each turn of the wr
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections import OrderedDict, deque
@@ -184,6 +185,7 @@ class RollingWriter(TraceWriter):
         self._late = nothing_yet()  # of steps that have been judged
         self._device_step = -1  # the last that a device has ended
         self._over: list[RollUp] = []  # not written yet
+        self._is_removed = False  # the trace, while it is written
         self._by_time_ns = header.started_monotonic_ns  # so far sums are by time, without steps
 
     @property
@@ -424,6 +426,10 @@ class RollingWriter(TraceWriter):
 
     def _write_spans(self) -> None:
         over, self._over = self._over, []
+        if over and not self._is_removed and not os.fstat(self._file).st_nlink:
+            self._is_removed = True
+            lost = f"{self.path} was removed, so the recording of rank {self._header.rank} is lost"
+            self._source.warn(f"{lost}. Leave its folder in place until the job ends")
         for span in over:
             self._write_batch(self._series[span.length_s], range(span.first_step, span.end), [span])
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -258,6 +259,7 @@ def test_an_archive_misses_nothing(folder: Path, tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys
+import time
 from pathlib import Path
 from tests.factories import month
 month.STEP_NS = int(sys.argv[2])
@@ -477,3 +479,19 @@ for start in range(2):
     assert [epoch.files[0].parent.name for epoch in run.epochs[:-1]] == [
         "trace.rank00000.earlier.zip"
     ]
+
+
+def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path / "out", BUDGET_BYTES)
+    said: list[str] = []
+    run.writer._source.warn = said.append
+    with run.running():
+        run.train(50)
+        while run.writer._tails is None:
+            time.sleep(0.001)
+        shutil.rmtree(tmp_path / "out")
+        run.train(200)
+    assert run.writer.error is None
+    (one,) = said
+    lost = "trace.rank00000.json was removed, so the recording of rank 0 is lost."
+    assert one.endswith(f"{lost} Leave its folder in place until the job ends")
