@@ -41,7 +41,7 @@ _REMEDIES: dict[CauseKind, str] = {
     "process. `py-spy dump --native --pid PID` shows where it is in C.",
     "out_of_memory": "Raise the job's memory limit, or reduce what {who} keeps in host memory.",
 }
-"""By the cause, where that is known; `at` is the line of the program."""
+"""What to do about a known cause; `at` is the line of the program."""
 
 
 @dataclass(frozen=True, slots=True)
