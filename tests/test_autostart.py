@@ -115,3 +115,42 @@ def test_ctrl_c_ends_a_recorded_process_as_any_other(env: dict[str, str], tmp_pa
     )
     assert done.returncode == -signal.SIGINT
     assert bool(list(tmp_path.glob("dsprof-out/*"))) == bool(env)
+
+
+ENABLED = "import dsprof, torch; dsprof.enable()"
+SPAWNING = f"""\
+import multiprocessing
+{ENABLED}
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
+                                         world_size=1)
+    child = multiprocessing.get_context("spawn").Process(target=print)
+    child.start()
+    child.join()
+    torch.distributed.all_reduce(torch.ones(1))
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "lines"),
+    [
+        (ENABLED, {}, 1),
+        (ENABLED, {"RANK": "1"}, 0),
+        (f"{ENABLED}; raise SystemExit(0)", {}, 1),
+        ("import torch", {"DSPROF": "1"}, 0),
+        (SPAWNING, {}, 0),
+    ],
+    ids=["alone", "of several", "by exit", "by the variable", "spawned child"],
+)
+def test_a_program_that_enables_dsprof_and_communicates_with_nobody_is_told(
+    tmp_path: Path, code: str, env: dict[str, str], lines: int
+) -> None:
+    """Processes that a variable reaches, and children that import the program, are not."""
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    done = subprocess.run(
+        [sys.executable, program], env={**os.environ, **env}, cwd=tmp_path, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr.count("nothing was recorded: the program communicated with no") == lines

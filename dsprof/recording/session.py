@@ -67,7 +67,9 @@ _MOST_TRACES = 32
 class Session:
     """One recording, from `enable` to `disable` or the end of the process."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, is_called: bool = False) -> None:
+        """`is_called` says that the program itself asks for it."""
+        self._is_called = is_called
         config, self._ignored = without_idle(config)
         self.config = config
         self.last_step = LastStep()
@@ -407,16 +409,21 @@ class Session:
                 say(f"hook {name}: {why}")
 
     def _report_silence(self) -> None:
-        """Say so if what `dsprof run` started has not communicated, nor its children."""
-        if not _is_command() or hasattr(sys, "last_type"):
+        """Say so if a program has not communicated, nor its children.
+
+        DSPROF=1 reaches launchers and tools, too, which are not to communicate: of these no word.
+        """
+        is_of_user = _is_command() or (self._is_called and not _is_of_several())
+        if not is_of_user or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
             traces = traces_in(Path(self.config.out))
             if not any(path.stat().st_mtime >= self._started_s for path in traces):
                 say(
                     "nothing was recorded: the program communicated with no other rank. Start "
-                    "several, such as: dsprof run -- torchrun --nproc-per-node 2 train.py; profile "
-                    "a single process with torch.profiler, and give its trace to dsprof report"
+                    f"several, such as: {'dsprof run -- ' if _is_command() else ''}torchrun "
+                    "--nproc-per-node 2 train.py; profile a single process with torch.profiler, "
+                    "and give its trace to dsprof report"
                 )
 
 
@@ -427,6 +434,13 @@ def _process_key() -> str:
 def _is_command() -> bool:
     """Say whether this process is what `dsprof run` became."""
     return os.environ.get(COMMAND_PID) == str(os.getpid())
+
+
+def _is_of_several() -> bool:
+    """Say whether this process is one of several of a program, and not the first."""
+    processes = sys.modules.get("multiprocessing.process")
+    is_child = processes is not None and processes.parent_process() is not None
+    return is_child or os.environ.get("RANK", "0") != "0"
 
 
 def _device_of(torch: Any, backend: str) -> str:
@@ -467,7 +481,7 @@ def start(
         return
     if _is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
-    _current = Session(config)
+    _current = Session(config, is_called=not torch_is_complete)
     install = _guarded(_current.install)
     if torch_is_complete:
         install()
