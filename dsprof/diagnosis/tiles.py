@@ -10,6 +10,7 @@ from typing import Literal
 
 from dsprof.diagnosis.headline import has_verdict
 from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile, TypicalStep
+from dsprof.findings import frames
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity
 from dsprof.findings.formatting import named_ranks
@@ -19,7 +20,6 @@ from dsprof.findings.wording import (
     percent,
     plural,
     reason,
-    shortened,
     size,
 )
 from dsprof.trace.device_counters import PEAK_ALLOCATED, PEAK_RESERVED
@@ -153,7 +153,7 @@ def _snapshot(d: Diagnosis) -> Iterator[Tile]:
     yield Tile("Cached", size(row.cached_bytes), _of(row, row.cached_bytes, "returned on request"))
     if row.peak_holders:
         holder = max(row.peak_holders, key=lambda one: row.peak_holders[one])
-        yield Tile("Largest holder", size(row.peak_holders[holder]), shortened(holder))
+        yield Tile("Largest holder", size(row.peak_holders[holder]), frames.shortened(holder))
     if row.failed_bytes is not None:
         yield Tile("Failed request", size(row.failed_bytes), "out of memory")
 

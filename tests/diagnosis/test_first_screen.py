@@ -197,13 +197,16 @@ def test_the_tiles_of_a_snapshot_are_its_bytes(tmp_path: Path) -> None:
         [snapshot.segment(10, -6), snapshot.segment(-20)],
         [snapshot.event("alloc", 1, 10, line=7)],
     )
-    kind, shown = tiled(diagnose(find_run([path])))
+    made = diagnose(find_run([path]))
+    kind, shown = tiled(made)
     assert kind == "snapshot"
     assert shown["Reserved"][0] == "36.0 MiB"
     assert shown["Stuck"] == ("6.00 MiB", "17 % of reserved; free, but not usable")
     assert shown["Cached"] == ("20.0 MiB", "56 % of reserved; returned on request")
     assert shown["Largest holder"][0] == "10.0 MiB"
     assert "model.py:7" in shown["Largest holder"][1]
+    made.snapshots[0].peak_holders = {f"/{'deep/' * 20}einops/_backends.py:291 einsum": 1}
+    assert tiles(made)[3].detail == "einops/_backends.py:291 einsum"
 
 
 def test_the_tiles_of_a_log_say_what_failed_first(tmp_path: Path) -> None:
