@@ -14,17 +14,12 @@ from typing import Any, NamedTuple
 
 from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
+from dsprof.hooks.deepspeed.owners import COORDINATOR, STAGE_1_2, STAGE_3
 from dsprof.hooks.patching import Patch, PatchSet
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Copy
 from dsprof.trace.scope import Scope, clock
 
-_STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
-_STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
-_COORDINATOR = (
-    "deepspeed.runtime.zero.partitioned_param_coordinator",
-    "PartitionedParameterCoordinator",
-)
 _GATHER = "_PartitionedParameterCoordinator__all_gather_params_"
 
 
@@ -44,15 +39,15 @@ class DeepSpeedCopiesHook(Hook):
 
     name = "deepspeed.copies"
     targets = (
-        Target(*_STAGE_1_2, "async_accumulate_grad_in_cpu_via_gpu", "adds up gradients"),
-        Target(*_STAGE_1_2, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", "copies gradients"),
-        Target(*_STAGE_1_2, "copy_grads_in_partition", "copies gradients kept in fp32"),
-        Target(*_STAGE_1_2, "_optimizer_step", "parameters are copied after it"),
-        Target(*_STAGE_1_2, "unscale_and_clip_grads", "parameters are copied before it"),
-        Target(*_STAGE_1_2, "reset_cpu_buffers", "parameters are copied before it"),
-        Target(*_STAGE_3, "partition_grads", "copies gradients"),
-        Target(*_STAGE_3, "_reassign_or_swap_out_partitioned_parameters", "copies parameters"),
-        Target(*_COORDINATOR, _GATHER, "copies parameters on their way to a gather"),
+        Target(*STAGE_1_2, "async_accumulate_grad_in_cpu_via_gpu", "adds up gradients"),
+        Target(*STAGE_1_2, "async_inplace_copy_grad_to_fp32_buffer_from_gpu", "copies gradients"),
+        Target(*STAGE_1_2, "copy_grads_in_partition", "copies gradients kept in fp32"),
+        Target(*STAGE_1_2, "_optimizer_step", "parameters are copied after it"),
+        Target(*STAGE_1_2, "unscale_and_clip_grads", "parameters are copied before it"),
+        Target(*STAGE_1_2, "reset_cpu_buffers", "parameters are copied before it"),
+        Target(*STAGE_3, "partition_grads", "copies gradients"),
+        Target(*STAGE_3, "_reassign_or_swap_out_partitioned_parameters", "copies parameters"),
+        Target(*COORDINATOR, _GATHER, "copies parameters on their way to a gather"),
     )
 
     def __init__(self, recorder: Recorder) -> None:

@@ -17,6 +17,7 @@ from dsprof.hooks.base import After, Before, Hook, Target, nothing
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.deepspeed.config import describe
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
+from dsprof.hooks.deepspeed.owners import ENGINE
 from dsprof.hooks.deepspeed.pipeline import INSTRUCTIONS, Schedule
 from dsprof.hooks.torch.models import Models
 from dsprof.hooks.torch.training_loop import Loop
@@ -24,7 +25,6 @@ from dsprof.recording.recorder.hot_state import EngineProgress
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
 
-_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _PIPELINE = ("deepspeed.runtime.pipe.engine", "PipelineEngine")
 _DUAL_PIPE = ("deepspeed.runtime.pipe.dualpipev", "DualPipeVEngine")
 _BACKWARD, _SINCE_BACKWARD = "phases of loss.backward()", "0.16.9"
@@ -46,19 +46,19 @@ class DeepSpeedEngineHook(Hook):
 
     name = "deepspeed.engine"
     targets = (
-        Target(*_ENGINE, "__init__", "its trial optimizer step is no training step"),
-        Target(*_ENGINE, "forward", "phase forward"),
-        Target(*_ENGINE, "backward", "phase backward, reduction at its end included"),
+        Target(*ENGINE, "__init__", "its trial optimizer step is no training step"),
+        Target(*ENGINE, "forward", "phase forward"),
+        Target(*ENGINE, "backward", "phase backward, reduction at its end included"),
         Target(
-            *(*_ENGINE, "_backward_prologue", "start of loss.backward()"),
+            *(*ENGINE, "_backward_prologue", "start of loss.backward()"),
             *(_BACKWARD, _SINCE_BACKWARD),
         ),
         Target(
-            *(*_ENGINE, "_backward_epilogue", "end of loss.backward()"),
+            *(*ENGINE, "_backward_epilogue", "end of loss.backward()"),
             *(f"ends of {_BACKWARD}", _SINCE_BACKWARD),
         ),
-        Target(*_ENGINE, "step", "phase step; ends a micro-step"),
-        Target(*_ENGINE, "_take_model_step", "ends an optimizer step"),
+        Target(*ENGINE, "step", "phase step; ends a micro-step"),
+        Target(*ENGINE, "_take_model_step", "ends an optimizer step"),
         Target(*_PIPELINE, "train_batch", "ends an optimizer step"),
         Target(*_PIPELINE, "_exec_schedule", "begins the count of micro-batches"),
         Target(*_PIPELINE, INSTRUCTIONS, "a phase for each instruction"),

@@ -17,16 +17,13 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
+from dsprof.hooks.deepspeed.owners import COORDINATOR
 from dsprof.recording.recorder.hot_state import NOBODY, Context, Fetching
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch
 from dsprof.trace.scope import clock
 
 _PROFILER = ("deepspeed.runtime.zero.partitioned_param_profiler", "PartitionedParameterProfiler")
-_COORDINATOR = (
-    "deepspeed.runtime.zero.partitioned_param_coordinator",
-    "PartitionedParameterCoordinator",
-)
 _RELEASE = "_PartitionedParameterCoordinator__release_param"
 
 _FETCHES = ("forward_fetch_submit", "backward_fetch_submit")
@@ -61,7 +58,7 @@ class DeepSpeedFetchHook(Hook):
     targets = (
         Target(*_PROFILER, "start_event", "begins a fetch, prefetch or wait"),
         Target(*_PROFILER, "stop_event", "ends a fetch, prefetch or wait"),
-        Target(*_COORDINATOR, _RELEASE, "releases a gathered parameter"),
+        Target(*COORDINATOR, _RELEASE, "releases a gathered parameter"),
     )
 
     def __init__(self, recorder: Recorder) -> None:

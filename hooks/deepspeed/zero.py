@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import After, Before, Hook, Target
+from dsprof.hooks.deepspeed.owners import ENGINE, STAGE_1_2, STAGE_3
 from dsprof.hooks.device.memory import add_device_sample
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.recording.recorder.contexts import flushing
@@ -20,9 +21,6 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Flush
 from dsprof.trace.scope import clock
 
-_STAGE_1_2 = ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer")
-_STAGE_3 = ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3")
-_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
 _STAGE_3_FLUSH = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
 _IN_C = {"reduce_ipg_grads": ("comm_dtype", 0), _STAGE_3_FLUSH: ("communication_data_type", 3)}
 """Methods whose usual case is in C: argument that names the bucket, and stage; 0: 1 or 2."""
@@ -37,11 +35,11 @@ class DeepSpeedZeroHook(Hook):
 
     name = "deepspeed.zero"
     targets = (
-        Target(*_STAGE_1_2, "reduce_ipg_grads", "flushes the buckets of stages 1 and 2"),
-        Target(*_STAGE_1_2, _EPILOGUE, "distinguishes the last flush from a full bucket"),
-        Target(*_STAGE_3, _STAGE_3_FLUSH, "flushes the bucket of stage 3"),
-        Target(*_STAGE_3, _EPILOGUE, "distinguishes the last flush from a full bucket"),
-        Target(*_ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
+        Target(*STAGE_1_2, "reduce_ipg_grads", "flushes the buckets of stages 1 and 2"),
+        Target(*STAGE_1_2, _EPILOGUE, "distinguishes the last flush from a full bucket"),
+        Target(*STAGE_3, _STAGE_3_FLUSH, "flushes the bucket of stage 3"),
+        Target(*STAGE_3, _EPILOGUE, "distinguishes the last flush from a full bucket"),
+        Target(*ENGINE, "allreduce_bucket", "reduces all gradients at stage 0 and for BF16"),
     )
 
     def __init__(self, recorder: Recorder) -> None:
