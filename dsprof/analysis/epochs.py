@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dsprof.analysis import epoch_cache
 from dsprof.analysis.aggregates.endings import Ending, Endings
-from dsprof.analysis.aggregates.epochs import End, Epoch, Epochs
+from dsprof.analysis.aggregates.epochs import FAILED, End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.engine import Engine
@@ -24,8 +24,6 @@ MOST_READ = 32
 """Only this many epochs are read, the last: a job that crashes at its start may have thousands."""
 
 _FINISHED = ("exited", "new process group")
-_CUT_OFF = ("crashed", "stuck", "killed")
-"""How an epoch ends for its ranks whose agent stops them."""
 _CLOCK_ERROR_NS = 60 * 10**9
 """Wall clocks of hosts differ by less; beyond, one was set back between two epochs."""
 _LONGEST_STOP_NS = 60 * 10**9
@@ -121,7 +119,7 @@ def _has_raised(ending: Ending) -> bool:
 def _with_growth(epochs: Sequence[Epoch]) -> Iterable[Epoch]:
     """Say which epochs agents of torchrun ended because nodes joined: they count no restart."""
     for epoch, after in zip_longest(epochs, epochs[1:]):
-        if after and not epoch.has_failed and epoch.end in _CUT_OFF and _has_grown(epoch, after):
+        if after and not epoch.has_failed and epoch.end in FAILED and _has_grown(epoch, after):
             epoch = replace(epoch, end="nodes joined", ranks=(), where=frozenset(), why="")
         yield epoch
 

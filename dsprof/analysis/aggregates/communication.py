@@ -19,6 +19,7 @@ from dsprof.analysis.collectives import (
 from dsprof.analysis.rank.blocked_time import PerStep, added, lesser
 from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
+from dsprof.analysis.rank.isolated_transfers import TIGHTNESS
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -28,8 +29,6 @@ _SITES_KEPT = 64
 _GROUPS_KEPT = 4
 _LARGEST_NAMED = 8
 """Groups of more ranks are described by their size only."""
-_TIGHTNESS = 10
-"""How many times longer than the doubt about its end a call must take, to be given a speed."""
 
 
 class Kind(NamedTuple):
@@ -190,7 +189,7 @@ def _in_flight(table: Collectives, chosen: Array, groups: Groups) -> tuple[Array
     """Return the time in flight of each group, and bytes and time of what gives a speed."""
     issue = table.issue_ns[chosen].astype(np.int64)
     earliest, done = (bound[chosen] for bound in completion(table))
-    tight = (done > 0) & ((done - earliest) * _TIGHTNESS <= done - issue)
+    tight = (done > 0) & ((done - earliest) * TIGHTNESS <= done - issue)
     del earliest  # a million rows take eight megabytes a column
     timed_bytes = groups.sums(np.where(tight, table.nbytes[chosen], 0))
     in_flight_ns = groups.unions(issue, done)

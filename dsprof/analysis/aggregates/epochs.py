@@ -20,6 +20,9 @@ End = Literal[
     "running",
 ]  # fmt: skip
 
+FAILED: tuple[End, ...] = ("crashed", "stuck", "killed")
+"""How an epoch ends that failed, or whose ranks an agent stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:

@@ -10,8 +10,8 @@ from dsprof.trace.rank_trace import RankTrace
 
 _HELD_SHARE = 0.9
 """The rank must have waited for this share of a transfer: computation beside it slows it."""
-_TIGHTNESS = 10
-"""How many times longer than the doubt about its end a call must take."""
+TIGHTNESS = 10
+"""How many times longer than the doubt about its end a call must take, to be given a speed."""
 
 
 def isolated(trace: RankTrace) -> BoolArray:
@@ -26,7 +26,7 @@ def isolated(trace: RankTrace) -> BoolArray:
         return alone(start, rows.done_ns.astype(np.int64))
     earliest, done = completion(rows)
     flight = done - start
-    found = (done > 0) & ((done - earliest) * _TIGHTNESS <= flight)
+    found = (done > 0) & ((done - earliest) * TIGHTNESS <= flight)
     del earliest  # a million rows take eight megabytes a column
     found &= alone(start, done)
     blocked_from, blocked_until = blocked(rows)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
+from dsprof.analysis.run.series import sigma
 from dsprof.trace.columns import BoolArray
 
 _DIXON_99 = (
@@ -19,7 +20,6 @@ _DIXON_99 = (
 
 Source: Rorabacher, Analytical Chemistry 63 (1991), 139-146, table 1.
 """
-_MAD_TO_SIGMA = 1.4826
 _SIGMAS = 3.0
 
 
@@ -48,8 +48,7 @@ def low_outliers(values: Array, least_gap: float, doubt: int = 0, most: float = 
         found[lowest] = gap > min(_DIXON_99[count - 3], most) * reach
     else:
         middle = float(np.median(values))
-        sigma = _MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-        found = values < middle - max(_SIGMAS * sigma, least_gap)
+        found = values < middle - max(_SIGMAS * sigma(values), least_gap)
     return found
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.trace.columns import BoolArray
+from dsprof.trace.columns import BoolArray, IntArray
 
 Floats = npt.NDArray[np.float64]
 
@@ -178,7 +178,7 @@ def running_median(times: Floats, width: int) -> Floats:
     return np.pad(middles, (width // 2, width - 1 - width // 2), mode="edge")
 
 
-def sigma(values: Floats) -> float:
+def sigma(values: Floats | IntArray) -> float:
     """Return the standard deviation of normal values with the same median absolute deviation."""
     if not len(values):
         return 0.0

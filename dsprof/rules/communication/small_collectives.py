@@ -30,7 +30,6 @@ from dsprof.rules.savings import (
     ns_per_byte,
 )
 
-_MIB = 1 << 20
 _HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
 
 _TOLD = frozenset({"barrier"})
@@ -41,7 +40,7 @@ _TOLD = frozenset({"barrier"})
 class Thresholds:
     """When collectives are small, and when they are many."""
 
-    small_bytes: int = _MIB  # mean size below which latency rules on every common link
+    small_bytes: int = 1 << 20  # mean size below which latency rules on every common link
     calls_per_step: int = 16  # of one rank; fewer are not worth a setting
     held_share: float = 0.01  # of the step; buckets that hold less of it may be small
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_MIB = 1 << 20
+MIB = 1 << 20
 _ZERO_ELEMENTS = 50_000_000
 """100 MB in bf16: far above the latency of any network, and small beside a model that needs it."""
 
-_DDP_MIB = 25
+DDP_MIB = 25
 """DDP's own default; FSDP has none, and the same size serves."""
 
 
@@ -29,7 +29,7 @@ class Buckets:
         """The capacity in MiB, of elements as large as those that were sent."""
         sent = self.elements_per_step
         item_bytes = self.mean_bytes * self.flushes_per_step / sent if sent else 0.0
-        return self.capacity * item_bytes / _MIB
+        return self.capacity * item_bytes / MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ _DDP = Knob(
     fact=lambda bucket: f"bucket_cap_mb is {bucket.capacity_mib:.3g}",
     cause="DDP closes a bucket once its gradients come to bucket_cap_mb, and reduces each bucket "
     "by itself.",
-    action=f"Pass bucket_cap_mb={_DDP_MIB} to DistributedDataParallel, or leave it out: that is "
+    action=f"Pass bucket_cap_mb={DDP_MIB} to DistributedDataParallel, or leave it out: that is "
     "the default. Hugging Face Trainer calls it ddp_bucket_cap_mb; Accelerate takes it in "
     "DistributedDataParallelKwargs.",
-    fix=f"Pass `bucket_cap_mb={_DDP_MIB}` to DDP",
-    suggested_elements=_DDP_MIB * _MIB // 4,
+    fix=f"Pass `bucket_cap_mb={DDP_MIB}` to DDP",
+    suggested_elements=DDP_MIB * MIB // 4,
 )
 _FSDP = Knob(
     noun="FSDP reductions",
@@ -81,7 +81,7 @@ _FSDP = Knob(
     "with FSDP1 an auto_wrap_policy of blocks (ModuleWrapPolicy), or a larger min_num_params. "
     "A few blocks can be one unit: fully_shard takes a list of modules.",
     fix="Wrap blocks of the model, not layers",
-    suggested_elements=_DDP_MIB * _MIB // 4,
+    suggested_elements=DDP_MIB * MIB // 4,
     has_capacity=False,
 )
 

@@ -8,10 +8,7 @@ from math import ceil
 from typing import Any
 
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind
-
-_MIB = 1 << 20
-_DEFAULT_BYTES = 25 * _MIB
-"""The default of DDP, proven over the years."""
+from dsprof.rules.knowledge.buckets import DDP_MIB, MIB
 
 _PARTS = 8
 """Buckets of a small model: the last one, an eighth, is left to reduce when backward is over."""
@@ -75,18 +72,18 @@ def by_hand(nbytes: float, count: float) -> Giant:
 
 def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
     item_bytes = _item_bytes(largest)
-    if largest.capacity * item_bytes <= _DEFAULT_BYTES * 1.05:
+    if largest.capacity * item_bytes <= DDP_MIB * MIB * 1.05:
         return None
-    cap = max(1, round(_part_bytes(nbytes) / _MIB))
+    cap = max(1, round(_part_bytes(nbytes) / MIB))
     return Giant(
         largest.nbytes,
         nbytes,
         count,
-        f"bucket_cap_mb is {largest.capacity * item_bytes / _MIB:.4g}",
+        f"bucket_cap_mb is {largest.capacity * item_bytes / MIB:.4g}",
         "DDP reduces a bucket when its last gradient is ready: for a bucket with most gradients, "
         "at the end of backward.",
         f"Pass bucket_cap_mb={cap} to DistributedDataParallel"
-        + (", its default, or leave it out." if cap == 25 else "."),
+        + (", its default, or leave it out." if cap == DDP_MIB else "."),
         f"Pass `bucket_cap_mb={cap}` to DDP",
     )
 
@@ -140,4 +137,4 @@ def _item_bytes(kind: FlushKind) -> float:
 
 
 def _part_bytes(backward_bytes: float) -> float:
-    return max(1.0, min(_DEFAULT_BYTES, backward_bytes / _PARTS))
+    return max(1.0, min(DDP_MIB * MIB, backward_bytes / _PARTS))

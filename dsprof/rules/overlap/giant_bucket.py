@@ -30,14 +30,12 @@ from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, hiding_saves
 
-_MIB = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """When a bucket is a giant, and when that matters."""
 
-    giant_bytes: int = 8 * _MIB  # smaller ones take little longer than their latency
+    giant_bytes: int = 8 << 20  # smaller ones take little longer than their latency
     giant_share: float = 0.5  # of the gradients of one backward, in one collective
     held_share: float = 0.05  # of the step, held by gradients
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.epochs import Epoch, Epochs
+from dsprof.analysis.aggregates.epochs import FAILED, Epoch, Epochs
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
@@ -20,8 +20,6 @@ from dsprof.findings.wording import (
 )
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import LogStarts
-
-_FAILED = ("crashed", "stuck", "killed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class RestartedJob:
             if not (starts or run[Run].is_recorded):
                 yield self.meta.not_applicable("Files of other tools do not show restarts.")
             return
-        failed = [one for one in found.each[:-1] if one.end in _FAILED]
+        failed = [one for one in found.each[:-1] if one.end in FAILED]
         if not failed:
             yield self._made_again(found)
             return
