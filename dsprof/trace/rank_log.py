@@ -57,7 +57,10 @@ class CollectiveTimeout:
 
 @dataclass(frozen=True, slots=True)
 class LastWork:
-    """The last works of a group when the watchdog gave up, as numbers of its collectives."""
+    """The last works of a group when a watchdog gave up, as numbers of its collectives.
+
+    `timed_out` is -1 where it was the watchdog of another rank.
+    """
 
     group: str
     timed_out: int

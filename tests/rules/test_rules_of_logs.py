@@ -275,6 +275,33 @@ def test_ranks_that_are_silent_are_suspects_and_no_more():
     )
 
 
+def asked(rank, enqueued, completed, group=0):
+    return (
+        f"[rank{rank}]:[E901 05:20:03.1 ProcessGroupNCCL.cpp:1746] [PG ID {group} PG GUID {group}"
+        f"(default_pg) Rank {rank}] Received a dump signal due to a collective timeout from  rank "
+        f"0 and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued}, "
+        f"last completed NCCL work: {completed}.This is most likely caused by incorrect usages"
+    )
+
+
+def test_a_rank_that_was_asked_for_a_dump_tells_whether_it_came():
+    told = [status(0, 0, 8), asked(1, 8, 7), asked(2, 7, 7), status(3, 0, 8)]
+    finding = one(collective_timeout, told)
+    assert (finding.ranks, finding.confidence) == ((2,), "medium")
+    assert finding.summary == "Ranks 0, 3 timed out in collective number 8."
+    assert finding.cause == ("Rank 2 had not issued collective number 8; the others wait in it.")
+    every = one(collective_timeout, [*told[:2], asked(2, 9, 7), told[3]])
+    assert (every.ranks, "A rank is stuck on its device" in every.cause) == ((), True)
+    other = one(collective_timeout, [*told[:2], asked(2, 7, 7, group=5), told[3]])
+    assert "No report from rank 2" in other.cause
+
+
+def test_a_timeout_of_a_rank_whose_log_is_missing():
+    finding = one(collective_timeout, [asked(1, 8, 7)])
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert "whose log was not given" in finding.summary
+
+
 @pytest.mark.parametrize("silent", [1, 3])
 def test_any_rank_of_the_job_may_be_the_silent_one(silent):
     told = [line for rank in range(4) if rank != silent for line in watchdog(rank)]
@@ -443,10 +470,21 @@ def test_variables_that_nccl_logs_are_judged_as_far_as_they_go():
 def test_a_long_warning_does_not_cut_the_headline():
     text = "socketProgress: Connection closed by remote peer v100x16-2.some.example.com<46776>"
     finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
-    assert finding.problem == "NCCL on rank 1: a connection to another rank broke"
+    assert finding.problem == "Rank 1 reports: a connection to another rank broke"
 
 
 def test_what_launchers_report_is_no_log_of_nccl():
     lines = ["  rank      : 0 (local_rank: 0)", "srun: error: n1: task 0: Exited with exit code 1"]
     for module in (transport_fallback, nccl_warning):
         assert one(module, lines).status is Status.NOT_APPLICABLE
+
+
+def test_a_watchdog_that_is_stuck_itself():
+    line = (
+        "[rank1]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 1] [PG 0 Rank 1] ProcessGroupNCCL's "
+        "watchdog got stuck for 600 seconds without making progress in monitoring enqueued "
+        "collectives. This typically indicates a NCCL/CUDA API hang blocking the watchdog"
+    )
+    finding = one(nccl_warning, [line])
+    assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
+    assert finding.problem == "Rank 1 reports: a call of CUDA or NCCL does not return"

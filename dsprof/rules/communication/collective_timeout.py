@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import named_ranks
@@ -48,7 +48,17 @@ class CollectiveTimedOut:
         if not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
-        waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or log.last_works}
+        waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or _given_up(log)}
+        if not waiting and any(log.last_works for log in logs.ranks.values()):
+            yield self.meta.finding(
+                Status.FAIL,
+                "A collective timed out on another rank, whose log was not given.",
+                problem="A collective timed out on a rank whose log was not given",
+                severity=Severity.CRITICAL,
+                cause="The ranks of these logs were asked to dump their flight recorders.",
+                action="Give the logs of all ranks together.",
+                confidence="high",
+            )
         if waiting:
             yield self._finding(waiting, run, verdicts(run[Endings], run[FlightRecorders])[0])
 
@@ -56,19 +66,26 @@ class CollectiveTimedOut:
         self, waiting: Mapping[int, RankLog], run: RunSummary, verdict: HangVerdict
     ) -> Finding:
         timeouts = {rank: log.timeouts[0] for rank, log in waiting.items() if log.timeouts}
-        last = {rank: log.last_works[0] for rank, log in waiting.items() if log.last_works}
+        last = {rank: last for rank, log in waiting.items() if (last := _given_up(log))}
         numbers = {rank: one.seq for rank, one in timeouts.items()}
         numbers |= {rank: one.timed_out for rank, one in last.items()}
         numbers = {rank: number for rank, number in numbers.items() if number >= 0}
         groups = {one.group for one in last.values()} | {one.group for one in timeouts.values()}
         groups -= {""}
-        cause, suspects = "", tuple[int, ...]()
+        cause, suspects, absent = "", tuple[int, ...](), tuple[int, ...]()
         if len(groups) > 1:
             where = f"collectives of {plural(len(groups), 'group')}"
         else:
             where = _where(timeouts, numbers)
-            cause, suspects = _cause(timeouts, numbers) or _silence(waiting, run, groups)
+            number = min(numbers.values(), default=-1)
+            asked = _asked(run[Logs].ranks.keys() - waiting.keys(), run, groups, number)
+            absent = tuple(rank for rank, one in sorted(asked.items()) if one.enqueued < number)
+            cause, suspects = _cause(timeouts, numbers) or (
+                _absence(absent, number) if absent else _silence({*waiting, *asked}, run, groups)
+            )
         confidence: Confidence = "low" if suspects else ""
+        if absent and suspects == absent:
+            confidence = "medium"
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
@@ -115,8 +132,30 @@ def _cause(
     return None
 
 
+def _given_up(log: RankLog) -> LastWork | None:
+    """Return the last works of a rank whose own watchdog gave up; None for others."""
+    return next((one for one in log.last_works if one.timed_out >= 0), None)
+
+
+def _asked(
+    ranks: Iterable[int], run: RunSummary, groups: set[str], number: int
+) -> dict[int, LastWork]:
+    """Return the last works of ranks that another one asked for a dump, before or in a collective.
+
+    Only of the group in which it timed out: other groups have numbers of their own.
+    """
+    works = ((rank, one) for rank in ranks for one in run[Logs].ranks[rank].last_works)
+    return {rank: one for rank, one in works if one.group in groups and one.completed < number}
+
+
+def _absence(absent: tuple[int, ...], number: int) -> tuple[str, tuple[int, ...]]:
+    """Name the ranks that have not issued the collective for which the others wait."""
+    who = capitalised(named(absent))
+    return f"{who} had not issued collective number {number:,}; the others wait in it.", absent
+
+
 def _silence(
-    waiting: Mapping[int, RankLog], run: RunSummary, groups: set[str]
+    waiting: Collection[int], run: RunSummary, groups: set[str]
 ) -> tuple[str, tuple[int, ...]]:
     """Say who reported nothing, while all others wait in the same collective."""
     same = "All of them wait in the same collective, so no mismatch is visible."

@@ -485,6 +485,16 @@ def test_the_list_of_torchrun_is_not_in_the_order_in_which_ranks_failed():
     assert log.marks == []
 
 
+@pytest.mark.parametrize("started", ["last started work: -1", "last started work: 9 (_ALL)"])
+def test_torch_2_13_tells_what_started_last(started):
+    said = (
+        "[PG ID 0 PG GUID 0(default_pg) Rank 1] failure detected by watchdog at work sequence id: "
+        f"8 PG status: last enqueued work: 9, {started}, last completed work: 7"
+    )
+    (trace,) = make.read(["[rank1]:[E1] " + said])
+    assert trace.log.last_works == [LastWork("0", 8, 9, 7)]
+
+
 def failures(rank, code, label=""):
     """The list that an agent of torchrun writes where one rank failed first, and another then."""
     return [

@@ -32,11 +32,18 @@ _GAVE_UP = re.compile(
     r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,20}))?"
     r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
+_DONE = (
+    r"enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
+    r"(?:last started work: -?\d{1,15}(?: \([^)]{0,99}\))?, )?"  # torch 2.13
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
+)
 _LAST = re.compile(
     r"(?:watchdog at work|Timeout at NCCL work)(?:: | sequence id: )(?P<at>\d{1,15})"
     r"(?:,| PG status:) "
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,15})"
+    rf"last {_DONE}"
+)
+_ASKED_TO_DUMP = re.compile(
+    rf"Received a dump signal due to a collective timeout .{{0,199}}Last {_DONE}"
 )
 # The GUID is of all ranks, the id of one, and groups without names share one.
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1,99}))?")
@@ -101,7 +108,7 @@ def _own(listed: Processes, reserved_bytes: int, used_bytes: int) -> tuple[int, 
 
 
 def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
-    """Read what the watchdog of ProcessGroupNCCL says when it ends the process."""
+    """Read what ProcessGroupNCCL says when its watchdog, or another rank's, ends the process."""
     place = _GROUP.search(text)
     group = place["guid"] or place["id"] if place else ""
     if match := _GAVE_UP.search(text):
@@ -115,6 +122,8 @@ def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
         )
     if match := _LAST.search(text):
         return LastWork(group, int(match["at"]), int(match["enqueued"]), int(match["completed"]))
+    if match := _ASKED_TO_DUMP.search(text):
+        return LastWork(group, -1, int(match["enqueued"]), int(match["completed"]))
     return None
 
 
