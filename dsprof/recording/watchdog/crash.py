@@ -23,7 +23,7 @@ from dsprof.trace.scope import clock
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _OURS = (_PACKAGE, "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
 _LOST = (
-    ("timeout", re.compile(r"\btimed out\b|\btimeout\b", re.IGNORECASE)),
+    ("timeout", re.compile(r"\btimed out\b|\btimeout\b|to pass monitoredBarrier", re.IGNORECASE)),
     (
         "connection",
         re.compile(

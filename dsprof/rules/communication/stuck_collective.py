@@ -81,7 +81,7 @@ class StuckCollective:
             yield self.meta.unknown(ONE_DUMP)
             return
         verdicts = judged(hang, endings)
-        stuck = [one for one in verdicts if one.operation and one.kind != "mismatch"]
+        stuck = [v for v in verdicts if (v.operation or v.waiting) and v.kind != "mismatch"]
         yield from (self._finding(one, hang, endings) for one in stuck)
         if hang.mismatched and not stuck:
             yield self.meta.not_applicable("Covered by mismatched-collective.")
@@ -105,7 +105,7 @@ class StuckCollective:
     def _finding(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:
         blocked = hang.unfinished if verdict.is_of_device else hang.stuck_groups
         states = [state for state in blocked if state.absent] or blocked
-        is_joined = not any(state.absent or state.unknown for state in states)
+        is_joined = bool(states) and not any(state.absent or state.unknown for state in states)
         is_of_zero3 = any(state.call and state.call.is_of_zero3 for state in states)
         zero3 = " ZeRO-3 called it: it hangs where a rank does not run a module that others run."
         return self.meta.finding(
@@ -119,7 +119,10 @@ class StuckCollective:
             cause=verdict.cause.text + zero3 * is_of_zero3,
             action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
             ranks=verdict.ranks if verdict.kind != "network" else (),
-            evidence=(stuck_of(states), self._last(verdict, hang, endings)),
+            evidence=(
+                *([stuck_of(states)] if states else []),
+                self._last(verdict, hang, endings),
+            ),
             confidence=verdict.confidence,
         )
 
@@ -154,6 +157,8 @@ def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
         case "unknown":
             noun = "dump" if hang.is_of_dumps else "trace"
             return f"Look at the log of {named(verdict.ranks)}. If a {noun} exists, add it."
+        case "network" if verdict.cause.kind == "store":
+            return "Look at the process that hosts the store: its log, and whether it still runs."
         case "network":
             look = _look_at(verdict.waiting, hang, endings)
             return f"{look} Check the network between the ranks."

@@ -34,6 +34,7 @@ def test_an_uncaught_exception_is_noted_and_passed_on(hooks):
 @pytest.mark.parametrize(
     ("message", "lost"),
     [
+        ("[Rank 0]: Rank 2 failed to pass monitoredBarrier in 3000 ms", "timeout"),
         ("[unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation", "timeout"),
         ("[pair.cc:553] Connection closed by peer [127.0.0.1]:42919", "connection"),
         ("Failed to recv, got 0 bytes. Connection was likely closed.", "connection"),
