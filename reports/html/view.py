@@ -141,6 +141,13 @@ class View:
             limits[limit.rule].append(limit)
         return limits
 
+    @property
+    def ranks_differ_in_steps(self) -> bool:
+        """Whether some ranks kept fewer steps than others."""
+        history, kept = self._diagnosis.history, len(self._diagnosis.steps.rows)
+        has_fewer = bool(history.steps) and history.detailed_steps < kept
+        return bool(self._diagnosis.quality.partial_ranks) or has_fewer
+
     @cached_property
     def step_bar(self) -> Drawing | None:
         """The mean step; None where no part of it is known."""

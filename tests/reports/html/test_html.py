@@ -14,6 +14,7 @@ from dsprof.diagnosis.headline import headline_of
 from dsprof.diagnosis.model import (
     Diagnosis,
     Headline,
+    History,
     PeerTraffic,
     Quality,
     RuleInfo,
@@ -329,6 +330,25 @@ def test_evidence_of_thousands_of_rows_keeps_the_page_light() -> None:
     page = render(factory.diagnosis(findings=[finding]), "html").decode()
     assert "(4,800 more rows left out)" in page
     assert page.count("NAME_") == 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "of 4, mean"),
+        ({"quality": Quality(partial_ranks=[1])}, "of 4 that any rank recorded in detail, mean"),
+        ({"history": History(steps=90, detailed_steps=4)}, "of 4, mean"),
+        (
+            {"history": History(steps=90, detailed_steps=3)},
+            "of 4 that any rank recorded in detail, mean",
+        ),
+    ],
+)
+def test_steps_that_only_some_ranks_kept_are_said_to_be_so(
+    changes: dict[str, object], said: str
+) -> None:
+    section = page_of(factory.diagnosis(2, 4, **changes)).one("section", id="step")
+    assert said in section.all("p", _class="lead")[0].text
 
 
 def test_a_table_without_rows_is_no_evidence() -> None:
