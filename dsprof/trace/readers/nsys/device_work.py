@@ -39,7 +39,7 @@ _NAMES = ("demangledName", "shortName", "mangledName")
 _CHUNK = 50_000
 _NAMES_AT_ONCE = 500
 _LONGEST_NAME = 2_000
-_LONGEST_NS = 10**16  # four months: later times are damage
+LONGEST_NS = 10**16  # four months: later times are damage
 
 
 def process_column(tables: Tables, table: str) -> str:
@@ -122,7 +122,7 @@ def _numbers(tables: Tables, chunk: list[Row]) -> _IntArray:
     """Return rows with sound times; what else a damaged file holds is counted."""
     columns = np.array(chunk, np.int64).reshape(-1, 7)
     start, end = columns[:, 5], columns[:, 6]
-    good = (start > -_LONGEST_NS) & (end >= start) & (end < _LONGEST_NS)
+    good = (start > -LONGEST_NS) & (end >= start) & (end < LONGEST_NS)
     tables.broken += len(chunk) - int(np.count_nonzero(good))
     return columns[good]
 

@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.readers.host_calls import bare, ends_of_captures, is_of_capture, kind_of, outer
+from dsprof.trace.readers.nsys.device_work import LONGEST_NS
+from dsprof.trace.readers.nsys.processes import process_of
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 _IntArray = npt.NDArray[np.int64]
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_THREAD_BITS = 24
 _LONG_NS = 10_000
 """Shorter calls delay nothing, and shorter gaps of a device are ignored."""
-_LONGEST_NS = 10**16  # four months: later times are damage
 _MOST_ROWS = 5_000_000
 _MOST_NAMES = 10_000
 
@@ -30,10 +30,10 @@ def host_work(tables: Tables) -> dict[int, HostWork]:
     kinds = {code: kind for code, name in names.items() if (kind := kind_of(name))}
     rows = _rows(tables, kinds, [code for code in kinds if is_of_capture(names[code])])
     launching = _launching(tables, kinds)
-    processes = rows[2] >> _THREAD_BITS << _THREAD_BITS
+    processes = process_of(rows[2])
     return {
         int(process): _work(rows[:, processes == process], names, kinds, launching)
-        for process in np.unique([*processes, *(launching >> _THREAD_BITS << _THREAD_BITS)])
+        for process in np.unique([*processes, *process_of(launching)])
     }
 
 
@@ -82,7 +82,7 @@ def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> _In
         f"LIMIT {_MOST_ROWS}"
     )
     whole = (row for row in tables.rows(query) if all(type(value) is int for value in row))
-    sound = [row for row in whole if -_LONGEST_NS < row[0] <= row[1] < _LONGEST_NS]
+    sound = [row for row in whole if -LONGEST_NS < row[0] <= row[1] < LONGEST_NS]
     table: _IntArray = np.array(sound, np.int64).reshape(-1, 4).T
     return table
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsprof.trace.readers.nsys.device_work import KERNELS
+from dsprof.trace.readers.nsys.processes import process_of
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -36,7 +37,6 @@ _FIELDS = {
 }
 _WIDTHS = {"nbytes": 8, "communicator": 8, "ranks": 4}
 _HEADER_BYTES = 32  # domain, schema, size of the payload, and one more number, 8 bytes each
-_THREAD_BITS = 24
 _MOST_ROWS = 1_000_000
 _MOST_NAMES = 10_000
 _LONGEST_NAME = 100
@@ -89,7 +89,7 @@ def _launches(tables: Tables) -> Mapping[int, list[tuple[int, Kernel]]]:
         f"LIMIT {_MOST_ROWS}"
     )
     for moment, thread, process, stream, start in _sound(tables.rows(query)):
-        if thread >> _THREAD_BITS == process >> _THREAD_BITS:
+        if process_of(thread) == process_of(process):
             found[thread].append((moment, (process, stream, start)))
     for launched in found.values():
         launched.sort()

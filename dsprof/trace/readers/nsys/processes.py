@@ -6,18 +6,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
+from dsprof.trace.columns import IntArray
 from dsprof.trace.readers.base import rank_in_name
 from dsprof.trace.readers.nsys.device_work import NEEDED, TABLES, process_column
 from dsprof.trace.readers.nsys.sqlite import Tables
 
-_THREAD_BITS = 24  # a global id: host and machine, process, thread
+_THREAD_BITS = 24  # of a global id: host and machine, process, thread
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MPI_MARK = re.compile(r"MPI Rank (\d{1,7})")
 _MOST_RANKS = 1 << 20
 _MOST_PROCESSES = 1_024
 _LATEST_NS = 2**62
+
+_Ids = TypeVar("_Ids", int, IntArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class Process:
     def pid(self) -> int:
         """The process's id on its host."""
         return self.id >> _THREAD_BITS & (1 << _THREAD_BITS) - 1
+
+
+def process_of(threads: _Ids) -> _Ids:
+    """Return the global ids of the processes of `threads`, which are global ids, too."""
+    return threads >> _THREAD_BITS << _THREAD_BITS
 
 
 def host_of(tables: Tables) -> Host:
@@ -122,7 +131,7 @@ def _told_ranks(tables: Tables) -> dict[int, int]:
         pairs = []
     for thread, rank in pairs:
         if type(thread) is int and type(rank) is int and 0 <= rank < _MOST_RANKS:
-            told[thread >> _THREAD_BITS << _THREAD_BITS] = rank
+            told[process_of(thread)] = rank
     return told
 
 

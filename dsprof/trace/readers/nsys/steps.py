@@ -7,15 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from dsprof.trace.readers.nsys.device_work import LONGEST_NS
+from dsprof.trace.readers.nsys.processes import process_of
 from dsprof.trace.readers.nsys.sqlite import Tables
 from dsprof.trace.schema import Step
 
 _NAME = re.compile(r"(ProfilerStep|step|iteration|iter)[ _:#=]*(\d{1,9})", re.I)
-_THREAD_BITS = 24
 _MOST_STEPS = 1_000_000
 _LONGEST_NAME = 100
-_LONGEST_NS = 10**16
-
 
 Range = tuple[Any, ...]  # start, end, thread, text
 
@@ -31,7 +30,7 @@ def steps_of(ranges: Iterable[Range], process: int, origin_ns: int) -> list[Step
         name = _NAME.fullmatch(str(text).strip())
         if name is None:
             continue
-        if thread >> _THREAD_BITS << _THREAD_BITS != process or not start <= end < _LONGEST_NS:
+        if process_of(thread) != process or not start <= end < LONGEST_NS:
             continue
         number = int(name[2])
         step = Step(number, start - origin_ns, end - origin_ns, source="NVTX range")
