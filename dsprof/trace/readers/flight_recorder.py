@@ -18,7 +18,6 @@ from dsprof.errors import TraceError
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
-from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import (
     caller,
@@ -30,7 +29,7 @@ from dsprof.trace.readers.untrusted_values import (
     text,
 )
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
-from dsprof.trace.source import Source
+from dsprof.trace.source import UNDECODABLE, Source
 
 RUN_KEY = "flight recorder"
 _MARKS = (b"pg_config", b"pg_status", b"profiling_name")

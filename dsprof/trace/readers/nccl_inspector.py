@@ -20,9 +20,8 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.json_pieces import BETWEEN_OBJECTS, Pieces
-from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
-from dsprof.trace.source import Source, check_damage
+from dsprof.trace.source import UNDECODABLE, Source, check_damage
 
 RUN_KEY = "NCCL Inspector"
 _MARK = re.compile(rb'"inspector_output_format_version"\s*:')

@@ -21,9 +21,8 @@ from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.json_pieces import Pieces
-from dsprof.trace.readers.kineto.chrome import UNDECODABLE
 from dsprof.trace.schema import Header, Note, Trailer
-from dsprof.trace.source import Source, check_damage
+from dsprof.trace.source import UNDECODABLE, Source, check_damage
 
 RUN_KEY = "execution trace"
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"(\d+\.\d+\.\d+(?:-chakra[\d.]*)?)"')

@@ -16,7 +16,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
-from dsprof.trace.readers.kineto.chrome import UNDECODABLE, Events
+from dsprof.trace.readers.kineto.chrome import Events
 from dsprof.trace.readers.kineto.columns import Columns
 from dsprof.trace.readers.kineto.events import (
     EVENT,
@@ -27,7 +27,7 @@ from dsprof.trace.readers.kineto.events import (
     is_relabelled,
 )
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
-from dsprof.trace.source import Source, read_start
+from dsprof.trace.source import UNDECODABLE, Source, read_start
 
 RUN_KEY = "torch.profiler"
 _LARGEST_WORLD = 1 << 20

@@ -16,9 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.source import Source, check_damage
-
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+from dsprof.trace.source import UNDECODABLE, Source, check_damage
 
 _CHUNK_BYTES = 1 << 16
 """Little enough for its events to live in memory that Python holds anyway, and in a cache."""
