@@ -11,9 +11,10 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from dsprof.analysis.collectives import busbw_factor, family
+from dsprof.analysis.collectives import busbw_factor
 from dsprof.errors import ConfigError
 from dsprof.files.inputs import read_input
+from dsprof.trace.collectives import family
 
 SCHEMA_VERSION = 1
 NOMINAL_CONTENTION = (0.0, 0.5)

@@ -1,55 +1,8 @@
-"""Families of collectives, and the factors between their speed and the speed of the links."""
+"""Classes of sizes, and the factors between the speed of collectives and that of the links."""
 
 from __future__ import annotations
 
-_FAMILIES = {
-    "allreduce": "all_reduce",
-    "reducescatter": "reduce_scatter",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "monitoredbarrier": "barrier",
-    "isend": "send",
-    "send": "send",
-    "irecv": "recv",
-    "recv": "recv",
-}
-
-SYNCHRONISING = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"})
-"""No rank leaves one of these before every rank has entered it."""
-
-POINT_TO_POINT = frozenset({"send", "recv"})
-
-REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
-
-
-def family(op: str) -> str:
-    """Return the collective that `op` is a spelling of, or `op` itself if it is none.
-
-    `all_gather_into_tensor`, `_allgather_base_` and `all_gather_single` are all `all_gather`.
-    """
-    bare = op.replace("_", "").lower()
-    for start, name in _FAMILIES.items():
-        if bare.startswith(start):
-            return name
-    return op
-
-
-_EVEN = (
-    *("allreduce", "broadcast", "reduceoop"),
-    *("allgatherinto", "allgatherbase", "allgathersingle"),
-    *("reducescattertensor", "reducescatterbase", "reducescattersingle"),
-)
-
-
-def is_even(op: str) -> bool:
-    """Say whether every rank must give and take as much as the others."""
-    bare = op.replace("_", "").lower()
-    return bare == "reduce" or bare.startswith(_EVEN)
+from dsprof.trace.collectives import family
 
 
 def busbw_factor(op: str, group_size: int) -> float | None:

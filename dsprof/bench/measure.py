@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from dsprof.analysis.baseline import OpCost, Sample, fitted
-from dsprof.analysis.collectives import SYNCHRONISING
 from dsprof.bench.clock import Clock, clock_of
 from dsprof.bench.groups import Team
 from dsprof.bench.primitives import ELEMENT_BYTES, PRIMITIVES, Place, Trial
+from dsprof.trace.collectives import SYNCHRONISING
 
 T = TypeVar("T")
 

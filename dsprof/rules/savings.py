@@ -10,10 +10,10 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
-from dsprof.analysis.collectives import family
 from dsprof.analysis.run.transfer_speed import transfers
 from dsprof.analysis.summary import RunSummary
 from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, least_blocked_ms
+from dsprof.trace.collectives import family
 
 Range = tuple[float, float]
 """Low and high, in ms of one step."""

@@ -2,34 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.collectives import (
-    SIZE_EDGES_BYTES,
-    busbw_factor,
-    family,
-    is_even,
-)
-
-
-@pytest.mark.parametrize(
-    ("op", "name"),
-    [
-        ("all_reduce", "all_reduce"),
-        ("allreduce_coalesced_", "all_reduce"),
-        ("all_gather_into_tensor", "all_gather"),
-        ("_allgather_base_", "all_gather"),
-        ("reduce_scatter_tensor", "reduce_scatter"),
-        ("_reduce_scatter_base_", "reduce_scatter"),
-        ("reduce", "reduce"),
-        ("gather", "gather"),
-        ("all_to_all_single", "all_to_all"),
-        ("isend", "send"),
-        ("recv_any_source_", "recv"),
-        ("monitored_barrier", "barrier"),
-        ("inference_all_reduce", "inference_all_reduce"),
-    ],
-)
-def test_family_knows_the_spellings(op, name):
-    assert family(op) == name
+from dsprof.analysis.collectives import SIZE_EDGES_BYTES, busbw_factor
 
 
 @pytest.mark.parametrize(
@@ -62,11 +35,3 @@ def test_classes_of_sizes_begin_at_their_names():
         *(4 * kib, 64 * kib),
         *(mib, 4 * mib, 16 * mib, 64 * mib, 256 * mib),
     ) == SIZE_EDGES_BYTES
-
-
-@pytest.mark.parametrize(
-    ("op", "even"),
-    [("reduce", True), ("_allgather_base_", True), ("all_gather", False), ("scatter", False)],
-)
-def test_ranks_give_and_take_as_much_as_the_others(op, even):
-    assert is_even(op) is even

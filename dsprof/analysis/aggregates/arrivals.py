@@ -15,7 +15,6 @@ from dsprof.analysis.alignment.matching import (
     Rows,
     match,
 )
-from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.intervals import (
     Array,
@@ -31,6 +30,7 @@ from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import OneIn, sample_calls, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, greatest
+from dsprof.trace.collectives import SYNCHRONISING, family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group

@@ -9,19 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import (
-    SIZE_CLASSES,
-    SIZE_EDGES_BYTES,
-    SIZE_NOT_KNOWN,
-    busbw_factor,
-    family,
-)
+from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, SIZE_NOT_KNOWN, busbw_factor
 from dsprof.analysis.rank.blocked_time import PerStep, added, lesser
 from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
 from dsprof.analysis.rank.isolated_transfers import TIGHTNESS
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
 

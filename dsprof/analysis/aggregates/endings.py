@@ -10,7 +10,6 @@ from sys import intern
 import numpy as np
 
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
-from dsprof.analysis.collectives import POINT_TO_POINT, family, is_even
 from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.last_moments import to_the_end
@@ -19,6 +18,7 @@ from dsprof.analysis.rank.remembered import remembered
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.summary import Aggregate, RankClock, greatest
 from dsprof.environment.processes import GONE
+from dsprof.trace.collectives import POINT_TO_POINT, family, is_even
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, connections, store_call

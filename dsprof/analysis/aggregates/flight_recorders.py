@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from dsprof.analysis.collectives import is_even
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import is_even
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry
 from dsprof.trace.rank_trace import RankTrace
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.engine_owners import Part, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intent import (
@@ -25,6 +24,7 @@ from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.record_columns import span_columns
 from dsprof.analysis.rank.steps import detailed_steps, taken_micro_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
+from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import EngineConfig

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 
 MOST_PEERS = 64

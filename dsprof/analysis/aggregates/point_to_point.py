@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import POINT_TO_POINT, family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
-
-FAMILIES = ("send", "recv")
 
 
 class PointToPointKind(NamedTuple):
@@ -37,7 +35,7 @@ class PointToPoint(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> PointToPoint:
         """Sort the transfers of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
-        codes = [code for code, word in enumerate(table.words) if family(word) in FAMILIES]
+        codes = [code for code, word in enumerate(table.words) if family(word) in POINT_TO_POINT]
         mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
         batched = np.asarray(table.coalesced > 0, np.bool_)
         columns: list[IntArray | BoolArray] = [table.op, table.group, table.requested, batched]
@@ -52,7 +50,7 @@ class PointToPoint(Aggregate):
             )
             rows[kind] = rows[kind].beside(sums) if kind in rows else sums
         single = {kind: sums for kind, sums in rows.items() if not kind.is_batched}
-        both = {kind.family for kind in single} == set(FAMILIES)
+        both = {kind.family for kind in single} == POINT_TO_POINT
         return cls(rows, single if both else {})
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.record_columns import step_columns
 from dsprof.analysis.summary import Aggregate, RankClock, greatest
+from dsprof.trace.collectives import SYNCHRONISING, family
 from dsprof.trace.rank_trace import RankTrace
 
 CALLS = 64

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import REDUCTIONS, family
 from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
@@ -21,6 +20,7 @@ from dsprof.analysis.rank.steps import (
     taken_micro_steps,
 )
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
+from dsprof.trace.collectives import REDUCTIONS, family
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 

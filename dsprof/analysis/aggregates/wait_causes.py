@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_sums
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, completed
 from dsprof.analysis.rank.steps import detailed_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, Sums
+from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Fetch, Flush

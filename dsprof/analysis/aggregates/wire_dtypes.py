@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.blocked_time import BlockedTime, between_ranks, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 

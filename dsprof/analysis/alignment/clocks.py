@@ -21,12 +21,12 @@ from dsprof.analysis.alignment.clock_ties import (
     renumbered,
     tie,
 )
-from dsprof.analysis.collectives import SYNCHRONISING, family
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.sampling import sample
 from dsprof.analysis.rank.steps import is_timed
 from dsprof.analysis.summary import RankClock
+from dsprof.trace.collectives import SYNCHRONISING, family
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
 

@@ -14,7 +14,6 @@ from dsprof.analysis.aggregates.flight_recorders import (
     FlightRecorders,
     RankFlight,
 )
-from dsprof.analysis.collectives import SYNCHRONISING
 from dsprof.analysis.hang.flight_recorders import (
     Apart,
     GroupState,
@@ -23,6 +22,7 @@ from dsprof.analysis.hang.flight_recorders import (
     group_states,
     mismatches,
 )
+from dsprof.trace.collectives import OTHER_SIDE, SYNCHRONISING
 
 _MOST_MISFITS = 0.1
 """Where more calls do not fit in time, it is the numbers that do not."""
@@ -32,8 +32,6 @@ LEAST_WAIT_NS = 1_000_000_000
 
 LOST_NS = LEAST_WAIT_NS // 2
 """A killed rank has not written this much of its record."""
-
-_OTHER_SIDE = {"send": "recv", "recv": "send"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +291,7 @@ def _is_unanswered(state: GroupState, endings: Endings) -> bool:
 def pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
     """Return a send or receive of a rank as a group of two, in which it waits."""
     peer = endings.ranks.get(one.peer)
-    calls = peer.pairs.get((one.group, _OTHER_SIDE[one.call.op], rank), 0) if peer else 0
+    calls = peer.pairs.get((one.group, OTHER_SIDE[one.call.op], rank), 0) if peer else 0
     is_known = peer is not None and peer.is_whole
     return GroupState(
         name=one.group,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
-from dsprof.analysis.collectives import POINT_TO_POINT, SYNCHRONISING, family
+from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Some ranks may leave these before all have come."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dsprof.analysis.hang.flight_recorders import Apart, GroupState, Mismatch
 from dsprof.findings.frames import shortened
 from dsprof.findings.wording import duration, long_duration, named, size
+from dsprof.trace.collectives import OTHER_SIDE
 
 
 def apart(found: Apart) -> str:
@@ -44,7 +45,7 @@ def _before(found: Mismatch) -> str:
 def missed(state: GroupState) -> str:
     """Name what ranks never entered; of a send, that is the receive, and the other way round."""
     if state.call and state.is_pair:
-        return f"the {'recv' if state.call.op == 'send' else 'send'} that {call(state)} needs"
+        return f"the {OTHER_SIDE.get(state.call.op, 'send')} that {call(state)} needs"
     return call(state)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.intervals import Array
+from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, Flush
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dsprof.analysis.collectives import family
 from dsprof.analysis.rank.record_columns import int_column, span_columns
 from dsprof.analysis.rank.remembered import remembered
+from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Copy, Phase

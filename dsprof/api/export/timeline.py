@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsprof.analysis.alignment.clocks import Alignment
-from dsprof.analysis.collectives import POINT_TO_POINT, family
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rank_steps import knows_blocked
 from dsprof.errors import DsprofError
 from dsprof.files.redaction import redact_text
+from dsprof.trace.collectives import POINT_TO_POINT, family
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, read_run

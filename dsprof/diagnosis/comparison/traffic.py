@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from dsprof.analysis.collectives import SIZE_NOT_KNOWN, family
+from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import added
 from dsprof.diagnosis.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
+from dsprof.trace.collectives import family
 
 Key = TypeVar("Key")
 

@@ -19,7 +19,8 @@ from dsprof.recording.recorder.cpp_waits import CppWaits
 from dsprof.recording.recorder.hot_state import HotState, compiled
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.live_state import LiveState, writers_in_c
-from dsprof.trace.dumps.state_file import PAIRS, UNFOLLOWED
+from dsprof.trace.collectives import POINT_TO_POINT
+from dsprof.trace.dumps.state_file import UNFOLLOWED
 from dsprof.trace.schema import Collective
 from dsprof.trace.scope import clock
 
@@ -172,7 +173,7 @@ class InFlight:
                         self.state.done(record.id, record.done_ns)
                         self._let_go(key, work, record)
                     continue
-                if is_here and record.op in PAIRS and not record.coalesced:
+                if is_here and record.op in POINT_TO_POINT and not record.coalesced:
                     if self.works.pop(key, None) is not None:
                         self.state.done(record.id, UNFOLLOWED)
                         self._let_go(key, work, record)
@@ -296,7 +297,9 @@ class InFlight:
     def pairs(self) -> list[Collective]:
         """Return the sends and receives that somebody may wait for."""
         entries = [*list(self.works.values()), *list(self.completed.values())]
-        return [record for _, record in entries if record.op in PAIRS and not record.done_ns]
+        return [
+            record for _, record in entries if record.op in POINT_TO_POINT and not record.done_ns
+        ]
 
     def join(self, coalesced: int, work: Any) -> None:
         """Take `work` as that of a batch: its last collective keeps it, the others are dropped."""

@@ -10,10 +10,9 @@ from dataclasses import replace
 from dsprof.environment.processes import GONE
 from dsprof.recording.watchdog.judgement import Condition, Standing, Wait
 from dsprof.recording.watchdog.look import is_debugged, is_saving
+from dsprof.trace.collectives import OTHER_SIDE
 from dsprof.trace.dumps.hang_dump import FILE_WAITS, HangDump, store_call
 from dsprof.trace.dumps.state_file import UNFOLLOWED, StateCall
-
-_OTHER_SIDE = {"send": "recv", "recv": "send"}
 
 
 def standings_of(
@@ -59,7 +58,7 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
             received[key] = max(received[key], call.seq)
         if call.is_in_flight:
             members = awaited if call.is_pair else tuple(group.ranks)
-            other = _key(rank, call, group.key, _OTHER_SIDE) if call.is_pair else key
+            other = _key(rank, call, group.key, OTHER_SIDE) if call.is_pair else key
             age_ns = dump.noticed_ns - call.issue_ns
             members = members[1:] if call.is_pair else members
             waits.append(Wait(other, key, members, call.seq, age_ns))

@@ -27,8 +27,9 @@ from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
 from dsprof.recording.watchdog.inquiry import Inquiries, Looks
 from dsprof.recording.watchdog.look import stacks, waiting_threads
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
+from dsprof.trace.collectives import POINT_TO_POINT
 from dsprof.trace.dumps.hang_dump import store_call
-from dsprof.trace.dumps.state_file import PAIRS, UNFOLLOWED, kept_name
+from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
 from dsprof.trace.latch import Latch
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
@@ -252,7 +253,7 @@ class Watchdog:
         yield from list(tables.enqueued.values())[:_MOST_CALLS]
         yield from self._device_waits()
         for _, record in list(tables.works.values())[:_MOST_CALLS]:
-            if not record.done_ns and record.op not in PAIRS:
+            if not record.done_ns and record.op not in POINT_TO_POINT:
                 yield record
 
     def _mark(self, in_flight: list[Collective]) -> Hashable:

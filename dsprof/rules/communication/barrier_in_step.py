@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
@@ -23,6 +22,7 @@ from dsprof.rules.evidence.calls import (
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
+from dsprof.trace.collectives import family
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.collectives import family
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, size
@@ -29,6 +28,7 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
+from dsprof.trace.collectives import family
 
 _HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.communication import Kind
-from dsprof.analysis.collectives import SIZE_CLASSES, family
+from dsprof.analysis.collectives import SIZE_CLASSES
+from dsprof.trace.collectives import family
 
 _FAMILIES = frozenset({"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter"})
 _SCALAR = SIZE_CLASSES[0]

@@ -44,9 +44,6 @@ TEXT = RING + CALLS * CALL_WORDS
 UNFOLLOWED = 1
 """As `DONE_NS`: the completion will not be seen, as on a device."""
 
-PAIRS = frozenset(("send", "recv"))
-"""Operations between two ranks. On gloo they do not call themselves complete before a wait."""
-
 PEER_SHIFT, DTYPE_SHIFT = 32, 16
 """The lower half of `WHERE` is the group; the lower part of `KIND` is the operation."""
 

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.trace.collectives import SHARDED, family
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
@@ -27,8 +28,6 @@ RUN_KEY = "NCCL Inspector"
 _MARK = re.compile(rb'"inspector_output_format_version"\s*:')
 _MOST_RANKS = 1 << 20
 _LONGEST_NS = 10**16  # four months
-_SHARES = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "AllToAll"})
-"""NCCL counts the share of one rank in these; the total array is as many times larger."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -209,7 +208,7 @@ class _Dump:
             self._dropped[self._here] = stats.coll_dropped_total + stats.p2p_dropped_total
 
     def _collective(self, one: _Collective) -> Call:
-        share = self._here.n_ranks if one.coll in _SHARES else 1
+        share = self._here.n_ranks if family(one.coll) in SHARDED else 1
         nbytes = min(one.coll_msg_size_bytes * share, 2**60)
         return self._call(one.coll, nbytes, one.coll_exec_time_us, one.coll_sn)
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from dsprof.environment import EnvSnapshot
-from dsprof.trace.dumps.state_file import PAIRS
+from dsprof.trace.collectives import POINT_TO_POINT
 from dsprof.trace.latch import Latch
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.schema import (
@@ -550,7 +550,7 @@ class TraceWriter:
         lines: list[Line] = []
         for record in self._source.unfinished():
             # The completion of a send or receive on the host is unknown without a wait.
-            is_unknown = record.op in PAIRS and record.pending_ns > 0
+            is_unknown = record.op in POINT_TO_POINT and record.pending_ns > 0
             finished = record.done_ns or record.waits or is_unknown
             encode = self._lines.collective if finished else self._lines.open_collective
             lines.append(encode(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dsprof.trace.collectives import family
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, OutOfMemory
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -50,16 +51,6 @@ _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1
 _NOT_KNOWN = 1 << 62
 """Above it a number of elements is none: torch writes -1 without a sign."""
 _RANK_OF_WRITER = re.compile(r"\[(?:PG [^\]]{0,199})?[Rr]ank (\d{1,7})\]")
-
-OPERATIONS = {
-    "ALLREDUCE": "all_reduce",
-    "_ALLGATHER_BASE": "all_gather",
-    "ALLGATHER": "all_gather",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "ALLTOALL_BASE": "all_to_all",
-    "ALLTOALL": "all_to_all",
-}
 
 
 def out_of_memory(text: str) -> OutOfMemory | None:
@@ -114,7 +105,7 @@ def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
     if match := _GAVE_UP.search(text):
         op, elements = match["op"], int(match["elements"] or -1)
         return CollectiveTimeout(
-            op=OPERATIONS.get(op, op.lower()),
+            op=family(op.lower()),
             seq=int(match["seq"] or -1),
             elements=elements if elements < _NOT_KNOWN else -1,
             waited_ms=int(match["waited"]),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsprof.trace.collectives import SHARDED
 from dsprof.trace.readers.nsys.device_work import KERNELS
 from dsprof.trace.readers.nsys.processes import process_of
 from dsprof.trace.readers.nsys.sqlite import Tables
@@ -29,7 +30,6 @@ _COLLECTIVES = {
     "ncclAlltoAll": "all_to_all",
 }
 _OTHERS = ("ncclSend", "ncclRecv", "ncclGather", "ncclScatter")  # they launch kernels, too
-_SHARES = ("all_gather", "reduce_scatter", "all_to_all")  # NCCL tells the size of one rank's part
 _FIELDS = {
     "Message size [bytes]": "nbytes",
     "NCCL communicator ID": "communicator",
@@ -129,7 +129,7 @@ def _ranges(tables: Tables) -> dict[int, list[tuple[int, Issue]]]:
 def _issue(op: str, told: Mapping[str, int], sizes: Mapping[int, int]) -> Issue:
     nbytes, communicator = told.get("nbytes", 0), told.get("communicator", 0)
     ranks = sizes.get(communicator, 0)
-    total = nbytes * ranks if op in _SHARES else nbytes
+    total = nbytes * ranks if op in SHARDED else nbytes
     known = 0 < total < 2**62
     return Issue(op, total if known else 0, f"{communicator:#x}" if communicator else "", ranks)
 

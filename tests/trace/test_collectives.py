@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.trace.collectives import family, is_even
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("allreduce_coalesced_", "all_reduce"),
+        ("all_gather_into_tensor", "all_gather"),
+        ("_allgather_base_", "all_gather"),
+        ("reduce_scatter_tensor", "reduce_scatter"),
+        ("_reduce_scatter_base_", "reduce_scatter"),
+        ("reduce", "reduce"),
+        ("gather", "gather"),
+        ("all_to_all_single", "all_to_all"),
+        ("isend", "send"),
+        ("recv_any_source_", "recv"),
+        ("monitored_barrier", "barrier"),
+        ("Bcast", "broadcast"),
+        ("_ALLGATHER_BASE", "all_gather"),
+        ("AlltoAll", "all_to_all"),
+        ("inference_all_reduce", "inference_all_reduce"),
+    ],
+)
+def test_family_knows_the_spellings(op, name):
+    assert family(op) == name
+
+
+@pytest.mark.parametrize(
+    ("op", "even"),
+    [("reduce", True), ("_allgather_base_", True), ("all_gather", False), ("scatter", False)],
+)
+def test_ranks_give_and_take_as_much_as_the_others(op, even):
+    assert is_even(op) is even
