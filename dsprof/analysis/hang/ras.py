@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.hang.model import Cause, HangVerdict, Operation
-from dsprof.findings.wording import named, plural
+from dsprof.findings.wording import capitalised, named, plural
 from dsprof.trace.dumps.nccl_ras import Communicator, Count
 
 
@@ -30,7 +30,7 @@ def _missing(one: Communicator) -> HangVerdict:
             "cannot be reached.",
         ),
         confidence="medium",
-        sentence=f"{named(ranks).capitalize()} of communicator {one.name} did not answer RAS.",
+        sentence=f"{capitalised(named(ranks))} of communicator {one.name} did not answer RAS.",
     )
 
 
@@ -48,6 +48,6 @@ def _behind(one: Communicator, behind: Count) -> HangVerdict:
         waiting=waiting,
         cause=Cause("unknown", "RAS counts calls and does not say why a rank is behind."),
         confidence="medium" if ranks else "low",
-        sentence=f"{who[0].upper()}{who[1:]} of communicator {one.name} {are} behind: "
+        sentence=f"{capitalised(who)} of communicator {one.name} {are} behind: "
         f"{behind.operations:,} of {most:,} {op} calls.",
     )

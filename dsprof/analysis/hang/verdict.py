@@ -36,7 +36,7 @@ from dsprof.analysis.hang.model import (
 )
 from dsprof.analysis.hang.records import with_few_records, without_record
 from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
-from dsprof.findings.wording import duration, long_duration, named, ranks_do
+from dsprof.findings.wording import capitalised, duration, long_duration, named, ranks_do
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 UNFINISHED = 2
@@ -151,7 +151,7 @@ class _Judge:
                 "a kernel that never ends.",
             ),
             confidence="medium",
-            sentence=f"{named(ranks).capitalize()} did not finish collectives that others in the "
+            sentence=f"{capitalised(named(ranks))} did not finish collectives that others in the "
             f"group finished: up to {most.unfinished_by} in {most.label}.",
             is_of_device=True,
         )
@@ -195,7 +195,7 @@ class _Judge:
                 cause.kind, f"{itself}; its peer may be the cause." if itself else " ".join(texts)
             ),
             confidence="low" if itself or has_followed else "high" if is_sure else "medium",
-            sentence=said[0].upper() + said[1:],
+            sentence=capitalised(said),
         )
 
     def _deadlocked(self) -> Iterator[HangVerdict]:
@@ -228,7 +228,7 @@ class _Judge:
                     if {waiter, awaited} <= members
                 ),
                 confidence="high",
-                sentence=f"{named(who).capitalize()} are deadlocked. {links}.",
+                sentence=f"{capitalised(named(who))} are deadlocked. {links}.",
             )
 
     def _entered_by_all(self) -> Iterator[HangVerdict]:
@@ -245,7 +245,7 @@ class _Judge:
                 waiting=tuple(rank for rank in first.waiting if rank not in late),
                 cause=self._fate_of_late(late[0], first),
                 confidence="high",
-                sentence=f"{named(late).capitalize()} came to {words.call(first)} after "
+                sentence=f"{capitalised(named(late))} came to {words.call(first)} after "
                 f"{named(first.failed)} had given up; {words.waited(first)}.",
             )
             return

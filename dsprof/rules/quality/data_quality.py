@@ -129,7 +129,7 @@ class DataQuality:
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             return self._ended_by_slurm(ended[0], ranks, ends)
-        who = named(ranks).capitalize()
+        who = capitalised(named(ranks))
         problem = f"{who} ended without a trailer{after_step(ends, ranks)}"
         return self.meta.finding(
             Status.FAIL,
@@ -234,7 +234,7 @@ class DataQuality:
         }
         told = ", ".join(f"{what} ({named(some)})" for what, some in first.items())
         ranks = sorted(failed - {*followed})
-        lost = f" {named(followed).capitalize()} then lost the connection or timed out."
+        lost = f" {capitalised(named(followed))} then lost the connection or timed out."
         look = f"Find the traceback of {named(ranks)} in the logs"
         return self.meta.finding(
             Status.FAIL,
@@ -257,7 +257,7 @@ class DataQuality:
         self, exceptions: Iterable[str], ranks: Sequence[int], endings: Endings
     ) -> Finding:
         """Report ranks that failed because another one had: none of them is the cause."""
-        who, has_all = named(ranks).capitalize(), endings.has_all
+        who, has_all = capitalised(named(ranks)), endings.has_all
         problem = f"{who} lost the connection to another rank or timed out"
         look = "Find the first traceback in the logs"
         return self.meta.finding(
@@ -280,7 +280,7 @@ class DataQuality:
         kinds = ", ".join(exceptions)
         return self.meta.finding(
             Status.INFO,
-            f"{named(failed).capitalize()} ended by {kinds}: the connection to another rank was "
+            f"{capitalised(named(failed))} ended by {kinds}: the connection to another rank was "
             f"lost. The record of {named(first)} ends earlier, without a trailer.",
             title="Ranks lost the connection to a rank that had ended",
             cause=f"The exception is a consequence of the end of {named(first)}.",
