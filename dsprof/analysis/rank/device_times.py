@@ -133,10 +133,13 @@ def _collectives(rows: Collectives, stalls: _Stalls) -> Collectives:
     is_untimed = (rows.done_ns == 0) & rows.on_wire & ~rows.is_open
     is_async[place], is_untimed[place] = may_overlap, False
     is_async |= is_untimed & (rows.coalesced > 0)  # its whole batch blocks the stream
+    is_background = rows.is_background & (rows.done_ns != 0)  # the host saw those to the end
+    is_background[place] = False  # what holds the main stream tells, and not the thread
     return replace(
         rows,
         is_async=is_async,
         is_untimed=is_untimed,
+        is_background=is_background,
         **{name: _with(getattr(rows, name), place, new) for name, new in columns.items()},
     )
 

@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import Intervals
+from dsprof.trace.background import mark_background
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Stall
 from tests.factories.trace import (
@@ -72,6 +73,18 @@ def test_on_the_main_stream_a_collective_is_exposed_from_start_to_end() -> None:
     (row,) = summary(trace)[Communication].rows.values()
     assert (row.exposed_ns, row.in_flight_ns) == (12 * MS, 12 * MS)
     assert row.algbw == pytest.approx(2 * (1 << 20) / 0.012)
+
+
+def test_on_a_device_streams_tell_who_waits_and_not_threads() -> None:
+    """An autograd thread that communicates outside backward, too, is none beside the training."""
+    one = enqueued("all_gather", 1, step=0, thread=3)
+    never = enqueued("all_gather", 2, step=0, thread=3)
+    phases = [span("forward", 0, 9, thread=2)]
+    stalls = [stall(one, "collective", 20, 50)]
+    for comm, exposed in (([one], 30), ([one, never], None)):
+        trace = one_step(comm, stalls, spans=phases)
+        mark_background(trace)
+        assert exposed_ms(trace) == exposed
 
 
 def test_a_wait_is_exposed_and_the_rest_of_the_flight_overlaps() -> None:
