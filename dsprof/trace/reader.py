@@ -46,7 +46,7 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
 from dsprof.trace.sharing import shared
-from dsprof.trace.source import UNDECODABLE, Source, check_damage, is_readable, read_start, size_of
+from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
 
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62
@@ -59,6 +59,7 @@ _ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config
 _READ_APART = (COMM_LINE, LINES["header"])
 _SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
+_STEP_LINE = LINES["step"]
 _SUMS = (LINES["totals"], LINES["kept"])
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
@@ -66,6 +67,7 @@ _EDGE_BYTES = 16  # looked at for where the first event begins and the last one 
 _DIGITS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
 _MANY_DIGITS = b"0" * 19
 """`_DIGITS` makes zeros of digits and blanks of all else; 18 digits are less than 2**62."""
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
 _lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
@@ -108,7 +110,7 @@ def read_header(path: Path) -> Header:
     line = start.lstrip(b"[ \r\n\t").split(b"\n", 1)[0].rstrip(b",\r ]")
     try:
         version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
-    except UNDECODABLE:
+    except _UNDECODABLE:
         raise TraceError(
             f"{path}: not a dsprof trace (trace*.rank*.json), nor a file of another tool that is "
             "read: profiles, dumps, snapshots, logs (docs/reference/files.md in the dsprof "
@@ -121,7 +123,7 @@ def read_header(path: Path) -> Header:
         )
     try:
         header: Header = msgspec.json.decode(line, type=LINES["header"]).args
-    except UNDECODABLE as error:
+    except _UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
     if not fits(header):
         raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
@@ -151,10 +153,11 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     # The older tail first: what is in flight at its end is over in the newer one.
     parts.sort(key=lambda part: begun[part].number if part in begun else -1)
     trace.newest_from = _newest_from(begun)
+    read_from = trace.newest_from - _is_in_first_step(begun)
     chunks = chain(
         _chunks(path, steps),
         *(
-            _part_chunks(part, trace.newest_from, steps)
+            _part_chunks(part, read_from, steps)
             for part in parts
             if steps is None or _may_hold(part, begun, steps)
         ),
@@ -246,6 +249,17 @@ def _newest_from(begun: Mapping[Path, Segment]) -> int:
     return oldest.step + LATE_STEPS if oldest.number else 0
 
 
+def _is_in_first_step(begun: Mapping[Path, Segment]) -> bool:
+    """Say whether the step has not ended in which the tails begin.
+
+    It is not whole, but nothing newer is there: it may hang, or have no end.
+    """
+    if not _newest_from(begun) or len({one.step for one in begun.values()}) > 1:
+        return False
+    lines = (event for part in begun for chunk in _chunks(part, None) for event in chunk.events)
+    return not any(type(event) is _STEP_LINE for event in lines)
+
+
 def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
     """Say whether details of steps can be in a part; roll-ups are of no step."""
     newest_from = _newest_from(begun)
@@ -258,14 +272,17 @@ def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
     return not is_before and steps.stop > max(newest_from, mine.step - LATE_STEPS)
 
 
-def _part_chunks(path: Path, newest_from: int, steps: range | None) -> Iterator[Chunk]:
-    """Yield a part as `_chunks` does: of kept steps those that the tails no longer hold."""
+def _part_chunks(path: Path, read_from: int, steps: range | None) -> Iterator[Chunk]:
+    """Yield a part as `_chunks` does: of kept steps those that the tails no longer hold.
+
+    `read_from` is the first step of which the tails are read.
+    """
     is_tail, is_kept = path.name.endswith(TAILS), path.name.endswith(KEPT)
 
     def is_wanted(step: Any) -> Any:
         if is_tail:
-            return (step < 0) | (step >= newest_from)
-        return (step < newest_from) | (not is_kept)
+            return (step < 0) | (step >= read_from)
+        return (step < read_from) | (not is_kept)
 
     for chunk in _chunks(path, steps):
         events = [event for event in chunk.events if is_wanted(_step_of(event))]
@@ -356,7 +373,7 @@ def _decode(lines: bytearray) -> tuple[list[Line], int, int]:
     lines[first - 1], lines[end] = b"[]"
     try:
         return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0, 0
-    except UNDECODABLE:
+    except _UNDECODABLE:
         return _decode_one_by_one(bytes(lines))
 
 
@@ -369,7 +386,7 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
             continue
         try:
             events.append(_line.decode(text))
-        except UNDECODABLE:
+        except _UNDECODABLE:
             if _is_of_unknown_kind(text):
                 unknown += 1
             else:
@@ -380,7 +397,7 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
 def _is_of_unknown_kind(line: bytes) -> bool:
     try:
         return msgspec.json.decode(line, type=_Kind).cat not in LINES
-    except UNDECODABLE:
+    except _UNDECODABLE:
         return False
 
 

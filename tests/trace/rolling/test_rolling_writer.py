@@ -495,3 +495,32 @@ def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
     (one,) = said
     lost = "trace.rank00000.json was removed, so the recording of rank 0 is lost."
     assert one.endswith(f"{lost} Leave its folder in place until the job ends")
+
+
+@pytest.mark.parametrize("steps", [0, 40])
+def test_a_step_without_end_has_its_newest_details(tmp_path: Path, steps: int) -> None:
+    """It may hang, or be an evaluation; a server that runs forwards is in its first step."""
+    run = FastMotion(tmp_path, 400_000)
+    path = tmp_path / "trace.rank00000.json"
+    with run.running():
+        run.train(steps)
+        run.recorder.progress.enter("forward")
+        for _ in range(3000):
+            run._communicate("forward")
+    rows = read_trace(path).collectives
+    assert len(rows.step[rows.step == steps]) > 100
+    assert rows.id.max() == next(run.recorder.ids) - 1
+
+
+def test_a_step_that_is_not_whole_is_not_among_the_newest(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, 400_000)
+    with run.running():
+        run.train(20)
+        run.recorder.progress.enter("forward")
+        for _ in range(3000):
+            run._communicate("forward")
+        run.train(3)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.newest_from == 21
+    assert {*trace.collectives.step.tolist()} >= {21, 22}
+    assert 20 not in trace.collectives.step
