@@ -34,9 +34,9 @@ _STEP: tuple[Shown[StepBar], ...] = (
     Shown("Step", lambda bar: bar.label),
     Shown("Total", lambda bar: bar.total_ns, "ns"),
     *(_part(place, label) for place, label in enumerate(PARTS.values())),
-    Shown("Fastest rank", lambda bar: bar.fastest_ns, "ns"),
-    Shown("Slowest rank", lambda bar: bar.slowest_ns, "ns"),
-    Shown("Slowest is rank", lambda bar: bar.slowest_rank, "count"),
+    Shown("Fastest rank takes", lambda bar: bar.fastest_ns, "ns"),
+    Shown("Slowest rank takes", lambda bar: bar.slowest_ns, "ns"),
+    Shown("Slowest rank", lambda bar: bar.slowest_rank, "count"),
 )
 
 
