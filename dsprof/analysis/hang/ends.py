@@ -19,6 +19,8 @@ from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
 
+_ALONE = "no rank is known to have waited for it"
+
 _NO_TRAILER = (
     "A killed process writes no trailer. If it still runs, `dsprof hang --live` looks at it."
 )
@@ -167,7 +169,7 @@ def _dumped(hang: Hang) -> HangVerdict:
 
 def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     """The rank that ended first is the root: the others may have followed it."""
-    dead = first_failed(dead)
+    failed, dead = dead, first_failed(dead)
     first = min(dead, key=lambda rank: dead[rank].failed_ns or dead[rank].alive_ns)
     ending = dead[first]
     kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
@@ -180,13 +182,15 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     is_sure = everyone or (has_all and len(dead) == 1 and not has_followed)
     who = tuple(sorted(dead)) if everyone else (first,)
     by = f"ended by {trailer.exception}" if trailer else "died"
+    followed = sorted(failed.keys() - dead.keys())
+    others = f"{named(followed)} then lost the connection or timed out" if followed else _ALONE
     return HangVerdict(
         kind="died",
         ranks=() if everyone or has_followed else who,
         cause=cause,
         stacks=tell.stacks(who[:2]),
         confidence="high" if is_sure else "medium",
-        sentence=f"{named(who).capitalize()} {by}; no rank is known to have waited for it.",
+        sentence=f"{named(who).capitalize()} {by}; {others}.",
     )
 
 

@@ -70,5 +70,8 @@ def _no_record(missing: Sequence[int], *, of_dumps: bool) -> str:
     if of_dumps:
         return "A process that died, or whose watchdog hung, writes no dump."
     if missing:
-        return "The process died before it recorded anything, or its file was not given."
+        return (
+            "A rank records from its first collective on: it has not come to one, died before, or "
+            "its file was not given."
+        )
     return "The end of the run is not in its file."

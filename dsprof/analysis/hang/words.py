@@ -26,11 +26,19 @@ def difference(found: Mismatch) -> str:
     return f"Collective number {found.seq:,} of {found.label} differs in {found.what}: {told}."
 
 
+_CAUSES = {
+    "size": "The ranks passed tensors of different sizes: batches of different shapes, uneven "
+    "shards, or different branches.",
+    "dtype": "The ranks passed tensors of different dtypes: autocast or a conversion on some of "
+    "them, or different branches.",
+}
+
+
 def branches(found: Mismatch) -> str:
     """Say how ranks come to call different collectives."""
+    branch = "The ranks took different branches: a condition on the rank, on data or on a loss."
     return (
-        "The ranks took different branches: a condition on the rank, on data or on a loss, or "
-        "batches of different shapes."
+        _CAUSES.get(found.what, branch)
         + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
         + (f" The last call in common is {_before(found)}." if found.before else "")
     )

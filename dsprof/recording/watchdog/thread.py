@@ -296,7 +296,7 @@ class Watchdog:
         if not found.is_stuck:
             return
         self._is_judged = True
-        self._recorder.outbox.define(Note(found.text))
+        self._recorder.outbox.define(Note(found.text.partition("\n")[0]))  # dumps have the stacks
         if self._on_hang == "dump":
             self._inquiries.dump_more()
         elif self._on_hang == "abort":

@@ -22,6 +22,12 @@ from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.columns import BoolArray
 
+_SAME_BRANCH = "make all ranks take the same branch"
+_SAME = {
+    "size": "pass the same size on all ranks: pad batches, or drop incomplete ones",
+    "dtype": "pass the same dtype on all ranks",
+}
+
 
 class MismatchedCollective:
     """Compares operation, size and type of the n-th collective of a group on every rank."""
@@ -72,7 +78,7 @@ class MismatchedCollective:
             difference(found),
             severity=Severity.CRITICAL,
             cause=branches(found),
-            action="Compare the call sites, and make all ranks take the same branch."
+            action=f"Compare the call sites, and {_SAME.get(found.what, _SAME_BRANCH)}."
             + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),

@@ -789,3 +789,34 @@ def test_a_rank_that_was_interrupted_or_lived_on_had_not_exited(until: float, en
     found = root(*others, rank(2, [], until, **end))
     assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "unknown")
     assert "exited" not in found.cause.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"dtype": "float64"}, "The ranks passed tensors of different dtypes: autocast"),
+        ({"elements": 7}, "The ranks passed tensors of different sizes: batches"),
+        ({"reduce_op": "max"}, "The ranks took different branches: a condition on the rank"),
+    ],
+)
+def test_the_cause_of_a_mismatch_is_of_its_kind(fields: dict[str, Any], cause: str) -> None:
+    calls = [waits(reduce_op="sum"), waits(**({"reduce_op": "sum"} | fields))]
+    found = root(*(rank(n, [calls[n == 2]], **KEPT) for n in range(RANKS)))
+    assert (found.kind, found.ranks) == ("mismatch", (2,))
+    assert found.cause.text.startswith(cause)
+
+
+def test_who_lost_the_rank_that_failed_is_said() -> None:
+    lost = {"trailer": Trailer(reason="exit", exception="RuntimeError", lost="connection")}
+    traces = [rank(n, [], 900, **(raised("ValueError") if n == 2 else lost)) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks) == ("died", (2,))
+    assert found.sentence == (
+        "Rank 2 ended by ValueError; ranks 0-1, 3 then lost the connection or timed out."
+    )
+
+
+def test_a_rank_without_a_trace_may_not_have_come_to_its_first_collective() -> None:
+    found = root(*(trace for trace in without(2, **KEPT) if trace.rank != 2))
+    assert (found.kind, found.ranks, found.confidence) == ("unknown", (2,), "low")
+    assert found.cause.text.startswith("A rank records from its first collective on")
