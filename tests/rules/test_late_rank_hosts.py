@@ -36,6 +36,14 @@ def test_late_ranks_of_a_host_of_their_own_tell_the_host():
     assert finding.action.startswith("Compare b with the other hosts")
 
 
+def test_many_late_hosts_are_counted():
+    hosts = [(name, clock()) for name in "aaaaaaabcdefg"]
+    late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 6) + (k * 7 + rank * 3) % 5 / 10)
+    finding = said(RULE, *late)
+    assert finding.ranks == tuple(range(7, 13))
+    assert finding.cause.startswith("They are all the ranks of b, c, d, e and 2 more, and no")
+
+
 def test_what_lies_below_the_bound_names_nobody():
     finding = said(RULE, *device_run(HOSTS, third_late(8), bound_ms=15))
     assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())

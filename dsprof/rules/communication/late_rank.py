@@ -29,7 +29,7 @@ from dsprof.analysis.run.onset import onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, plural, ranks_do
+from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
@@ -255,7 +255,7 @@ def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
     mine = {run.ranks[rank].header.host for rank in ranks}
     others = {facts.header.host for rank, facts in run.ranks.items() if rank not in ranks}
     if others and not mine & others:
-        hosts = ", ".join(sorted(mine)[:4])
+        hosts = some(sorted(mine), 4)
         return Cause(
             f"They are all the ranks of {hosts}, and no other rank runs there.",
             f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "

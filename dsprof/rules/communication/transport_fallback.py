@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, ranks_do
+from dsprof.findings.wording import capitalised, ranks_do, some
 from dsprof.rules.hardware.hosts import kind_of
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -123,7 +123,7 @@ class TransportFallback:
         )
 
     def _sockets(self, logs: Logs, sockets: RankSet, fast: list[str]) -> Finding:
-        devices = ", ".join(logs.values("network devices for TCP")) or "devices not named"
+        devices = some(list(logs.values("network devices for TCP"))) or "devices not named"
         hosts = len(set(logs.hosts.values()))
         said = f"NCCL connects {hosts} hosts by TCP sockets ({devices})"
         if not fast:

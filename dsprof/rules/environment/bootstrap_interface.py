@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import shortened
+from dsprof.findings.wording import shortened, some
 from dsprof.rules.environment.platform import answer, several_hosts
 from dsprof.rules.environment.redacted_variables import unknown_values
 from dsprof.rules.environment.variable_values import select
@@ -98,7 +98,7 @@ class BootstrapInterface:
             first = wide[0]
             yield self.meta.finding(
                 Status.INFO,
-                f"{_written(first)} is a name prefix: it selects {', '.join(first.selected)}.",
+                f"{_written(first)} is a name prefix: it selects {some(first.selected, 8)}.",
                 title="A variable selects more interfaces than it names",
                 action="Write = before a name to select only that interface.",
                 evidence=(_table(wide),),
@@ -110,12 +110,12 @@ class BootstrapInterface:
             Status.FAIL,
             f"{_written(first)} on {named_ranks(ranks)} names "
             + (
-                f"{', '.join(first.lacking)}, which the host does not have."
+                f"{some(first.lacking, 8)}, which the host does not have."
                 if first.selected
                 else "no interface of the host that can be used."
             ),
             severity=Severity.CRITICAL,
-            cause=f"The host has {', '.join(first.interfaces)}.",
+            cause=f"The host has {some(first.interfaces, 8)}.",
             action=f"Set {first.name} to an interface that connects the hosts, or unset it.",
             ranks=ranks_of(ranks),
             evidence=(_table(choices),),

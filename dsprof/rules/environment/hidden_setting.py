@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Cell, Column, Finding, Status, Table
-from dsprof.findings.wording import plural
+from dsprof.findings.wording import plural, shortened, some
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
@@ -33,10 +33,11 @@ class HiddenSetting:
         rows = [*_of_files(facts), *_of_code(facts)]
         if not rows:
             return
-        names = ", ".join(dict.fromkeys(f"{name}={value or '(unset)'}" for name, value, *_ in rows))
+        shown = (f"{n}={shortened(str(v)) if v else '(unset)'}" for n, v, *_ in rows)
+        names = some(list(dict.fromkeys(shown)), 4)
         yield self.meta.finding(
             Status.INFO,
-            f"Files or the process itself set {plural(len(rows), 'variable')}: {names[:300]}.",
+            f"Files or the process itself set {plural(len(rows), 'variable')}: {names}.",
             action=(
                 "Check that they are meant for this run; a variable of the process overrides a "
                 "file."

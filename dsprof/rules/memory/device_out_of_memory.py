@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, named, percent, plural, size
+from dsprof.findings.wording import capitalised, named, percent, plural, size, some
 from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
@@ -226,7 +226,7 @@ class DeviceOutOfMemory:
         text = worst.text
         pids = [pid for pid, _ in text.others]
         process = "process" if len(pids) == 1 else "processes"
-        who = f"{process} {', '.join(map(str, pids))}" if pids else "the other processes"
+        who = f"{process} {some(list(map(str, pids)), 4)}" if pids else "the other processes"
         few = capitalised(who) if pids else "Memory of other processes"
         subject = few if len(pids) <= _NAMED else plural(len(pids), "process", "processes")
         verb = "take" if len(pids) > 1 else "takes"

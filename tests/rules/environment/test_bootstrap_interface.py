@@ -80,6 +80,12 @@ def test_whether_it_serves_is_unknown_without_the_number_of_hosts():
     assert "NCCL_SOCKET_IFNAME=lo" in finding.summary
 
 
+def test_a_sentence_names_a_few_interfaces_of_a_host():
+    network = [f"veth{n:02d} up" for n in range(20)]
+    (finding,) = found({"NCCL_SOCKET_IFNAME": "ib9"}, network=network)
+    assert finding.cause.endswith(" veth06 and 13 more.")
+
+
 def test_a_sentence_names_a_few_of_thousands_of_ranks():
     ranks = range(0, 4096, 2)
     missing = {"NCCL_SOCKET_IFNAME": "ib9"}

@@ -23,6 +23,13 @@ def test_one_setting_is_not_several():
     assert finding.summary == "Files or the process itself set 1 variable: NCCL_CROSS_NIC=1."
 
 
+def test_a_sentence_names_a_few_settings_and_no_long_value():
+    file = {"/etc/nccl.conf": {f"NCCL_{n}": "x" * 100 for n in range(6)}}
+    (finding,) = judge(RULE, rank_trace(0, files=file))
+    assert f": NCCL_0={'x' * 60}… (100 characters), NCCL_1=" in finding.summary
+    assert finding.summary.endswith(" and 2 more.")
+
+
 def test_a_file_that_the_environment_overrules():
     (row,) = rows(rank_trace(0, {"NCCL_CROSS_NIC": "2"}, files=FILE))
     assert row[-1] == "overridden by NCCL_CROSS_NIC=2"
