@@ -110,6 +110,13 @@ class View:
         """The problems that the first screen names below the first, each with its address."""
         return [(one, self.address(one)) for one in self._diagnosis.next_lines]
 
+    @property
+    def unnamed(self) -> int:
+        """How many problems the first screen does not name."""
+        said = [self._diagnosis.headline, *self._diagnosis.next_lines]
+        named = {self.address(one) for one in said}
+        return sum(one.anchor not in named for one in self.failed)
+
     def address(self, headline: Headline) -> str:
         """Return where the finding of a headline is; "" where it is of none."""
         found = self._finding_of(headline)

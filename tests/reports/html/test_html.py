@@ -136,6 +136,13 @@ def test_the_first_screen_links_to_the_findings_that_follow(page: Element) -> No
     assert link.text.startswith("62 % of the calls are too small to fill the link. Raise")
 
 
+def test_the_first_screen_counts_the_findings_that_it_does_not_name() -> None:
+    first, second = factory.findings()[:2]
+    others = [msgspec.structs.replace(second, rule=f"rule-{n}") for n in range(3)]
+    made = factory.diagnosis(findings=[first, second, *others])
+    assert page_of(made).one("ul", _class="next").all("li")[-1].text == "3 more findings"
+
+
 def test_two_findings_of_a_rule_have_addresses_of_their_own() -> None:
     twice = [factory.findings()[0], factory.findings()[0]]
     articles = page_of(factory.diagnosis(findings=twice)).all("article")
