@@ -13,7 +13,7 @@ from dsprof.analysis.hang.fates import by_exception, by_kill, may_wait_in
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
-from dsprof.findings.wording import duration, named, plural, ranks_do
+from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
 from dsprof.trace.schema import is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
@@ -190,7 +190,7 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
         cause=cause,
         stacks=tell.stacks(who[:2]),
         confidence="high" if is_sure else "medium",
-        sentence=f"{named(who).capitalize()} {by}; {others}.",
+        sentence=f"{capitalised(named(who))} {by}; {others}.",
     )
 
 

@@ -9,7 +9,7 @@ from dsprof.analysis.hang.endings import Hang, cycles, roots
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
-from dsprof.findings.wording import named
+from dsprof.findings.wording import capitalised, named
 
 
 def without_record(tell: Telling) -> Iterator[HangVerdict]:
@@ -24,10 +24,10 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
     ranks = tuple(sorted({rank for state in suspect for rank in state.unknown}))
     missing = [rank for rank in ranks if rank not in tell.endings.ranks]
     who = named(missing or ranks)
-    told = f"{who.capitalize()} stopped recording before the run ended"
+    told = f"{capitalised(who)} stopped recording before the run ended"
     if missing:
         is_of_dumps = tell.hang.is_of_dumps
-        told = f"{who.capitalize()} wrote no dump" if is_of_dumps else f"No trace of {who} was read"
+        told = f"{capitalised(who)} wrote no dump" if is_of_dumps else f"No trace of {who} was read"
     first = suspect[0]
     yield tell.of_state(
         first,

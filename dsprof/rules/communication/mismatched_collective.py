@@ -16,7 +16,7 @@ from dsprof.analysis.hang.verdict import hang_of
 from dsprof.analysis.hang.words import apart, branches, difference
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import named
+from dsprof.findings.wording import named, some
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -66,7 +66,7 @@ class MismatchedCollective:
             )
         elif seen.unplaced:
             yield self.meta.unknown(
-                f"Unknown: the numbering of {', '.join(seen.unplaced[:4])} is inconsistent."
+                f"Unknown: the numbering of {some(seen.unplaced, 4)} is inconsistent."
             )
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):
