@@ -19,7 +19,7 @@ from dsprof.recording.watchdog.history import THRESHOLDS, History
 from dsprof.recording.watchdog.judgement import Judgement, Obstacle, is_overdue, judge
 from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import SECOND_NS
-from dsprof.recording.watchdog.standings import standings_of
+from dsprof.recording.watchdog.standings import met_in, standings_of
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, store_call
 from dsprof.trace.dumps.state_file import Sign, process_digest
 from dsprof.trace.schema import Header
@@ -194,7 +194,8 @@ class Inquiries:
     def _judged(
         self, found: Mapping[int, HangDump], quiet_ns: int, threshold_ns: int
     ) -> Conclusion | None:
-        judgement = judge(standings_of(found, self.history.last), threshold_ns)
+        standings = standings_of(found, self.history.last)
+        judgement = judge(standings, threshold_ns, met_in(found))
         self.history.add(found)
         if not judgement.obstacles:
             return None
@@ -220,7 +221,9 @@ class Inquiries:
             if one == "active" and is_very_late and (said := self.history.busy(rank))
         ]
         if not busy:
-            return f"slow, not stuck: {in_words(judgement.obstacles)}; other ranks wait"
+            is_known = "unrecorded" not in judgement.obstacles.values()
+            how = "slow, not stuck" if is_known else "slow or stuck"
+            return f"{how}: {in_words(judgement.obstacles)}; other ranks wait"
         return (
             f"{'; '.join(busy)}; other ranks wait. It computes for very long, or in a loop that "
             "does not end."
@@ -240,6 +243,7 @@ _SAID = {
     "joined": "is in a collective that does not complete",
     "deadlock": "is in a cycle of ranks that wait for each other",
     "unreachable": "does not answer",
+    "unrecorded": "has not come to a collective yet, or died before",
 }
 
 
@@ -278,6 +282,6 @@ def in_words(obstacles: Mapping[int, Obstacle], oldest_joined: str = "") -> str:
         ranks = sorted(rank for rank, one in obstacles.items() if one == kind)
         verb, rest = _SAID[kind].split(" ", 1)
         if len(ranks) > 1:
-            verb = {"is": "are", "does": "do"}.get(verb, verb.removesuffix("s"))
+            verb = {"is": "are", "does": "do", "has": "have"}.get(verb, verb.removesuffix("s"))
         parts.append(f"{named(ranks)} {verb} {rest}{oldest_joined if kind == 'joined' else ''}")
     return "; ".join(parts)

@@ -6,7 +6,7 @@ come: it is gone, stopped, runs no Python, or does nothing at all.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,14 +18,15 @@ Condition = Literal[
 `locked`: a C call holds the interpreter lock; `storeless`: it waits for a store that is gone.
 """
 
-Obstacle = Literal[Condition, "joining", "joined", "deadlock", "unreachable"]
+Obstacle = Literal[Condition, "joining", "joined", "deadlock", "unreachable", "unrecorded"]
 """The end of a chain of waits.
 
+`unrecorded`: a rank that has not come to a collective yet, as far as is known: it cannot answer;
 `joined`: every rank is in the call, and it does not complete; `joining`: a rank, or its device, may
 just have come to it.
 """
 
-_PASSES: frozenset[Obstacle] = frozenset(("active", "joining", "debugged", "saving"))
+_PASSES: frozenset[Obstacle] = frozenset(("active", "joining", "debugged", "saving", "unrecorded"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,14 @@ class Judgement:
         return "debugged" not in found and any(one not in _PASSES for one in found)
 
 
-def judge(standings: Mapping[int, Standing], threshold_ns: int) -> Judgement:
-    """Follow the waits of all ranks that wait longer than the threshold."""
-    waits, found = _Waits(standings, threshold_ns), dict[int, Obstacle]()
+def judge(
+    standings: Mapping[int, Standing], threshold_ns: int, met: Container[int] | None = None
+) -> Judgement:
+    """Follow the waits of all ranks that wait longer than the threshold.
+
+    `met` are the ranks that have come to a collective before; None: all.
+    """
+    waits, found = _Waits(standings, threshold_ns, met), dict[int, Obstacle]()
     for rank, standing in standings.items():
         if is_overdue(standing, threshold_ns):
             found |= waits.ends(rank)
@@ -99,8 +105,10 @@ def _overdue(standing: Standing, threshold_ns: int) -> list[Wait]:
 class _Waits:
     """Who waits for whom. Thousands of ranks wait in few calls, which are looked at once each."""
 
-    def __init__(self, standings: Mapping[int, Standing], threshold_ns: int) -> None:
-        self._standings, self._threshold_ns = standings, threshold_ns
+    def __init__(
+        self, standings: Mapping[int, Standing], threshold_ns: int, met: Container[int] | None
+    ) -> None:
+        self._standings, self._threshold_ns, self._met = standings, threshold_ns, met
         self._not_at_store = {r for r, standing in standings.items() if not standing.at_store_ns}
         self._absent_of: dict[tuple[Hashable, int], set[int]] = {}
         self._youngest_of: dict[tuple[Hashable, int], int] = {}
@@ -126,7 +134,7 @@ class _Waits:
         """Say what keeps a rank; None: it waits for others, that have to be asked."""
         standing = self._standings.get(rank)
         if standing is None:
-            return "unreachable"
+            return "unreachable" if self._met is None or rank in self._met else "unrecorded"
         if standing.condition not in ("idle", "active"):
             return standing.condition
         if _is_at_store(standing, self._threshold_ns):

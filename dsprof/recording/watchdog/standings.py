@@ -10,7 +10,7 @@ from dataclasses import replace
 from dsprof.environment.processes import GONE
 from dsprof.recording.watchdog.judgement import Condition, Standing, Wait
 from dsprof.recording.watchdog.look import is_debugged, is_saving
-from dsprof.trace.collectives import OTHER_SIDE
+from dsprof.trace.collectives import OTHER_SIDE, SYNCHRONISING, family
 from dsprof.trace.dumps.hang_dump import FILE_WAITS, HangDump, store_call
 from dsprof.trace.dumps.state_file import UNFOLLOWED, StateCall
 
@@ -21,6 +21,23 @@ def standings_of(
     """Return where each rank is; `earlier` are dumps of the inquiry before, in the same silence."""
     found = {rank: _standing(rank, dump, earlier.get(rank)) for rank, dump in dumps.items()}
     return {rank: _without_arrived(standing, found) for rank, standing in found.items()}
+
+
+def met_in(dumps: Mapping[int, HangDump]) -> set[int]:
+    """Return the ranks that have come to a collective, as far as one that is complete shows."""
+    found, seen = set[int](), set[str]()
+    for state in (dump.state for dump in dumps.values() if dump.state is not None):
+        done = {*state.passed}
+        done |= {
+            call.group
+            for call in state.calls
+            if call.done_ns > UNFOLLOWED and family(call.op) in SYNCHRONISING
+        }
+        for group in (state.groups[number] for number in done if number in state.groups):
+            if group.key not in seen:
+                seen.add(group.key)
+                found.update(group.ranks)
+    return found
 
 
 def _without_arrived(standing: Standing, standings: Mapping[int, Standing]) -> Standing:

@@ -11,7 +11,7 @@ from dsprof.recording.watchdog.inquiry import in_words
 from dsprof.recording.watchdog.judgement import judge
 from dsprof.recording.watchdog.paragraph import verdict_of
 from dsprof.recording.watchdog.reports import packed, unpacked
-from dsprof.recording.watchdog.standings import standings_of
+from dsprof.recording.watchdog.standings import met_in, standings_of
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, ThreadStack
 from dsprof.trace.dumps.state_file import RankState, StateCall
 from dsprof.trace.schema import Group, Site
@@ -166,3 +166,14 @@ def test_obstacles_in_words():
         "ranks 0-1 are in a collective that does not complete (the oldest: all_reduce 1); "
         "ranks 6-7 save a checkpoint; rank 4 is stopped; rank 9 does not answer"
     )
+
+
+def test_ranks_of_a_group_with_a_complete_collective_have_come_to_one():
+    first = dump(0)
+    assert met_in({0: first}) == {*range(WORLD)}
+    waits = replace(first.state, calls=[call(1)], passed={})
+    assert met_in({0: replace(first, state=waits)}) == set()
+    rooted = replace(call(1, done_ns=NOW), op="broadcast")
+    assert met_in({0: replace(first, state=replace(waits, calls=[rooted]))}) == set()
+    passed = replace(waits, passed={PIPELINE: 40})
+    assert met_in({0: replace(first, state=passed)}) == {*range(0, WORLD, 16)}

@@ -60,6 +60,15 @@ def test_a_rank_that_does_not_answer_is_named():
     assert found.obstacles == {1: "unreachable"}
 
 
+def test_a_rank_that_may_not_have_come_to_a_collective_yet_makes_no_run_stuck():
+    """It records from its first one on: until then it cannot answer, whatever it does."""
+    found = judge(run(None), LIMIT_NS, met={0, 2, 3})
+
+    assert not found.is_stuck
+    assert found.obstacles == {1: "unrecorded"}
+    assert judge(run(None), LIMIT_NS, met={0, 1}).is_stuck
+
+
 def test_a_call_that_all_have_joined_long_ago_is_stuck():
     found = judge(run(waiting()), LIMIT_NS)
 
