@@ -24,7 +24,13 @@ _CAUSE = (
     "The transfers take longer than the computation that overlaps them: too many bytes for the "
     "links, or slow links."
 )
-_CAUSE_OR_RANK = f"{_CAUSE} Or a rank without a trace arrives late, and these ranks wait for it."
+_LATENCY = (
+    "The collectives are small: a call takes about as long with fewer bytes, and the step has too "
+    "little computation to hide that."
+)
+_OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
+_SMALL_BYTES = 1 << 16
+"""The mean size of a call below which latency, and not the link, decides how long it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +112,16 @@ class CommunicationBoundStep:
                 restates=EXPOSED,
                 confidence="medium",
             )
+        by_latency = _is_by_latency(run[Traffic])
+        shard = "" if by_latency else " Shard inside a node to send fewer bytes over the network."
         return self.meta.finding(
             Status.FAIL,
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
-            cause=_CAUSE_OR_RANK if run[Run].missing_ranks else _CAUSE,
-            action=f"{_more_computation(run[Engines])}. Shard inside a node to send fewer bytes "
-            "over the network.",
+            cause=(_LATENCY if by_latency else _CAUSE) + _OR_RANK * bool(run[Run].missing_ranks),
+            action=f"{_more_computation(run[Engines])}.{shard}",
             problem=f"{percent(by_network)} of the step is exposed communication",
-            fix="Compute more per byte: larger micro-batches",
+            fix=f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
             restates=EXPOSED,
             confidence="medium",
@@ -146,6 +153,14 @@ class CommunicationBoundStep:
             restates=EXPOSED,
             confidence="medium",
         )
+
+
+def _is_by_latency(traffic: Traffic) -> bool:
+    """Whether most of the waiting is for uses whose calls are small."""
+    waits = [(one, one.exposed_ns) for one in traffic.uses.values()]
+    small_ns = sum(ns for one, ns in waits if one.nbytes < _SMALL_BYTES * one.calls)
+    is_known = not any(one.unsized or one.untimed for one, _ in waits)
+    return is_known and 2 * small_ns > sum(ns for _, ns in waits)
 
 
 def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:

@@ -49,6 +49,15 @@ def test_the_share_to_fail_is_a_threshold():
     assert said(RULE, *ranks(19), exposed_share=0.1).status is Status.FAIL
 
 
+@pytest.mark.parametrize(("nbytes", "is_small"), [(1 << 16, False), ((1 << 16) - 4, True)])
+def test_of_small_collectives_latency_is_the_cause_and_not_the_links(nbytes, is_small):
+    finding = said(RULE, *ranks(30, nbytes=nbytes))
+    assert finding.status is Status.FAIL
+    assert ("links" not in finding.cause) == is_small
+    assert ("over the network" not in finding.action) == is_small
+    assert finding.fix.startswith(f"Compute more per {'call' if is_small else 'byte'}")
+
+
 def test_over_gloo_it_informs():
     assert said(RULE, *ranks(30, backend="gloo")).status is Status.INFO
 
