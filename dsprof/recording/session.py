@@ -156,7 +156,7 @@ class Session:
         self._world = weakref.ref(dist.group.WORLD)
         self._traces += 1
         recorder, config = self.recorder, self.config
-        header = self._header(dist)
+        header = self._header()
         anonymizer = Anonymizer(header.run_key) if config.anonymize else None
         key = SharedKey()
         if not config.anonymize and self._world_size > 1:
@@ -292,9 +292,11 @@ class Session:
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
 
-    def _header(self, dist: Any) -> Header:
+    def _header(self) -> Header:
+        from dsprof.hooks.wire.groups import backend_of
+
         torch, deepspeed = sys.modules["torch"], sys.modules.get("deepspeed")
-        backend = str(dist.get_backend())
+        backend = backend_of()
         header = header_of(
             self._rank,
             self._world_size,
@@ -445,7 +447,8 @@ def _is_of_several() -> bool:
 
 def _device_of(torch: Any, backend: str) -> str:
     """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
-    return "cuda" if torch.cuda.is_initialized() or "nccl" in backend else "cpu"
+    may_use_it = "nccl" in backend and torch.backends.cuda.is_built()  # before it is initialized
+    return "cuda" if torch.cuda.is_initialized() or may_use_it else "cpu"
 
 
 def say(text: str) -> None:

@@ -133,10 +133,26 @@ class Groups:
 def _facts(pg: Any) -> tuple[list[int], str, str]:
     """Return global ranks in order of group rank, name and backend."""
     try:
-        return list(dist.get_process_group_ranks(pg)), str(pg.group_name), str(dist.get_backend(pg))
+        return list(dist.get_process_group_ranks(pg)), str(pg.group_name), backend_of(pg)
     except (KeyError, ValueError, RuntimeError):  # made by hand, unknown to torch.distributed
         ranks = getattr(pg, "ranks", None)  # deepspeed.comm's own kind of group
         return list(ranks or range(pg.size())), "unregistered", _name(pg)
+
+
+def backend_of(pg: Any = None) -> str:
+    """Return the backend of a group, or of the default one, such as "gloo".
+
+    Where it has one for each type of device, these are as in "cpu:gloo,cuda:nccl": torch calls
+    that "undefined" if the program did not choose.
+
+    Raises:
+        ValueError: torch.distributed does not know the group.
+    """
+    name = str(dist.get_backend(pg))
+    if name == "undefined" or ":" in name:
+        name = str(dist.get_backend_config(pg)) or name
+    by_device = {part.rpartition(":")[2] for part in name.split(",")}
+    return by_device.pop() if len(by_device) == 1 else name
 
 
 def _is_checked(pg: Any) -> bool:

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dsprof.hooks.wire import groups as module
-from dsprof.hooks.wire.groups import Groups, GroupState
+from dsprof.hooks.wire.groups import Groups, GroupState, backend_of
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
 
@@ -156,3 +156,25 @@ def test_a_group_that_torch_has_wrapped_says_so(level: dist.DebugLevel, tmp_path
 
 def test_a_group_that_cannot_be_asked_is_described_all_the_same() -> None:
     assert module._is_checked(object()) is False
+
+
+@pytest.mark.parametrize(
+    ("chosen", "named"),
+    [
+        (None, "gloo"),
+        ("gloo", "gloo"),
+        ("cpu:gloo", "gloo"),
+        ("cpu:gloo,cuda:fake", "cpu:gloo,cuda:fake"),
+    ],
+)
+def test_a_backend_is_named_also_where_the_program_leaves_the_choice_to_torch(
+    chosen: str | None, named: str
+) -> None:
+    """torch calls it undefined, and rules for its backend would not apply."""
+    dist.init_process_group(chosen, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert backend_of() == named
+        groups = Groups(Recorder(lambda: True))
+        assert groups.state(dist.group.WORLD).group.backend == named
+    finally:
+        dist.destroy_process_group()
