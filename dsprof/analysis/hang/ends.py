@@ -14,7 +14,7 @@ from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
-from dsprof.trace.schema import is_of_environment
+from dsprof.trace.schema import EXIT, is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
@@ -99,6 +99,18 @@ def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> M
         for r, e in ends.items()
         if e.trailer is None and not e.symptoms.is_alive and e.alive_ns <= first_ns
     }
+
+
+def exited_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> tuple[int, ...]:
+    """Return the ranks that had exited normally before others lost a connection."""
+    first_ns = min((e.failed_ns or e.alive_ns for e in failed.values()), default=0)
+    return tuple(
+        r
+        for r, e in ends.items()
+        if e.trailer is not None
+        and (e.trailer.reason, e.trailer.exception) == (EXIT, "")
+        and e.alive_ns <= first_ns
+    )
 
 
 def _at_store(tell: Telling) -> HangVerdict | None:

@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_o
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.hang.ends import silent_before
+from dsprof.analysis.hang.ends import exited_before, silent_before
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, plural, ranks_do
@@ -225,7 +225,7 @@ class DataQuality:
         if silent := silent_before(known, endings.ranks):
             return self._followed(exceptions, sorted(failed), sorted(silent))
         if known and all(map(endings.has_followed, known)):
-            return self._lost_others(exceptions, sorted(known), endings)
+            return self._lost_others(exceptions, known, endings)
         followed = sorted(known.keys() - first_failed(known))
         first = {
             what: kept
@@ -254,12 +254,20 @@ class DataQuality:
         )
 
     def _lost_others(
-        self, exceptions: Iterable[str], ranks: Sequence[int], endings: Endings
+        self, exceptions: Iterable[str], failed: Mapping[int, Ending], endings: Endings
     ) -> Finding:
         """Report ranks that failed because another one had: none of them is the cause."""
-        who, has_all = capitalised(named(ranks)), endings.has_all
+        who, has_all = capitalised(named(sorted(failed))), endings.has_all
+        exited = exited_before(failed, endings.ranks)
         problem = f"{who} lost the connection to another rank or timed out"
         look = "Find the first traceback in the logs"
+        cause = "Another rank failed first; its trace was not read."
+        action = f"{look} of all ranks{'' if has_all else ', or analyse all their traces'}."
+        if exited:
+            look = f"Find out why {named(exited)} ran fewer iterations"
+            cause, action = f"{capitalised(named(exited))} had exited normally before.", f"{look}."
+        elif has_all:
+            cause = "No rank recorded an exception of its own."
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: {', '.join(exceptions)}.",
@@ -267,10 +275,8 @@ class DataQuality:
             fix=look,
             title="Ranks lost the connection to others",
             severity=Severity.HIGH,
-            cause="No rank recorded an exception of its own."
-            if has_all
-            else "Another rank failed first; its trace was not read.",
-            action=f"{look} of all ranks{'' if has_all else ', or analyse all their traces'}.",
+            cause=cause,
+            action=action,
             confidence="high",
         )
 

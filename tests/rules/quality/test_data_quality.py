@@ -128,6 +128,17 @@ def test_ranks_that_all_lost_others_are_no_cause():
     assert (some.ranks, some.cause) == ((), "Another rank failed first; its trace was not read.")
 
 
+def test_ranks_that_lost_one_that_had_exited_name_it() -> None:
+    lost = Trailer(
+        reason="exit", exception="RuntimeError", lost="connection", exception_ns=900 * MS
+    )
+    ends = {0: lost, 1: lost, 2: Trailer(reason="exit")}
+    traces = [replace(zero_rank(rank, world_size=3), trailer=end) for rank, end in ends.items()]
+    [finding] = [one for one in judged(RULE, *traces) if "lost the connection" in one.summary]
+    assert finding.cause == "Rank 2 had exited normally before."
+    assert finding.action == "Find out why rank 2 ran fewer iterations."
+
+
 def test_a_rank_that_ended_badly_is_named():
     finding = said(RULE, zero_rank(0), zero_rank(1, trailer=None))
     assert finding.status is Status.FAIL
