@@ -14,9 +14,9 @@ from dsprof.analysis.rank.intervals import without_size
 from dsprof.analysis.summarise import align_run
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rows import Columns
-from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import step_totals
+from dsprof.trace.rolling.step_sums import take_memory
 from dsprof.trace.run import RunFiles, rank_files, read_rank
 from dsprof.trace.schema import SCOPES, OpTotals, StepTotals
 
@@ -81,16 +81,15 @@ def _columns(trace: RankTrace, clock: RankClock, steps: Sequence[StepTotals]) ->
 def _of_details(trace: RankTrace) -> dict[int, StepTotals]:
     """Sum up the steps of which a trace holds the details."""
     ops, phases = _ops(trace), _phases(trace)
-    memory = {one.step: one for one in trace.memory if one.at == "step"}
     found = {}
     for one in trace.steps:
-        sample = memory.get(one.step)
-        rss_bytes = sample.rss_bytes if sample else -1
-        allocated = (sample.device or {}).get(ALLOCATED, -1) if sample else -1
         found[one.step] = StepTotals(
             one.step, one.start_ns, one.end_ns, phases.get(one.step, {}),
-            ops={"": ops.get(one.step, OpTotals())}, rss_bytes=rss_bytes, device_bytes=allocated,
+            ops={"": ops.get(one.step, OpTotals())},
         )  # fmt: skip
+    for sample in trace.memory:
+        if sample.at == "step" and sample.step in found:
+            take_memory(found[sample.step], sample)
     return found
 
 

@@ -775,7 +775,6 @@ class TimeSpan(_Part):
     calls: int
     bytes: int
     rss_bytes: int | None = None  # of the rank with most
-    device_bytes: int | None = None
 
 
 class TimeOp(_Part):

@@ -74,6 +74,7 @@ class FollowedRank:
         self.life = Life(inf, is_gone=False)
         self._grown_at = -inf
         self.memory: MemorySample | None = None
+        self.device: dict[str, int] = {}  # counters of its memory: samples of their own
         self.heartbeat: Heartbeat | None = None
         self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
         tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
@@ -174,7 +175,9 @@ class FollowedRank:
         """Keep what holds beyond a window."""
         lasting = self._lasting
         lasting.trailer = trace.trailer or lasting.trailer
-        self.memory = trace.memory[-1] if trace.memory else self.memory
+        for sample in trace.memory:
+            self.memory = sample if sample.rss_bytes >= 0 else self.memory
+            self.device = sample.device or self.device
         self.heartbeat = trace.heartbeats[-1] if trace.heartbeats else self.heartbeat
 
 

@@ -183,8 +183,7 @@ class Watched:
         followed, steps = self.ranks[number], self.recent.of_rank(number)
         last = max((n for n, ranks in self.recent.steps.items() if number in ranks), default=None)
         state, flying = _state(followed)
-        memory = followed.memory
-        device = (memory.device if memory else None) or {}
+        memory, device = followed.memory, followed.device
         return RankNow(
             rank=number,
             host=followed.header.host,
@@ -195,7 +194,7 @@ class Watched:
             exposed_ns=_median(one.exposed_ns for one in steps),
             late_ns=late_ns,
             in_flight=flying,
-            rss_bytes=memory.rss_bytes if memory and memory.rss_bytes >= 0 else None,
+            rss_bytes=memory.rss_bytes if memory else None,
             allocated_bytes=device.get(ALLOCATED),
             reserved_bytes=device.get(RESERVED),
             stuck_bytes=device.get(STUCK),

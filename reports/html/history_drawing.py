@@ -97,12 +97,6 @@ _QUANTITIES = (
         fmt.size,
         lambda most: size_ticks(int(most)),
     ),
-    _Quantity(
-        "Peak memory allocated on the device",
-        lambda span: span.device_bytes,
-        fmt.size,
-        lambda most: size_ticks(int(most)),
-    ),
 )
 
 

@@ -98,7 +98,6 @@ _TIME_SPAN: tuple[Shown[TimeSpan], ...] = (
     Shown("Bytes", lambda span: span.bytes, "bytes"),
     Shown("Blocked", lambda span: span.waited_ns, "ns"),
     Shown("Peak memory", lambda span: span.rss_bytes, "bytes"),
-    Shown("Peak device memory", lambda span: span.device_bytes, "bytes"),
 )
 
 

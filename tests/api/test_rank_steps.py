@@ -8,9 +8,11 @@ import pytest
 
 import dsprof
 from dsprof.api import rank_steps
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.lines import LINES
 from dsprof.trace.reader import read_trace
 from dsprof.trace.run import find_run
+from dsprof.trace.schema import MemorySample
 from dsprof.trace.selection import Selection
 from tests.factories.month import FastMotion
 from tests.factories.trace import header, span, step, sync
@@ -24,6 +26,11 @@ def always(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("always")
     run = FastMotion(folder, 2_000_000)
     run.slow = {SLOW: 4.0}
+    progress, outbox = run.recorder.progress, run.recorder.outbox
+    device = {ALLOCATED: 7}  # a hook samples it
+    progress.step_listeners.append(
+        lambda step: outbox.add(MemorySample("step", run.clock(), step, device=device))
+    )
     with run.running():
         run.train(STEPS)
     assert run.writer.error is None
@@ -35,7 +42,7 @@ def test_steps_whose_details_are_gone_still_have_sums(always):
     assert len(read_trace(always / "trace.rank00000.json").steps) < STEPS / 2
     assert [row.step for row in rows] == list(range(STEPS))
     assert max(rows, key=lambda row: row.end_ns - row.start_ns).step == SLOW
-    assert {row.calls for row in rows} == {4}
+    assert {(row.calls, row.rss_bytes, row.allocated_bytes) for row in rows} == {(4, 10**9, 7)}
 
 
 def test_sums_that_were_written_are_those_of_the_details(always, monkeypatch):

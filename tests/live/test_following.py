@@ -172,8 +172,9 @@ def test_a_call_of_a_time_beyond_all_clocks_is_left_out(tmp_path: Path, watched:
 def test_memory_is_the_newest_sample(tmp_path: Path, watched: Watched) -> None:
     device = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 9}
     samples = [
-        LINES["memory"](args=MemorySample(at="step", time_ns=n, rss_bytes=n, device=device))
+        LINES["memory"](args=MemorySample(at="step", time_ns=n, **known))
         for n in (1, 2)
+        for known in ({"rss_bytes": n}, {"device": device})
     ]
     grow(tmp_path, 0, encode(samples)[2:])
     watched.look()

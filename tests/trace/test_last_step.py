@@ -4,7 +4,8 @@ from dsprof.trace.schema import DeviceStep, Flush, MemorySample, Stall, Step
 from dsprof.trace.writing.last_step import LastStep
 from tests.factories.trace import ns, sync
 
-MEMORY = MemorySample("step", 0, rss_bytes=7, device={"reserved_bytes.all.current": 9})
+MEMORY = MemorySample("step", 0, rss_bytes=7)
+ON_DEVICE = MemorySample("step", 0, device={"reserved_bytes.all.current": 9})  # a hook's
 
 
 def ended(number: int, ms: float = 100) -> Step:
@@ -17,6 +18,7 @@ def test_a_step_is_shown_when_the_next_one_has_ended() -> None:
     last.take(sync("barrier", 40, 5, nbytes=0, step=0).args)
     last.take(Flush(1, 2, 10, 0, 1, step=0))
     last.end(ended(0), MEMORY, "cpu")
+    last.take(ON_DEVICE)
     assert last.figures == {}
     late = sync("all_reduce", 90, 15, nbytes=50, step=0)
     last.take(late.args)

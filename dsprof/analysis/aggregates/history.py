@@ -107,7 +107,7 @@ class History(Aggregate):
         short = {
             one.begin_s: Span.of(one, trace.rank)
             for one in trace.rollups.values()
-            if one.length_s == SPANS_S[0]
+            if one.length_s == SPANS_S[0] and one.steps
         }
         return cls(
             spans,

@@ -23,13 +23,11 @@ class TimeSpan:
     calls: int
     nbytes: int
     rss_bytes: int
-    device_bytes: int
 
     @classmethod
     def of(cls, one: RollUp) -> TimeSpan:
         """Return the span of one rank."""
-        memory = one.rss_bytes, one.device_bytes
-        return cls(1, one.total_ns, one.waited_ns, one.calls, one.nbytes, *memory)
+        return cls(1, one.total_ns, one.waited_ns, one.calls, one.nbytes, one.rss_bytes)
 
     def merge(self, other: TimeSpan) -> TimeSpan:
         """Join two sets of ranks."""
@@ -40,7 +38,6 @@ class TimeSpan:
             self.calls + other.calls,
             self.nbytes + other.nbytes,
             max(self.rss_bytes, other.rss_bytes),
-            max(self.device_bytes, other.device_bytes),
         )
 
 

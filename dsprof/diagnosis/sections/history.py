@@ -99,7 +99,6 @@ def _time_span(begin_s: int, span: TimeSpan) -> model.TimeSpan:
         calls=span.calls // span.ranks,
         bytes=span.nbytes // span.ranks,
         rss_bytes=span.rss_bytes if span.rss_bytes >= 0 else None,
-        device_bytes=span.device_bytes if span.device_bytes >= 0 else None,
     )
 
 

@@ -28,17 +28,17 @@ def nothing_yet() -> StepTotals:
     return StepTotals(-1, 0, 0)
 
 
-def end_step(sums: StepTotals, step: Step, memory: MemorySample | None) -> None:
+def end_step(sums: StepTotals, step: Step) -> None:
     """Add the end of the step."""
     sums.step, sums.start_ns, sums.end_ns = step.step, step.start_ns, step.end_ns
-    if memory is not None:
-        take_memory(sums, memory)
 
 
-def take_memory(sums: StepTotals, memory: MemorySample) -> None:
-    """Take what is in use."""
-    sums.rss_bytes = memory.rss_bytes
-    sums.device_bytes = (memory.device or {}).get(ALLOCATED, -1)
+def take_memory(sums: StepTotals, sample: MemorySample) -> None:
+    """Take what is in use in the process or on its device: they are sampled apart."""
+    if sample.rss_bytes >= 0:
+        sums.rss_bytes = sample.rss_bytes
+    if sample.device:
+        sums.device_bytes = sample.device.get(ALLOCATED, -1)
 
 
 def count_sums(sums: StepTotals, more: Iterable[Sum]) -> None:
@@ -88,11 +88,13 @@ def count_stall(sums: StepTotals, record: Stall) -> None:
 
 def sums_of(trace: RankTrace, first_step: int) -> dict[int, StepTotals]:
     """Sum up the details of steps since one."""
-    memory = {one.step: one for one in trace.memory if one.at == "step"}
     found: dict[int, StepTotals] = {}
     for step in trace.steps:
         if step.step >= first_step:
-            end_step(found.setdefault(step.step, nothing_yet()), step, memory.get(step.step))
+            end_step(found.setdefault(step.step, nothing_yet()), step)
+    for sample in trace.memory:
+        if sample.at == "step" and sample.step in found:
+            take_memory(found[sample.step], sample)
     for phase in trace.spans:
         if phase.step in found and not phase.is_annotation:
             count_phase(found[phase.step], phase)

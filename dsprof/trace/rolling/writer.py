@@ -114,7 +114,8 @@ class _Details:
         """Take the end of the step."""
         self.step = step
         add_sums(self.sums, self.by_time)
-        end_step(self.sums, step, memory)
+        end_step(self.sums, step)
+        take_memory(self.sums, memory)
 
     def take_sums(self) -> StepTotals:
         """Return the sums since the last call of a step that has not ended."""
@@ -359,10 +360,17 @@ class RollingWriter(TraceWriter):
                     self._write_piece(details, lines)
                     lines = []
                     self._judge_complete()
+            elif kind is MemorySample:
+                self._take_sample(details, cast(MemorySample, record))
             elif kind is DeviceStep:
                 self._device_step = record.step
         self._write_piece(details, lines)
         self._judge_complete()
+
+    def _take_sample(self, details: _Details, sample: MemorySample) -> None:
+        """Take what a hook found in use on the device at the end of a step."""
+        if sample.at == "step" and sample.step in self._unjudged:
+            take_memory(details.sums, sample)
 
     def _memory_line(self, record: Step, details: _Details) -> list[Line]:
         if self._step < 0:

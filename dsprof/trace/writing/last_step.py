@@ -58,6 +58,7 @@ class LastStep:
         self._sums: defaultdict[int, _Sums] = defaultdict(_Sums)
         self._ended: Step | None = None
         self._memory: MemorySample | None = None
+        self._device: dict[str, int] = {}  # counters of its memory, which hooks sample
 
     def take(self, record: Record) -> None:
         """Add a record."""
@@ -70,6 +71,8 @@ class LastStep:
             self._sums[record.step].flushes += 1
         elif isinstance(record, Stall):
             self._sums[record.step].stalled_ns += 0 if record.is_side else record.duration_ns
+        elif isinstance(record, MemorySample):
+            self._device = record.device or self._device
         elif isinstance(record, DeviceStep):
             sums = self._sums[record.step]
             self._show(record.step, record.end_ns - record.start_ns, sums.stalled_ns)
@@ -105,13 +108,11 @@ class LastStep:
             "dsprof/bytes": sums.nbytes,
             "dsprof/flushes": sums.flushes,
         }
-        if self._memory is not None:
-            if self._memory.rss_bytes >= 0:
-                figures["dsprof/host_memory_bytes"] = self._memory.rss_bytes
-            device = self._memory.device or {}
-            for name, counter in _DEVICE_BYTES.items():
-                if counter in device:
-                    figures[f"dsprof/device_{name}_bytes"] = device[counter]
+        if self._memory is not None and self._memory.rss_bytes >= 0:
+            figures["dsprof/host_memory_bytes"] = self._memory.rss_bytes
+        for name, counter in _DEVICE_BYTES.items():
+            if counter in self._device:
+                figures[f"dsprof/device_{name}_bytes"] = self._device[counter]
         self.figures = figures
 
 

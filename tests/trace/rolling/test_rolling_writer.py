@@ -22,12 +22,14 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.per_step import rank_steps
 from dsprof.hooks.device.stalls import MOST_STEP_ENDS
 from dsprof.trace import reader
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
+from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, Stall
+from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, MemorySample, Stall
 from dsprof.trace.selection import Selection, Since
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
@@ -524,3 +526,22 @@ def test_a_step_that_is_not_whole_is_not_among_the_newest(tmp_path: Path) -> Non
     assert trace.newest_from == 21
     assert {*trace.collectives.step.tolist()} >= {21, 22}
     assert 20 not in trace.collectives.step
+
+
+def test_sums_have_memory_of_the_process_and_of_the_device(tmp_path: Path) -> None:
+    """A hook samples the device at the end of a step, the writer the process."""
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+
+    def sample(step: int) -> None:
+        device = {ALLOCATED: (1 + (step >= 80)) << 30}
+        run.recorder.outbox.add(MemorySample("step", run.clock(), step, device=device))
+
+    run.recorder.progress.step_listeners.append(sample)
+    with run.running():
+        run.train(100)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    known = {(one.rss_bytes, one.device_bytes) for one in trace.totals.values()}
+    assert known == {(10**9, 1 << 30), (10**9, 2 << 30)}
+    assert {one.device_bytes for one in trace.rollups.values() if one.length_s == 3600} == {2 << 30}
+    assert any(one.kind == "memory" for one in run.writer.alarms.take())
+    assert {(one.rss_bytes, one.device_bytes) for one in sums_of(trace, 0).values()} == known
