@@ -24,6 +24,7 @@ from dsprof.trace.scope import OUTSIDE, Scope
 
 SCHEMA_VERSION = 1
 LARGEST_WORLD = 1 << 20
+"""A file that names more ranks is damaged."""
 LATE_STEPS = 2
 """A step has all its records, late waits and device times too, this many steps later."""
 

@@ -28,12 +28,11 @@ from dsprof.trace.readers.untrusted_values import (
     number_at_end,
     text,
 )
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import UNDECODABLE, Source
 
 RUN_KEY = "flight recorder"
 _MARKS = (b"pg_config", b"pg_status", b"profiling_name")
-_LARGEST_WORLD = 1 << 20
 _MOST_ENTRIES = 100_000
 _MOST_GROUPS = 10_000
 _MOST_TENSORS = 64
@@ -196,8 +195,8 @@ def _ranks(value: Any) -> tuple[int, ...]:
         ranks = msgspec.json.decode(value, type=list[int]) if isinstance(value, str) else value
     except UNDECODABLE:
         return ()
-    found = [number(rank, -1) for rank in items(ranks, _LARGEST_WORLD)]
-    return tuple(sorted({rank for rank in found if 0 <= rank < _LARGEST_WORLD}))
+    found = [number(rank, -1) for rank in items(ranks, LARGEST_WORLD)]
+    return tuple(sorted({rank for rank in found if 0 <= rank < LARGEST_WORLD}))
 
 
 def _header(path: Path, dump: FlightDump, document: dict[Any, Any]) -> Header:
@@ -227,7 +226,7 @@ def _rank(path: Path, groups: list[tuple[int, ...]]) -> int:
     named = rank_in_name(path)
     if named < 0:
         named = number_at_end(path)
-    if named < 0 or named >= _LARGEST_WORLD or (groups and named not in common):
+    if named < 0 or named >= LARGEST_WORLD or (groups and named not in common):
         raise TraceError(
             f"{path}: neither the dump nor its file name states the rank; rename the file so that "
             "it ends in the rank: _dump_3 or rank3.pkl"

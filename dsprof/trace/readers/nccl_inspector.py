@@ -21,12 +21,11 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.json_pieces import BETWEEN_OBJECTS, Pieces
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import UNDECODABLE, Source, check_damage
 
 RUN_KEY = "NCCL Inspector"
 _MARK = re.compile(rb'"inspector_output_format_version"\s*:')
-_MOST_RANKS = 1 << 20
 _LONGEST_NS = 10**16  # four months
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -169,7 +168,7 @@ class _Dump:
         who, writer = self._largest, self._writer
         if not who.n_ranks:
             raise TraceError(f"{path}: a dump of the NCCL Inspector without a single whole record")
-        if not who.rank < who.n_ranks <= _MOST_RANKS:
+        if not who.rank < who.n_ranks <= LARGEST_WORLD:
             raise TraceError(
                 f"{path}: invalid rank {who.rank} for world size {who.n_ranks}: the file is damaged"
             )

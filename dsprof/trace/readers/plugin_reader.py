@@ -15,11 +15,9 @@ from dsprof.errors import TraceError
 from dsprof.plugins.entry_points import note, reason
 from dsprof.trace.rank_trace import RankTrace, refuse_reversed
 from dsprof.trace.readers.base import Facts, Reader
-from dsprof.trace.schema import EngineConfig, Header, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, EngineConfig, Header, Trailer
 
 T = TypeVar("T")
-
-_MOST_RANKS = 1 << 20
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ def accepted(reader: Any, package: str) -> Reader:
 
 def _checked_header(header: Any) -> Header:
     found = _checked(header, Header)
-    if max(found.rank, found.world_size) > _MOST_RANKS:
+    if max(found.rank, found.world_size) > LARGEST_WORLD:
         raise ValueError(f"invalid rank {found.rank} for world size {found.world_size}")
     return found
 

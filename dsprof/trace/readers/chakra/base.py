@@ -7,9 +7,8 @@ from typing import Any
 
 from dsprof.errors import TraceError
 from dsprof.trace.readers.base import Facts, OneRankReader
-from dsprof.trace.schema import SCHEMA_VERSION, Header
+from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header
 
-MOST_RANKS = 1 << 20
 _LARGEST_PID = 1 << 32
 
 
@@ -35,7 +34,7 @@ def graph_header(
     Raises:
         TraceError: there can be no such rank.
     """
-    if not rank < MOST_RANKS or world_size > MOST_RANKS:
+    if not rank < LARGEST_WORLD or world_size > LARGEST_WORLD:
         raise TraceError(
             f"{path}: invalid rank {rank} for world size {world_size}: the file is damaged"
         )

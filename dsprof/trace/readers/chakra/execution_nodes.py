@@ -19,7 +19,7 @@ from dsprof.trace.readers import process_groups
 from dsprof.trace.readers.call_rows import Call, GroupTable, message
 from dsprof.trace.readers.kineto.events import CPU_COLLECTIVES
 from dsprof.trace.readers.process_groups import ProcessGroup, ProcessGroups
-from dsprof.trace.schema import Group
+from dsprof.trace.schema import LARGEST_WORLD, Group
 
 OF_INTEREST = re.compile(
     rb'"name"\s*:\s*"(?:record_param_comms|## process_group:init ##|(?:gloo|mpi|ucc):[^"]*)"'
@@ -29,7 +29,6 @@ _NO_COLLECTIVES = frozenset({"", "wait", "init"})
 _OF_ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Collectives without a root: where others name their root, these name the caller's own rank."""
 _NAMED_TENSOR = 6  # id, storage, offset, elements, bytes of one, device
-_MOST_RANKS = 1 << 20
 _MOST_GROUPS = 1 << 12
 
 
@@ -154,7 +153,7 @@ class NodeCalls:
     def _learn(self, arguments: _Arguments, size: int) -> None:
         known = self._unlisted.get(arguments.group, _Member(-1, 0))
         rank = _number(arguments.rank) if _names_caller(arguments.op) else known.rank
-        found = _Member(rank, max(known.size, min(size, _MOST_RANKS)))
+        found = _Member(rank, max(known.size, min(size, LARGEST_WORLD)))
         if arguments.group in self._unlisted or len(self._unlisted) < _MOST_GROUPS:
             self._unlisted[arguments.group] = found
             self.world_size = max(self.world_size, found.size)
@@ -164,7 +163,7 @@ class NodeCalls:
         rank = arguments.rank
         if self._rank >= 0 or not _names_caller(arguments.op) or not isinstance(rank, int):
             return
-        if not 0 <= rank < min(size, _MOST_RANKS):
+        if not 0 <= rank < min(size, LARGEST_WORLD):
             return
         first, stride = arguments.first, arguments.stride
         if isinstance(first, int) and isinstance(stride, int) and first >= 0 and stride > 0:

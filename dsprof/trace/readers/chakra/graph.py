@@ -14,10 +14,10 @@ from pathlib import Path
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Reader, rank_in_name
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
-from dsprof.trace.readers.chakra.base import MOST_RANKS, GraphReader, graph_header
+from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.chakra.protobuf import Messages, fields, varint
-from dsprof.trace.schema import Header, Note, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, Header, Note, Trailer
 from dsprof.trace.source import Source, check_damage
 
 RUN_KEY = "Chakra graph"
@@ -159,7 +159,7 @@ def _rank_in_name(path: Path, world_size: int) -> int:
     if (rank := rank_in_name(path)) >= 0:
         return rank
     number = int(found[1]) if (found := _NUMBER_IN_NAME.search(path.name)) else 0
-    return number if number < (world_size or MOST_RANKS) else 0
+    return number if number < (world_size or LARGEST_WORLD) else 0
 
 
 READER: Reader = ChakraGraphReader()

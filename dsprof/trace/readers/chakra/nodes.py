@@ -12,6 +12,7 @@ from dsprof.trace.readers import process_groups
 from dsprof.trace.readers.call_rows import UNNAMED, Call, GroupTable
 from dsprof.trace.readers.chakra.protobuf import fields
 from dsprof.trace.readers.process_groups import ProcessGroups
+from dsprof.trace.schema import LARGEST_WORLD
 
 # Fields of Node, IOInfo and AttributeProto.
 _NAME, _TYPE, _INPUTS, _ATTRIBUTE = 2, 3, 8, 10
@@ -41,7 +42,6 @@ _SHARES = ("all_gather", "gather")
 _LONGEST_NAME = 200
 _MOST_DIMENSIONS = 16
 _LARGEST_BYTES = 2**40
-_MOST_RANKS = 1 << 20
 
 
 class GraphCall(NamedTuple):
@@ -118,7 +118,7 @@ class GraphCalls:
         group = self.groups.get(name)
         if group is None:
             return self._table.number(name, name, [], 0), 0
-        size = min(max(group.group_size, len(group.ranks)), _MOST_RANKS)
+        size = min(max(group.group_size, len(group.ranks)), LARGEST_WORLD)
         label = group.pg_desc or "default_pg"
         return self._table.number(name, label, group.ranks, size), size
 

@@ -26,11 +26,10 @@ from dsprof.trace.readers.kineto.events import (
     TraceEvent,
     is_relabelled,
 )
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Trailer
 from dsprof.trace.source import UNDECODABLE, Source, read_start
 
 RUN_KEY = "torch.profiler"
-_LARGEST_WORLD = 1 << 20
 _EPOCH_US = 1e15  # times above count from the epoch
 _TAIL_BYTES = 1 << 16
 _MARK = re.compile(
@@ -164,7 +163,7 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
     named_host, pid = _writer(path)
     host = meta.host or named_host
     rank = who.rank if who.rank >= 0 else max(rank_in_name(path), 0)
-    if not rank < _LARGEST_WORLD or who.world_size > _LARGEST_WORLD:
+    if not rank < LARGEST_WORLD or who.world_size > LARGEST_WORLD:
         raise TraceError(
             f"{path}: invalid rank {rank} for world size {who.world_size}: the file is damaged"
         )

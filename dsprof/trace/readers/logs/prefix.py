@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-LARGEST_RANK = 1 << 20
+from dsprof.trace.schema import LARGEST_WORLD
 
 _RANKS = (
     r"\[rank(?P<rank>\d{1,7})\]:\s?"  # torchrun, torch's handler of exceptions
@@ -58,7 +58,7 @@ def without_launcher(line: str) -> tuple[int, str]:
     if rank < 0 and (match := _RANK_BEHIND.search(line, place, place + _LONGEST_PREFIX)):
         rank, place = _rank_of(match, rank), match.end()
     rank = task if rank < 0 else rank
-    return (rank if rank < LARGEST_RANK else -1), line[place:]
+    return (rank if rank < LARGEST_WORLD else -1), line[place:]
 
 
 def _rank_of(match: re.Match[str], before: int) -> int:

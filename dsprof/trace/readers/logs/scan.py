@@ -28,7 +28,6 @@ from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.logs.launchers import ElasticList
 from dsprof.trace.readers.logs.nccl_messages import understand, warning
 from dsprof.trace.readers.logs.prefix import (
-    LARGEST_RANK,
     Said,
     cut_lines,
     nccl_message,
@@ -38,6 +37,7 @@ from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.throughput import ThroughputTimer
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
+from dsprof.trace.schema import LARGEST_WORLD
 
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
@@ -169,7 +169,7 @@ class LogScan:
         place = understand(said, writer.log)
         if said.level == "WARN":
             self._mark(writer.log, warning(said), is_error=False)
-        if place and place.rank < place.of <= LARGEST_RANK and len(writer.places) < 64:
+        if place and place.rank < place.of <= LARGEST_WORLD and len(writer.places) < 64:
             writer.places[place.of] = place.rank
 
     def _torch(self, rank: int, line: str, text: str) -> None:

@@ -12,12 +12,12 @@ from dsprof.trace.columns import IntArray
 from dsprof.trace.readers.base import rank_in_name
 from dsprof.trace.readers.nsys.device_work import NEEDED, TABLES, process_column
 from dsprof.trace.readers.nsys.sqlite import Tables
+from dsprof.trace.schema import LARGEST_WORLD
 
 _THREAD_BITS = 24  # of a global id: host and machine, process, thread
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MPI_MARK = re.compile(r"MPI Rank (\d{1,7})")
-_MOST_RANKS = 1 << 20
 _MOST_PROCESSES = 1_024
 _LATEST_NS = 2**62
 
@@ -130,7 +130,7 @@ def _told_ranks(tables: Tables) -> dict[int, int]:
     else:
         pairs = []
     for thread, rank in pairs:
-        if type(thread) is int and type(rank) is int and 0 <= rank < _MOST_RANKS:
+        if type(thread) is int and type(rank) is int and 0 <= rank < LARGEST_WORLD:
             told[process_of(thread)] = rank
     return told
 
