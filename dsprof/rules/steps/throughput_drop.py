@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median, quantiles
+from typing import Any
 
+from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -15,6 +17,12 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Throughput
 
 _ROWS = 32
+_LENGTHENING = (
+    "data_efficiency.data_routing.random_ltd",
+    "data_efficiency.data_sampling.curriculum_learning",
+    "curriculum_learning",
+)
+"""Blocks of DeepSpeed's configuration whose schedules lengthen inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class ThroughputDrop:
         why="A run that slows down takes longer than its first steps suggest.",
         category="steps",
         order=430,
-        needs=(Logs,),
+        needs=(Logs, Engines),
     )
     thresholds = Thresholds()
 
@@ -56,10 +64,12 @@ class ThroughputDrop:
                 f"{thresholds.reports} are needed."
             )
         else:
-            yield self._throughput(reports, thresholds)
+            yield self._throughput(reports, thresholds, run[Engines])
             yield from self._memory(reports, thresholds)
 
-    def _throughput(self, reports: Sequence[Throughput], thresholds: Thresholds) -> Finding:
+    def _throughput(
+        self, reports: Sequence[Throughput], thresholds: Thresholds, engines: Engines
+    ) -> Finding:
         first, last = _ends([one.samples_per_s for one in reports])
         before, after = median(first), median(last)
         drop = 1 - after / before if before else 0.0
@@ -67,6 +77,18 @@ class ThroughputDrop:
         is_apart = quantiles(last)[2] < quantiles(first)[0]
         if drop < thresholds.drop or not is_apart:
             return self.meta.finding(Status.PASS, f"{text}.")
+        config = engines.main.effective if engines.main else {}
+        if lengthening := [key for key in _LENGTHENING if _is_on(config, key)]:
+            return self.meta.finding(
+                Status.INFO,
+                f"{text}: {percent(drop)} fewer, with `{lengthening[0]}`.",
+                title="Throughput drops while inputs may grow",
+                cause="The schedule of this setting can lengthen the inputs during the run. A "
+                "sample then takes longer by design.",
+                action="Compare tokens per second.",
+                evidence=(_table(reports),),
+                confidence="medium",
+            )
         return self.meta.finding(
             Status.FAIL,
             f"{text}: {percent(drop)} fewer.",
@@ -103,6 +125,13 @@ class ThroughputDrop:
                 evidence=(_table(reports),),
                 confidence="medium",
             )
+
+
+def _is_on(config: Mapping[str, Any], block: str) -> bool:
+    """Say whether `enabled` is true in a block, named by its dotted keys."""
+    for key in block.split("."):
+        config = inner if isinstance(inner := config.get(key), Mapping) else {}
+    return config.get("enabled") is True
 
 
 def _is_of_several(reports: Sequence[Throughput]) -> bool:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.files.redaction.known_settings import written_config
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.steps.throughput_drop import RULE
+from dsprof.trace.schema import EngineConfig
 from tests.factories import logs as make
 from tests.factories.trace import assert_reached_at, judged, rank_trace
 
@@ -30,6 +32,25 @@ def test_throughput_that_drops():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "196 samples/s at the start, 148 at the end: 25 % fewer" in finding.summary
     assert "DSPROF=1" in finding.action
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"curriculum_learning": {"enabled": True}},
+        {"data_efficiency": {"data_routing": {"random_ltd": {"enabled": True}}}},
+    ],
+)
+def test_a_schedule_that_lengthens_inputs_makes_a_drop_information(block):
+    shown = written_config(block)  # what a trace or a report keeps of it
+    lines = reports(FALLING)
+    (trace,) = make.read(lines)
+    trace.engines = {1: EngineConfig(1, shown, effective=shown)}
+    (finding,) = judged(RULE, trace)
+    assert (finding.status, "25 % fewer" in finding.summary) == (Status.INFO, True)
+    off = {"curriculum_learning": {"enabled": False}}
+    trace.engines = {1: EngineConfig(1, off, effective=off)}
+    assert judged(RULE, trace)[0].status is Status.FAIL
 
 
 def test_a_sample_of_the_reports_is_shown():
