@@ -34,7 +34,7 @@ def test_the_page_leads_with_the_verdict_and_has_a_section_for_each_change() -> 
         *HEADINGS,
         "How runs are compared",
     ]
-    assert [one.attributes["aria-label"] for one in page.all(role="region")] == HEADINGS
+    assert [one.attributes["aria-label"] for one in page.all(role="group")] == HEADINGS
     assert page.all("script") == []
 
 

@@ -366,6 +366,12 @@ def test_a_table_without_rows_is_no_evidence() -> None:
         assert len(article.all("table")) == len(article.all("details")) == shown
 
 
+def test_landmarks_are_those_of_the_page_and_not_one_for_each_table(page: Element) -> None:
+    assert page.all("table")
+    assert page.all(role="region") == []
+    assert all("aria-label" in one.attributes for one in page.all(role="group"))
+
+
 def test_a_check_that_is_unknown_says_only_why() -> None:
     unknown = Finding(
         rule="late-rank", title="", status=Status.UNKNOWN, summary="Unknown: no rank was read."
