@@ -11,6 +11,7 @@ from dsprof.analysis.rank.blocked_time import added
 from dsprof.diagnosis.comparison.model import KindChange, OperationChange
 from dsprof.diagnosis.model import CommunicationRow, Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
+from dsprof.findings.wording import duration
 from dsprof.trace.collectives import family
 
 Key = TypeVar("Key")
@@ -65,6 +66,9 @@ def why_not_compared(before: Diagnosis, after: Diagnosis) -> str:
     stepless = [name for name, made in sides.items() if not made.steps.measured_steps]
     if len(stepless) == 1:
         return f"no step was measured {stepless[0]}"
+    for name, made in sides.items():
+        if newest_ns := made.history.newest_ns:
+            return f"only records of the last {duration(newest_ns)} are kept {name}"
     silent = [name for name, made in sides.items() if not made.communication]
     if len(silent) == 1 and not sides[silent[0]].quality.is_recorded:
         return f"the files of other tools {silent[0]} hold no collective"

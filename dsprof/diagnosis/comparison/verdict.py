@@ -70,9 +70,11 @@ def _traffic(comparison: Comparison) -> str:
         return "the same calls and bytes" if is_known else "the same calls; not all bytes are known"
     calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
     nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
+    has_steps = any(one.part == "total" and one.before_ns for one in comparison.times)
+    each = "per rank and step" if has_steps else "per rank"
     if not (calls or nbytes):
-        return "other operations, with as many calls and bytes per rank and step"
-    return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} per rank and step"
+        return f"other operations, with as many calls and bytes {each}"
+    return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} {each}"
 
 
 def has_known_bytes(change: OperationChange) -> bool:

@@ -453,6 +453,15 @@ def without_steps(*rows: CommunicationRow) -> Diagnosis:
     return made
 
 
+def test_runs_without_steps_are_compared_per_rank() -> None:
+    one, two = without_steps(row()), without_steps(row(), row(op="broadcast"))
+    assert " per rank;" in compared(one, two).summary
+    two.history.newest_ns = 4_000_000_000
+    made = compared(one, two)
+    assert made.traffic_not_compared == "only records of the last 4.00 s are kept after"
+    assert made.operations == []
+
+
 def test_a_record_without_steps_is_not_one_of_a_single_step() -> None:
     made = compared(with_rows(row()), without_steps(row()))
     assert (made.operations, made.kinds) == ([], [])
