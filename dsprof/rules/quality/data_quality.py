@@ -226,6 +226,8 @@ class DataQuality:
             return self._followed(exceptions, sorted(failed), sorted(silent))
         if known and all(map(endings.has_followed, known)):
             return self._lost_others(exceptions, known, endings)
+        if known and all(end.has_lost_others for end in known.values()):
+            return self._timed_out(exceptions, sorted(known))
         followed = sorted(known.keys() - first_failed(known))
         first = {
             what: kept
@@ -277,6 +279,23 @@ class DataQuality:
             severity=Severity.HIGH,
             cause=cause,
             action=action,
+            confidence="high",
+        )
+
+    def _timed_out(self, exceptions: Iterable[str], ranks: Sequence[int]) -> Finding:
+        """Report ranks that gave up a call that another rank did not join in time."""
+        problem = f"A call of {named(ranks)} timed out"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}: {', '.join(exceptions)}.",
+            problem=problem,
+            fix="Find the rank that did not come",
+            title="Calls timed out",
+            severity=Severity.HIGH,
+            cause="A rank did not join the call in time, or the timeout is too short.",
+            action="Find the rank that did not come: `dsprof hang FOLDER` names it, if that is "
+            "on record.",
+            ranks=tuple(ranks),
             confidence="high",
         )
 

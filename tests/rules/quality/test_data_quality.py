@@ -128,6 +128,14 @@ def test_ranks_that_all_lost_others_are_no_cause():
     assert (some.ranks, some.cause) == ((), "Another rank failed first; its trace was not read.")
 
 
+def test_ranks_whose_call_timed_out_are_no_failed_program() -> None:
+    late = Trailer(reason="exit", exception="RuntimeError", lost="timeout")
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    finding = said(RULE, zero_rank(0, trailer=late), zero_rank(1, trailer=lost))
+    assert finding.summary == "A call of ranks 0-1 timed out: RuntimeError."
+    assert "did not join the call in time" in finding.cause
+
+
 def test_ranks_that_lost_one_that_had_exited_name_it() -> None:
     lost = Trailer(
         reason="exit", exception="RuntimeError", lost="connection", exception_ns=900 * MS
