@@ -21,6 +21,7 @@ from dsprof.trace.rolling.parts import (
     KEPT,
     STEPS,
     TAILS,
+    is_part,
     is_rolling,
     lost_parts,
     part_of,
@@ -299,7 +300,7 @@ def _chunks(path: Path, steps: range | None) -> Iterator[Chunk]:
     """Yield a megabyte of the file at a time."""
     pieces = None if steps is None else partial(places_of, steps=steps)
     with Source(path, pieces) as source:
-        for begin, end in _parts(source, steps):
+        for begin, end in _parts(source, None if is_part(path) else steps):  # these have no index
             for lines in _whole_lines(source, begin, end):
                 yield _chunk(lines if steps is None else needed_lines(lines, steps))
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.scale_runs import Size, sums, write_sums
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling.parts import TAILS, part_of
 from dsprof.trace.schema import Group, Site
 from dsprof.trace.selection import Since, step_cutting
 from dsprof.trace.selection.since import first_step_since
@@ -134,13 +136,29 @@ def test_of_a_file_that_a_killed_process_left_only_the_end_is_read_as_well(
     assert found == 601
 
 
-def test_a_cut_file_without_an_index_is_read_whole(long_trace):
+def test_a_cut_file_without_an_index_is_searched_once_and_read_whole(long_trace, read_bytes):
     data = long_trace.read_bytes()
     long_trace.write_bytes(data[: data.index(b'{"cat":"index"')])
-    whole, part = read_trace(long_trace), read_trace(long_trace, WANTED)
+    whole = read_trace(long_trace)
     cut_to_steps(whole, WANTED)
+    read_bytes.clear()
+    part = read_trace(long_trace, WANTED)
     cut_to_steps(part, WANTED)
     assert facts(part) == facts(whole)
+    assert sum(read_bytes) < 2.5 * long_trace.stat().st_size
+
+
+def test_the_tail_of_a_rolling_recording_is_not_searched(tmp_path, read_bytes):
+    """A small one is read twice: first to find a step that ended in it."""
+    size = Size(1, 400, 9)
+    write_sums(tmp_path, size, 0, sums(size, is_slow=False))
+    book = tmp_path / "trace.rank00000.json"
+    tail = part_of(book, TAILS[0]).stat().st_size
+    assert tail > 10 * book.stat().st_size
+    part = read_trace(book, range(390, 395))
+    cut_to_steps(part, range(390, 395))
+    assert [one.step for one in part.steps] == [*range(390, 395)]
+    assert sum(read_bytes) < 2.5 * tail
 
 
 @pytest.mark.parametrize(

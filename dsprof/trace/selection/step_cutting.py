@@ -54,6 +54,8 @@ def read_index(source: Source) -> StepIndex | None:
             if index is not None:
                 index.others.append((source.nbytes - len(end) + begin + 1, source.nbytes))
                 return index if _fits(index, source.nbytes) else None
+        if size >= source.nbytes:
+            break
     return None
 
 
