@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.analysis.hang.model import GroupWaits, HangReport, HangVerdict
-from dsprof.diagnosis.model import from_json
+from dsprof.diagnosis.model import Tile, from_json
 from dsprof.reports import render
 from dsprof.reports.hang import render as render_hang
 from tests import browser
@@ -139,6 +139,22 @@ def test_without_scripts_the_words_and_numbers_are_there(
     ):
         assert said in words
     assert "path" in tree["strings"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_sentence_of_a_tile_is_seen_whole(
+    chromium: browser.Browser, tmp_path: Path, width: int
+) -> None:
+    cause = (
+        "Rank 1 was still alive 29.6 s after the first rank entered, with no collective in flight: "
+        "it was in its own code, or in a branch that the others do not take."
+    )
+    made = factory.diagnosis(tiles=[Tile(name, "1", cause) for name in ("one", "two", "three")])
+    (tmp_path / "report.html").write_bytes(render(made, "html"))
+    page = chromium.open(tmp_path / "report.html", width=width)
+    cut = """[...document.querySelectorAll(".tiles small")]
+      .filter((one) => one.scrollHeight > one.clientHeight).length"""
+    assert page.evaluate(cut) == 0
 
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
