@@ -60,8 +60,8 @@ _ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config
 _READ_APART = (COMM_LINE, LINES["header"])
 _SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
-_STEP_LINE = LINES["step"]
 _SUMS = (LINES["totals"], LINES["kept"])
+_STEP = b'"cat":"step"'
 _UNREADABLE = b"\xff"  # no JSON begins with it
 _AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
 _EDGE_BYTES = 16  # looked at for where the first event begins and the last one ends; else it is all
@@ -257,8 +257,14 @@ def _is_in_first_step(begun: Mapping[Path, Segment]) -> bool:
     """
     if not _newest_from(begun) or len({one.step for one in begun.values()}) > 1:
         return False
-    lines = (event for part in begun for chunk in _chunks(part, None) for event in chunk.events)
-    return not any(type(event) is _STEP_LINE for event in lines)
+    return not any(map(_has_step, begun))
+
+
+def _has_step(part: Path) -> bool:
+    """Say whether a step has ended in a part; to decode its lines would take longer."""
+    with Source(part) as source:
+        spans = _parts(source, None)
+        return any(_STEP in lines for span in spans for lines in _whole_lines(source, *span))
 
 
 def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
