@@ -36,9 +36,11 @@ def test_a_job_of_64_ranks_on_omnipath_uses_its_network():
     assert values(name, "network") == ["IB"]
     assert len(values(name, "network devices")[0].split()) == 4
     assert values(name, "version") == ["NCCL 2.7.8"]
-    (finding,) = found(name, Status.FAIL, Status.INFO, Status.ERROR).values()
-    assert finding.rule == "unknown-config-key"
-    assert "stage3_param_persitence_threshold is ignored" in finding.summary
+    findings = found(name, Status.FAIL, Status.INFO, Status.ERROR)
+    assert findings.keys() == {"unknown-config-key", "data-quality"}
+    summary = findings["unknown-config-key"].summary
+    assert "stage3_param_persitence_threshold is ignored" in summary
+    assert findings["data-quality"].summary == "The job reached its time limit."
 
 
 def test_32_ranks_on_4_nodes():
