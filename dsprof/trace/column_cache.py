@@ -108,7 +108,8 @@ def folder() -> Path | None:
     """Return where the cache is; None if `DSPROF_CACHE` is off, or there is no home for it."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return None if chosen == "off" else Path(chosen)
-    if named := os.environ.get("XDG_CACHE_HOME"):
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):  # its specification has others ignored
         return Path(named) / "dsprof"
     with suppress(RuntimeError):  # a user of a container without a home
         return Path.home() / ".cache" / "dsprof"

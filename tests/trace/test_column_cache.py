@@ -233,6 +233,14 @@ def test_off_means_no_folder(path, cache, monkeypatch):
     assert not cache.exists()
 
 
+def test_a_folder_of_caches_that_is_relative_is_ignored(monkeypatch, tmp_path):
+    monkeypatch.delenv("DSPROF_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named, expected in ((str(tmp_path / "x"), tmp_path / "x"), ("x", tmp_path / ".cache")):
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+        assert column_cache.folder() == expected / "dsprof"
+
+
 def test_a_cache_that_cannot_be_written_does_no_harm(path, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DSPROF_CACHE", str(tmp_path / "file" / "cache"))
