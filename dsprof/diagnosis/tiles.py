@@ -51,7 +51,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 
 def _training(d: Diagnosis) -> Iterator[Tile]:
     if (typical := d.steps.typical) is not None:
-        yield Tile("Step", duration(typical.parts.total_ns), _statistic(typical))
+        yield Tile("Step", duration(typical.parts.total_ns), _statistic(typical, d.findings))
         yield _exposed(d)
     yield from _straggler(d.findings)
     yield from _peak_memory(d.memory)
@@ -61,11 +61,13 @@ def _training(d: Diagnosis) -> Iterator[Tile]:
         yield Tile("MFU", percent(d.utilisation.share), f"of {peak} in {d.utilisation.precision}")
 
 
-def _statistic(typical: TypicalStep) -> str:
-    """Say what the figure is, and the mean where that is another, for savings are of that one."""
+def _statistic(typical: TypicalStep, findings: Sequence[Finding]) -> str:
+    """Say what the figure is, and the mean where that is another: savings are of that one."""
     if typical.mean_ns is None:
         return typical.statistic
-    return f"{typical.statistic}; savings refer to the mean, {duration(typical.mean_ns)}"
+    has_savings = any(one.saving_ms_per_step for one in findings)
+    mean = "savings refer to the mean," if has_savings else "mean"
+    return f"{typical.statistic}; {mean} {duration(typical.mean_ns)}"
 
 
 def _exposed(d: Diagnosis) -> Tile:

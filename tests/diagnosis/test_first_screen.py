@@ -76,7 +76,9 @@ def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
     )
     assert typical.mean_ns == 206_071_429  # of 570, 400, 300 and 25 of 180
     assert made.tiles[0].value == "180 ms"
-    assert made.tiles[0].detail == f"{typical.statistic}; savings refer to the mean, 206 ms"
+    assert made.tiles[0].detail == f"{typical.statistic}; mean 206 ms"
+    made.findings.append(msgspec.structs.replace(made.findings[0], saving_ms_per_step=(3.0, 5.0)))
+    assert tiles(made)[0].detail == f"{typical.statistic}; savings refer to the mean, 206 ms"
     assert made.tiles[1].detail.startswith("of the time from step 5 on, mean over ranks")
     assert [(one.kind, one.step) for one in made.step_map.marks if one.kind == "change"] == [
         ("change", 5)
