@@ -349,8 +349,10 @@ def _open(path: RemotePath, status: RemoteStatus) -> Any:
     if path.scheme in _WEB and status.version.startswith('"'):  # an ETag that names bytes
         options["headers"] = {"If-Match": status.version}
     file = system.open(name, "rb", cache_type="none", **options)
-    is_other = _version(file.details) not in ("", status.version)
-    if is_other or file.size != status.nbytes:
+    # Files of memory://, sftp:// and hdfs:// do not say what their stores said of them.
+    details = getattr(file, "details", None) or system.info(name)
+    is_other = _version(details) not in ("", status.version)
+    if is_other or getattr(file, "size", details["size"]) != status.nbytes:
         raise _changed(path)
     return file
 

@@ -236,6 +236,23 @@ def test_a_zip_on_a_store_is_read_in_parts(store, tmp_path):
     assert [trace.rank for trace in read_run(run)] == [0, 1, 2]
 
 
+def test_a_store_whose_files_have_no_details_is_read(tmp_path):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in [*write_run(tmp_path, 2), _large(tmp_path / "large", 1 << 20)]:
+        memory.pipe(f"/{path.parent.name}/{path.name}", path.read_bytes())
+    run = find_run([f"memory://{tmp_path.name}"])
+    assert [len(trace.steps) for trace in read_run(run)] == [4, 4]
+    [large] = read_run(find_run(["memory://large"]))
+    assert large.nbytes > 1 << 20
+    [path] = find_run(["memory://large"]).files
+    with open_input(path) as file:
+        memory.pipe("/large/trace.rank00000.json", b"x")
+        with pytest.raises(OSError, match="changed while it was read"):
+            file.read(1)
+
+
 def test_load_reads_an_address(store, tmp_path):
     write_run(tmp_path, 2)
     there, here = dsprof.load(store.fill(tmp_path)), dsprof.load(tmp_path)
