@@ -38,6 +38,9 @@ _NAMES = frozenset(
     + ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 )
 
+_FLEETING = frozenset(("PYTORCH_NVML_BASED_CUDA_CHECK",))
+"""Libraries set these for a moment, each rank at another time, so a difference means nothing."""
+
 _PACKAGES = {
     "torch": ("torch",),
     "deepspeed": ("deepspeed",),
@@ -72,7 +75,7 @@ class EnvSnapshot(msgspec.Struct, omit_defaults=True):
 
 def is_recorded(name: str) -> bool:
     """Whether a variable of this name may be read."""
-    return name in _NAMES or name.startswith(_PREFIXES)
+    return name in _NAMES or (name.startswith(_PREFIXES) and name not in _FLEETING)
 
 
 def no_digest(name: str, value: str) -> str:

@@ -78,6 +78,12 @@ def test_names_outside_the_allow_list_are_not_read():
     assert environment.snapshot(environ).variables == {"NCCL_DEBUG": "INFO"}
 
 
+def test_what_libraries_set_for_a_moment_is_not_read():
+    """Accelerate does so; whether it is there depends on the moment, and ranks would differ."""
+    assert environment.is_recorded("PYTORCH_ALLOC_CONF")
+    assert not environment.is_recorded("PYTORCH_NVML_BASED_CUDA_CHECK")
+
+
 @pytest.mark.parametrize("name", SECRETS)
 def test_credentials_appear_nowhere(name, conf):
     value = SECRETS[name]

@@ -16,8 +16,8 @@ class HiddenSetting:
 
     meta = RuleMeta(
         id="hidden-setting",
-        title="No settings come from NCCL configuration files",
-        failing_title="NCCL settings from outside the environment are in force",
+        title="No settings come from outside the environment",
+        failing_title="Settings from outside the environment are in force",
         why="NCCL also reads /etc/nccl.conf and ~/.nccl.conf. No listing of the environment shows "
         "their settings, and they may differ between hosts.",
         category="environment",
