@@ -125,7 +125,7 @@ def test_thousands_of_keys_are_counted_and_not_listed(tmp_path):
     near = {f"train_batch_siz{number}": 1 for number in range(1000)}
     (tmp_path / "many.json").write_text(json.dumps({**GOOD, **strange, **near}))
     done = dsprof("lint", "many.json", cwd=tmp_path)
-    assert "DeepSpeed does not read key_0, key_1 and 2998 more." in done.stdout
+    assert "DeepSpeed does not read key_0, key_1 and 2,998 more." in done.stdout
     assert "          and 2,800 more\n" in done.stdout
     assert "          and 800 more\n" in done.stdout
     assert len(done.stdout) < 50_000

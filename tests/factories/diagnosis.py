@@ -378,21 +378,25 @@ def unsplit() -> Diagnosis:
 
 def transfers(ranks: int) -> list[TransferRow]:
     """One that reaches half of what the baseline says, and one that is too small to be judged."""
-    given = {"op": "all_reduce", "group": "world", "group_size": ranks, "hosts": 1, "calls": 40}
-    large = {"size_class": "16-64 MiB", "bytes": 28_731_392, "time_ns": 30 * MS}
-    small = {"size_class": "< 4 KiB", "bytes": 12, "time_ns": MS // 2, "algbw": 24e3, "busbw": 36e3}
-    small["quick_busbw"] = 50e3
+    large = TransferRow(
+        op="all_reduce",
+        group="world",
+        group_size=ranks,
+        hosts=1,
+        size_class="16-64 MiB",
+        calls=40,
+        bytes=28_731_392,
+        time_ns=30 * MS,
+        algbw=0.96e9,
+        busbw=1.44e9,
+        quick_busbw=1.5e9,
+    )
+    judged = {"expected_busbw": 2.9e9, "expected_from": "the baseline", "is_judged": True}
+    small = {"size_class": "< 4 KiB", "bytes": 12, "time_ns": MS // 2}
+    small_speeds = {"algbw": 24e3, "busbw": 36e3, "quick_busbw": 50e3}
     return [
-        TransferRow(
-            **(given | large),
-            algbw=0.96e9,
-            busbw=1.44e9,
-            quick_busbw=1.5e9,
-            expected_busbw=2.9e9,
-            expected_from="the baseline",
-            is_judged=True,
-        ),
-        TransferRow(**(given | small)),
+        msgspec.structs.replace(large, **judged),
+        msgspec.structs.replace(large, **small, **small_speeds),
     ]
 
 
