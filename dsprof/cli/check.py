@@ -67,9 +67,11 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
 
 
 def _missing(diagnosis: Diagnosis) -> str:
-    """Say of how many ranks nothing was checked."""
-    missing = len(diagnosis.quality.missing_ranks)
-    return f"; {missing} of {diagnosis.run.world_size} ranks are missing" if missing else ""
+    """Say what of the run was not checked."""
+    missing, selected = len(diagnosis.quality.missing_ranks), diagnosis.run.selection
+    part = f"; only a part was checked: {selected.replace('; ', ', ')}" if selected else ""
+    ranks = f"; {missing} of {diagnosis.run.world_size} ranks are missing" if missing else ""
+    return part + ranks
 
 
 def _beside(rules: Sequence[str]) -> str:

@@ -66,7 +66,8 @@ def _side(label: str, side: Side, page: Page) -> list[str]:
 
 
 def _run_line(side: Side) -> list[str]:
-    return content.run_line(side.run, is_recorded=side.is_recorded)
+    selected = [f"selected: {side.run.selection}"] if side.run.selection else []
+    return content.run_line(side.run, is_recorded=side.is_recorded) + selected
 
 
 def _section(heading: str, table: Table, page: Page) -> list[str]:

@@ -93,6 +93,14 @@ def test_ranks_that_were_not_checked_are_told(
     assert "the budget holds; 1 of 2 ranks are missing" in capsys.readouterr().out
 
 
+def test_a_part_that_was_checked_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "budget.yaml").write_text(LOOSE)
+    part = ["--ranks", "0", "--steps", "0:2"]
+    assert main(["check", "run", "--budget", "budget.yaml", *part]) == 0
+    said = "the budget holds; only a part was checked: ranks 0, steps 0 to 1"
+    assert said in capsys.readouterr().out
+
+
 def test_mistakes_are_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(folder, "byte_per_step: 1") == 2
     assert "budget.yaml:1:1: unknown key 'byte_per_step'" in capsys.readouterr().err
