@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import EngineConfig
 
 Kind = Literal["gradients", "parameters", "update", "small", "other"]
 """`update`: parameters after the optimizer step; `small`: norms, flags, losses."""
-
-ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of an element in the dtypes of gradients and parameters."""
 
 _NOT_MODELLED = ("zero_quantized_weights", "zero_quantized_gradients", "zenflow")
 _COMPRESSING = ("onebit", "zeroone", "muon")
@@ -155,7 +153,7 @@ def terms_of(engine: EngineConfig | None) -> Terms:
 
 def _gradients(engine: EngineConfig, stage: int, course: Course) -> tuple[Demand, Expected]:
     passes = course.steps * passes_of(engine)
-    size = ITEM_BYTES.get(communication_dtype(engine), 4) * passes
+    size = item_bytes(communication_dtype(engine)) * passes
     families, why = _reductions(engine, stage)
     low = high = engine.parameters
     if "reduce_scatter" in families:  # each parameter is filled up to equal shares
@@ -223,7 +221,7 @@ def _persistent(engine: EngineConfig, course: Course) -> tuple[Demand, Expected]
 
 
 def _parameter_bytes(engine: EngineConfig) -> int:
-    return ITEM_BYTES.get(engine.parameter_dtype, 4)
+    return item_bytes(engine.parameter_dtype)
 
 
 def _zero(engine: EngineConfig) -> dict[str, Any]:

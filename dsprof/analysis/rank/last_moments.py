@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.rank_trace import Collectives, CollectivesBuilder, RankTrace, appended
 from dsprof.trace.schema import Heartbeat
@@ -70,7 +70,7 @@ def _table(calls: Sequence[StateCall], start_ns: int) -> Collectives:
         "group": [call.group for call in calls],
         "seq": [call.seq for call in calls],
         "nbytes": [call.nbytes for call in calls],
-        "elements": [call.nbytes // _item_bytes(call.dtype) for call in calls],
+        "elements": [call.nbytes // item_bytes(call.dtype) for call in calls],
         "tensors": [int(bool(call.dtype)) for call in calls],
         "site": [call.site for call in calls],
         "step": [call.step for call in calls],
@@ -92,9 +92,3 @@ def _table(calls: Sequence[StateCall], start_ns: int) -> Collectives:
         {name: np.array(values, np.int64) for name, values in numbers.items()},
     )
     return replace(builder.build(), is_open=np.array([call.is_in_flight for call in calls]))
-
-
-def _item_bytes(dtype: str) -> int:
-    """Return the size of an element by the name of its dtype: the number of bits is in it."""
-    bits = re.search(r"\d+", dtype)
-    return max(int(bits.group()[:4]) // 8, 1) if bits else 1

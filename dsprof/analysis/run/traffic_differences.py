@@ -8,8 +8,9 @@ from math import prod
 from typing import Literal
 
 from dsprof.analysis.aggregates.intent import Account, Amount, Sent
-from dsprof.analysis.rank.intent import ITEM_BYTES, Expected, Kind, Terms, terms_of
+from dsprof.analysis.rank.intent import Expected, Kind, Terms, terms_of
 from dsprof.findings.wording import count, percent, plural
+from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import ROLES, EngineConfig
 
 Verdict = Literal["as asked", "explained", "unexplained"]
@@ -116,7 +117,7 @@ class _Asking:
         terms, done = self._terms, self._account.progress
         if terms.stage < 0:
             return self._of_torch(expected, total)
-        size = ITEM_BYTES.get(terms.gradient_dtype, 4)
+        size = item_bytes(terms.gradient_dtype)
         passes = done.reducing_micro_steps / self._steps
         changes = [
             (_share(total.nbytes, total.elements * size), f"not sent as {terms.gradient_dtype}"),
@@ -148,7 +149,7 @@ class _Asking:
         share = _share(total.nbytes, expected.nbytes.low)
         if self._terms.parameter_dtype == "float16" and share < 1:
             return f"{percent(1 - share)} of the steps were skipped: overflow of float16"
-        size = ITEM_BYTES.get(self._terms.parameter_dtype, 4)
+        size = item_bytes(self._terms.parameter_dtype)
         wider = _share(total.nbytes, total.elements * size)
         is_wider = abs(wider - 1) > self._tolerance
         fits = self._within(total.nbytes, expected, wider)
@@ -207,7 +208,7 @@ class _Asking:
         gradients = [e for demand, e in self._account.demands.items() if demand.kind == "gradients"]
         if not reduces or not gradients:
             return False
-        size = ITEM_BYTES.get(self._terms.gradient_dtype, 4)
+        size = item_bytes(self._terms.gradient_dtype)
         once = gradients[0].nbytes.low / size / max(self._terms.reductions, 1)
         return bool(once) and abs(amount.elements / once - 1) <= self._tolerance
 

@@ -12,7 +12,6 @@ from dsprof.analysis.aggregates.placement import GroupUse, Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.blocked_time import BlockedTime
-from dsprof.analysis.rank.intent import ITEM_BYTES
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import FILL_HOSTS, duration, size
@@ -20,6 +19,7 @@ from dsprof.rules.evidence.calls import blocked_ms, bytes_per_step, share_of_ste
 from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import EngineConfig
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class InterNodeGathers:
             return
         ranks = crossing.ranks_a_host
         elements = engine.layout.gathered or engine.parameters
-        copy = elements * ITEM_BYTES.get(engine.parameter_dtype, 4) // max(ranks, 1)
+        copy = elements * item_bytes(engine.parameter_dtype) // max(ranks, 1)
         room = _room(run, thresholds)
         hpz = run[Engines].zero("zero_hpz_partition_size", 1)
         is_set = isinstance(hpz, int) and hpz > 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.rank.intent import communication_dtype
+from dsprof.trace.dtypes import item_bytes
 
 _ONLY_PARAMETERS = "DeepSpeedZeRoOffload"
 """ZeRO-3's stand-in where no optimizer is given: it reduces no gradients."""
@@ -37,5 +38,5 @@ def gradient_buffers(engines: Engines) -> GradientBuffers | None:
     if not isinstance(capacity, (int, float)) or capacity <= 0:
         return None
     count = 2 if engines.stage < 3 and engines.zero("overlap_comm") else 1
-    size = ITEM_BYTES.get(communication_dtype(engines.main), 4)
+    size = item_bytes(communication_dtype(engines.main))
     return GradientBuffers(int(capacity), count, size)

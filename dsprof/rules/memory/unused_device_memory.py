@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
-from dsprof.analysis.rank.intent import ITEM_BYTES, communication_dtype
+from dsprof.analysis.rank.intent import communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import size
@@ -24,6 +24,7 @@ from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
+from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import EngineConfig
 
 
@@ -114,8 +115,8 @@ def _options(run: RunSummary) -> list[_Option]:
     if engine is None or not engines.stage or world < 2:
         return []
     shared = 1 - 1 / world
-    weights = round(engine.parameters * ITEM_BYTES.get(engine.parameter_dtype, 4) * shared)
-    gradients = round(engine.parameters * ITEM_BYTES.get(communication_dtype(engine), 4) * shared)
+    weights = round(engine.parameters * item_bytes(engine.parameter_dtype) * shared)
+    gradients = round(engine.parameters * item_bytes(communication_dtype(engine)) * shared)
     found = []
     if engines.stage == 3 and not engines.zero("offload_param") and _accepts(engines, 2):
         found.append(_Option("ZeRO-2 instead of ZeRO-3", weights + gradients, {"stage": 2}))
