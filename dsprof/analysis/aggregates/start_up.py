@@ -5,114 +5,128 @@ The first step is part of it: without an engine nothing tells where it begins.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.record_columns import step_columns
-from dsprof.analysis.summary import Aggregate, RankClock, greatest
+from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.collectives import SYNCHRONISING, family
 from dsprof.trace.rank_trace import RankTrace
 
 CALLS = 64
-"""This many synchronising collectives of a rank are compared, the first ones."""
+"""This many synchronising collectives of a rank are compared, the first ones of all ranks."""
+
+_MOST_LATE = 16
+"""This many ranks are kept of each collective, the latest ones: a run may have thousands."""
 
 
 @dataclass(frozen=True, slots=True)
-class RankStart:
-    """The start of one rank; times in ns of the run's time line."""
-
-    began_ns: int  # the recording: its first collective
-    ended_ns: int | None  # step 0; None: not recorded
-    calls: dict[tuple[str, int], tuple[str, int]]  # (group, number) -> operation, and its call
-    bound_ns: int | None  # error of its clock
-
-
-@dataclass(frozen=True, slots=True)
-class LateEntry:
-    """The collective of the start that ranks entered furthest apart."""
+class Entry:
+    """When ranks entered a collective; times in ns of the run's time line."""
 
     op: str
-    number: int
-    group: str  # label
-    late: tuple[int, ...]  # who entered in the later half of that time
-    early: tuple[int, ...]
-    late_by_ns: int  # the last rank after the first one
+    ranks: int
+    first_ns: int
+    latest: tuple[tuple[int, int], ...]  # time and rank, ascending
+
+    def merge(self, other: Entry) -> Entry:
+        """Join two sets of ranks."""
+        return Entry(
+            max(self.op, other.op),
+            self.ranks + other.ranks,
+            min(self.first_ns, other.first_ns),
+            tuple(sorted(self.latest + other.latest)[-_MOST_LATE:]),
+        )
+
+    @property
+    def late_by_ns(self) -> int:
+        """By how much the last rank entered after the first one."""
+        return self.latest[-1][0] - self.first_ns
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """The ranks that entered in the later half of that time, as far as they are kept."""
+        half_ns = self.first_ns + self.late_by_ns / 2
+        return tuple(sorted(rank for ns, rank in self.latest if ns > half_ns))
+
+    @property
+    def may_have_more_late(self) -> bool:
+        """Whether more ranks than those that are kept may have been late."""
+        return len(self.late) == len(self.latest) < self.ranks
+
+
+Call = tuple[str, str, int]
+"""A collective of a group of all ranks: key and label of the group, and number in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartUp(Aggregate):
-    """The starts of all ranks that dsprof recorded, and the labels of their groups by key."""
+    """The start on the ranks that dsprof recorded."""
 
-    ranks: PerRank[RankStart]
-    labels: dict[str, str]
+    ranks: int
+    began_ns: int  # the first recording
+    ended: int  # ranks that recorded step 0
+    ended_ns: int  # the last of these
+    bound_ns: int | None  # largest error of a clock; None: one cannot be compared
+    entries: dict[Call, Entry]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> StartUp:
         """Read the start of one rank."""
         if trace.is_foreign:
-            return cls(PerRank(), {})
+            return cls(0, 0, 0, 0, 0, {})
         steps = step_columns(trace)
         first = np.flatnonzero(steps.number == 0)
-        ended_ns = int(clock.on_run(steps.end_ns[first])[0]) if len(first) else None
-        start = RankStart(clock.offset_ns, ended_ns, _calls(trace, clock), clock.bound_ns)
-        labels = {group.key: group.label for group in trace.groups.values()}
-        return cls(PerRank({trace.rank: start}), labels)
+        ended_ns = int(clock.on_run(steps.end_ns[first])[0]) if len(first) else 0
+        entries = dict(_entries(trace, clock))
+        return cls(1, clock.offset_ns, int(len(first) > 0), ended_ns, clock.bound_ns, entries)
 
     def merge(self, other: StartUp) -> StartUp:
-        """Put the ranks side by side; a label is kept once."""
-        return StartUp(self.ranks | other.ranks, greatest(self.labels, other.labels))
+        """Join two sets of ranks."""
+        if not (self.ranks and other.ranks):
+            return self if self.ranks else other
+        entries, bounds = dict(self.entries), (self.bound_ns, other.bound_ns)
+        for call, entry in other.entries.items():
+            entries[call] = entries[call].merge(entry) if call in entries else entry
+        last = (one.ended_ns for one in (self, other) if one.ended)
+        return StartUp(
+            self.ranks + other.ranks,
+            min(self.began_ns, other.began_ns),
+            self.ended + other.ended,
+            max(last, default=0),
+            None if None in bounds else max(bound for bound in bounds if bound is not None),
+            entries,
+        )
 
     @property
     def length_ns(self) -> int | None:
         """Time from the first record of a rank to the end of its first step on the last rank."""
-        starts = [*self.ranks.values()]
-        ends = [start.ended_ns for start in starts if start.ended_ns is not None]
-        if not starts or len(ends) < len(starts):
-            return None
-        return max(ends) - min(start.began_ns for start in starts)
+        return self.ended_ns - self.began_ns if self.ranks and self.ended == self.ranks else None
 
     @property
-    def latest_entry(self) -> LateEntry | None:
+    def latest_entry(self) -> tuple[Call, Entry] | None:
         """The collective to which ranks came furthest apart; None if clocks do not tell."""
-        entries: defaultdict[tuple[str, int], dict[int, int]] = defaultdict(dict)
-        ops: dict[tuple[str, int], str] = {}
-        bounds: list[int | None] = []
-        for rank, start in self.ranks.items():
-            bounds.append(start.bound_ns)
-            for key, (op, issue_ns) in start.calls.items():
-                entries[key][rank], ops[key] = issue_ns, op
-        apart = {key: max(at.values()) - min(at.values()) for key, at in entries.items()}
-        doubt_ns = 2 * max((bound or 0 for bound in bounds), default=0)
-        if None in bounds or max(apart.values(), default=0) <= doubt_ns:
+        if self.bound_ns is None or not self.entries:
             return None
-        key = max(apart, key=lambda one: apart[one])
-        at, late_by_ns = entries[key], apart[key]
-        half_ns = min(at.values()) + late_by_ns / 2
-        return LateEntry(
-            op=ops[key],
-            number=key[1],
-            group=self.labels[key[0]],
-            late=tuple(sorted(rank for rank, ns in at.items() if ns > half_ns)),
-            early=tuple(sorted(rank for rank, ns in at.items() if ns <= half_ns)),
-            late_by_ns=late_by_ns,
-        )
+        call = max(self.entries, key=lambda one: (self.entries[one].late_by_ns, one))
+        entry = self.entries[call]
+        return (call, entry) if entry.late_by_ns > 2 * self.bound_ns else None
 
 
-def _calls(trace: RankTrace, clock: RankClock) -> dict[tuple[str, int], tuple[str, int]]:
+def _entries(trace: RankTrace, clock: RankClock) -> Iterator[tuple[Call, Entry]]:
     rows = trace.collectives
+    of_all = [n for n, group in trace.groups.items() if group.size == trace.header.world_size]
     codes = [code for code, word in enumerate(rows.words) if family(word) in SYNCHRONISING]
-    mine = np.isin(rows.op, codes) & rows.on_wire & ~rows.captured & (rows.step <= 0)
-    chosen = np.flatnonzero(mine)
+    mine = np.isin(rows.op, codes) & np.isin(rows.group, of_all) & (rows.step <= 0)
+    chosen = np.flatnonzero(mine & rows.on_wire & ~rows.captured)
     chosen = chosen[np.argsort(rows.issue_ns[chosen], kind="stable")][:CALLS]
     issued_ns = clock.on_run(rows.issue_ns[chosen]).tolist()
-    return {
-        (group.key, int(rows.seq[row])): (family(rows.words[rows.op[row]]), issue_ns)
-        for row, issue_ns in zip(chosen.tolist(), issued_ns, strict=True)
-        if (group := trace.groups.get(int(rows.group[row]))) is not None
-    }
+    for row, issue_ns in zip(chosen.tolist(), issued_ns, strict=True):
+        group, op = trace.groups[int(rows.group[row])], family(rows.words[rows.op[row]])
+        entry = Entry(op, 1, issue_ns, ((issue_ns, trace.rank),))
+        yield (group.key, group.label, int(rows.seq[row])), entry
 
 
 AGGREGATE = StartUp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dsprof.analysis.aggregates.start_up import LateEntry, StartUp
+from dsprof.analysis.aggregates.start_up import Call, Entry, StartUp
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Status
@@ -49,11 +49,11 @@ class SlowStart:
         step_ns = steps.total.total_ns / max(len(steps.measured), 1)
         if length_ns < max(thresholds.start_s * 1e9, thresholds.steps * step_ns):
             return
-        entry = start.latest_entry
-        if entry is None or entry.late_by_ns < thresholds.late_share * length_ns:
-            yield self._alike(length_ns, is_known=entry is not None)
+        latest = start.latest_entry
+        if latest is None or latest[1].late_by_ns < thresholds.late_share * length_ns:
+            yield self._alike(length_ns, is_known=latest is not None)
         else:
-            yield self._waited(length_ns, entry)
+            yield self._waited(length_ns, *latest)
 
     def _alike(self, length_ns: int, *, is_known: bool) -> Finding:
         return self.meta.finding(
@@ -66,16 +66,17 @@ class SlowStart:
             action="Cache what is compiled or prepared at the start.",
         )
 
-    def _waited(self, length_ns: int, entry: LateEntry) -> Finding:
-        call = f"{entry.op} {entry.number:,} of {entry.group}"
-        late, who = named(entry.late), capitalised(named(entry.late))
+    def _waited(self, length_ns: int, call: Call, entry: Entry) -> Finding:
+        _, group, number = call
+        what, late = f"{entry.op} {number:,} of {group}", named(entry.late)
+        others = " and others" if entry.may_have_more_late else ""
         return self.meta.finding(
             Status.INFO,
-            f"{_took(length_ns)}; {named(entry.early)} waited up to "
-            f"{long_duration(entry.late_by_ns)} of it for {late} in {call}.",
-            cause=f"{who} entered it that much later: it prepared data, loaded a checkpoint or "
-            "computed, and the others did not.",
-            action=f"Do what {late} did before {call} ahead of the job, or in parallel on all "
+            f"{_took(length_ns)}; ranks waited up to {long_duration(entry.late_by_ns)} of it for "
+            f"{late}{others} in {what}.",
+            cause=f"{capitalised(late)}{others} entered it that much later: preparing data, "
+            "loading a checkpoint or computing what the others did not.",
+            action=f"Do what {late} did before {what} ahead of the job, or in parallel on all "
             "ranks, and cache the result.",
             ranks=entry.late,
         )

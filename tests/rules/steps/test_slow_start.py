@@ -7,7 +7,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.steps.slow_start import RULE
 from dsprof.trace.rank_trace import RankTrace
-from tests.factories.trace import header, rank_trace, said, step, sync
+from tests.factories.trace import group, header, rank_trace, said, step, sync
 
 LATE = 1_800_000.0
 
@@ -34,8 +34,8 @@ def test_who_waited_for_whom_before_the_first_step_is_told() -> None:
     found = said(RULE, *ranks())
     assert (found.status, found.ranks) == (Status.INFO, (2,))
     assert found.summary == (
-        "The first step ended 30.1 min after the recording began; ranks 0-1 waited up to 30.0 min "
-        "of it for rank 2 in barrier 1 of world."
+        "The first step ended 30.1 min after the recording began; ranks waited up to 30.0 min of "
+        "it for rank 2 in barrier 1 of world."
     )
     assert "before barrier 1 of world ahead of the job" in found.action
 
@@ -75,3 +75,23 @@ def test_without_the_first_step_it_is_unknown() -> None:
 
 def test_ranks_merge_in_any_order() -> None:
     assert said(RULE, *ranks()) == said(RULE, *ranks()[::-1])
+
+
+def test_of_many_late_ranks_the_latest_are_named() -> None:
+    """Rank 0 comes first, 20 others half an hour later: memory is kept of 16."""
+    late = [
+        rank_trace(
+            rank,
+            21,
+            head=header(rank, 21, started_monotonic_ns=round(1e6 * LATE) * (rank > 0)),
+            groups={1: group(21)},
+            comm=[sync("barrier", 0, 1 if rank else LATE, seq=1, nbytes=0)],
+            steps=[step(n, LATE * (rank == 0) + 500 * n, LATE * (rank == 0) + 500 * (n + 1))
+                   for n in range(6)],
+        )
+        for rank in range(21)
+    ]  # fmt: skip
+    found = said(RULE, *late)
+    assert found.ranks == tuple(range(5, 21))
+    assert "for ranks 5-20 and others in barrier 1 of world." in found.summary
+    assert found == said(RULE, *late[::-1])
