@@ -47,7 +47,7 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
 from dsprof.trace.sharing import shared
-from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
+from dsprof.trace.source import UNDECODABLE, Source, check_damage, is_readable, read_start, size_of
 
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62
@@ -68,7 +68,6 @@ _EDGE_BYTES = 16  # looked at for where the first event begins and the last one 
 _DIGITS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
 _MANY_DIGITS = b"0" * 19
 """`_DIGITS` makes zeros of digits and blanks of all else; 18 digits are less than 2**62."""
-_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
 _lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
@@ -111,7 +110,7 @@ def read_header(path: Path) -> Header:
     line = start.lstrip(b"[ \r\n\t").split(b"\n", 1)[0].rstrip(b",\r ]")
     try:
         version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
-    except _UNDECODABLE:
+    except UNDECODABLE:
         raise TraceError(
             f"{path}: not a dsprof trace (trace*.rank*.json), nor a file of another tool that is "
             "read: profiles, dumps, snapshots, logs (docs/reference/files.md in the dsprof "
@@ -124,7 +123,7 @@ def read_header(path: Path) -> Header:
         )
     try:
         header: Header = msgspec.json.decode(line, type=LINES["header"]).args
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise TraceError(f"{path}: line 1: damaged trace header: {error}") from None
     if not fits(header):
         raise TraceError(f"{path}: line 1: damaged trace header: a number is beyond 64 bits")
@@ -380,7 +379,7 @@ def _decode(lines: bytearray) -> tuple[list[Line], int, int]:
     lines[first - 1], lines[end] = b"[]"
     try:
         return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0, 0
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return _decode_one_by_one(bytes(lines))
 
 
@@ -393,7 +392,7 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
             continue
         try:
             events.append(_line.decode(text))
-        except _UNDECODABLE:
+        except UNDECODABLE:
             if _is_of_unknown_kind(text):
                 unknown += 1
             else:
@@ -404,7 +403,7 @@ def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
 def _is_of_unknown_kind(line: bytes) -> bool:
     try:
         return msgspec.json.decode(line, type=_Kind).cat not in LINES
-    except _UNDECODABLE:
+    except UNDECODABLE:
         return False
 
 
