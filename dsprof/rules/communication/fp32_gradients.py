@@ -61,7 +61,7 @@ class FP32Gradients:
             text = NO_DETAILED_REDUCTION
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
         elif not precision:
-            yield self.meta.not_applicable("Unknown: the precision of the model was not recorded.")
+            yield self.meta.not_applicable("The precision of the model was not recorded.")
         elif precision == "fp32":
             yield self.meta.not_applicable("The model itself is in fp32.")
         elif bytes_per_step(wide) >= thresholds.wide_share * bytes_per_step(gradients):
