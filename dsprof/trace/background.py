@@ -10,8 +10,8 @@ from dsprof.trace.rank_trace import RankTrace
 def mark_background(trace: RankTrace) -> None:
     """Mark the collectives of threads beside the training: no step waits while they wait.
 
-    Such a thread runs no phase. Threads of the autograd engine run none either, but they
-    communicate in backward only.
+    Such a thread runs no phase, and communicates while another one is in forward or in the
+    optimizer's step. Threads of the autograd engine run none either, but do not do that.
     """
     rows = trace.collectives
     training = {span.thread for span in trace.spans if not span.is_annotation}
@@ -19,5 +19,5 @@ def mark_background(trace: RankTrace) -> None:
         return
     others = (rows.thread > 0) & ~np.isin(rows.thread, list(training))
     if others.any():
-        beside = np.unique(rows.thread[others & (rows.phase != rows.code("backward"))])
-        rows.is_background = np.isin(rows.thread, beside)
+        at_work = np.isin(rows.phase, [rows.code(phase) for phase in ("forward", "step")])
+        rows.is_background = np.isin(rows.thread, np.unique(rows.thread[others & at_work]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.rank.intervals import exposed, unseen
 from dsprof.trace.background import mark_background
@@ -31,15 +33,17 @@ def reduction(**fields):
 
 
 def test_a_wait_of_another_thread_is_not_exposed():
-    """Both of its calls, one of them in backward."""
-    calls = (checkpoint(10, 25, phase="forward"), checkpoint(60, 25, phase="backward"))
-    trace = trained(reduction(), *calls)
+    """All of its calls, also one in backward and one between the phases."""
+    phases = ((10, "forward"), (60, "backward"), (90, ""))
+    trace = trained(reduction(), *(checkpoint(at, 25, phase=phase) for at, phase in phases))
     assert exposed(trace).length_ns == 10 * MS
     assert not unseen(trace.collectives).any()
 
 
-def test_a_thread_that_communicates_in_backward_only_may_be_of_the_autograd_engine():
-    autograd = sync("all_reduce", 70, 15, step=0, phase="backward", thread=BESIDE)
+@pytest.mark.parametrize("phase", ["backward", ""])
+def test_a_thread_may_be_of_the_autograd_engine(phase):
+    """The distributed one (RPC) runs backward where no phase is recorded."""
+    autograd = sync("all_reduce", 70, 15, step=0, phase=phase, thread=BESIDE)
     assert exposed(trained(reduction(), autograd)).length_ns == 25 * MS
 
 
