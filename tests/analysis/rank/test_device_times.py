@@ -77,7 +77,7 @@ def test_on_the_main_stream_a_collective_is_exposed_from_start_to_end() -> None:
 
 def test_on_a_device_streams_tell_who_waits_and_not_threads() -> None:
     """An autograd thread may run a backward inside forward, as for a penalty on gradients."""
-    one = enqueued("all_gather", 1, step=0, thread=3, phase="forward")
+    one = enqueued("all_gather", 1, step=0, thread=3, phase="forward", done_ns=60 * MS)
     never = enqueued("all_gather", 2, step=0, thread=3, phase="forward")
     phases = [span("forward", 0, 9, thread=2)]
     stalls = [stall(one, "collective", 20, 50)]
