@@ -13,6 +13,7 @@ from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.evidence.calls import (
     Calls,
     blocked_ms,
+    caller,
     calls_per_step,
     calls_table,
     least_blocked_ms,
@@ -71,7 +72,7 @@ class BarrierInStep:
             text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, evidence=(table,), action=_ACTION)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
-        waits = cost_ms > 4 * (least_blocked_ms(barriers) or 0.0)
+        waits, by = cost_ms > 4 * (least_blocked_ms(barriers) or 0.0), caller(barriers)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{summary}: blocked time {duration(cost_ms * 1e6)} "
@@ -80,10 +81,13 @@ class BarrierInStep:
             cause="Most of it is waiting for a late rank. Without the barrier, ranks would "
             "wait for it in the next collective."
             if waits
-            else "The program calls a barrier in its training loop.",
-            action=_ACTION,
+            else f"{by.library if by else 'The program'} calls a barrier in the training loop"
+            f"{f', at {by.site}' if by else ''}.",
+            action=_BY_LIBRARY.format(by.library) if by else _ACTION,
             problem=f"{plural(calls_per_step(barriers), 'barrier')} per step",
-            fix="Remove the barrier from the loop",
+            fix=f"Find what makes {by.library} call it"
+            if by
+            else "Remove the barrier from the loop",
             evidence=(table,),
             saving_ms_per_step=saving if costs else None,
             saving_from="other",
@@ -91,6 +95,10 @@ class BarrierInStep:
         )
 
 
+_BY_LIBRARY = (
+    "Find what makes {} call it: a setting, such as for metrics, or a call of the program. "
+    "Training needs no barrier: the gradient reduction synchronises all ranks."
+)
 _ACTION = (
     "Remove the barrier from the loop, or call it only before checkpoints. Training needs none: "
     "the gradient reduction synchronises all ranks. For timing, synchronise the device instead."

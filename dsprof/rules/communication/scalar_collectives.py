@@ -14,6 +14,7 @@ from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.evidence.calls import (
     Calls,
     blocked_ms,
+    caller,
     calls_per_step,
     calls_table,
     over_all_ranks,
@@ -77,6 +78,8 @@ class ScalarCollectives:
             yield self.meta.finding(Status.PASS, text)
         for part in many:
             told = _NUMBERS if part is numbers else _TENSORS
+            if by := caller(part):
+                told = told | _by_library(*by)
             yield self._judged(part, run[Steps], thresholds, told)
 
     def _judged(
@@ -107,6 +110,15 @@ class ScalarCollectives:
             )
             | details,
         )
+
+
+def _by_library(library: str, site: str) -> Details:
+    return {
+        "cause": f"{library} sends most of them, at {site}.",
+        "action": f"Find what makes {library} send them: a setting, such as for metrics, or a call "
+        "of the program. Let it do so every N steps.",
+        "fix": f"Find what makes {library} send them",
+    }
 
 
 def _saving(scalars: Calls) -> Range | None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import BlockedTime
+from dsprof.findings import frames
 from dsprof.findings.finding import Column, Table
 
 Calls = Mapping[Kind, Row]
 AnyCalls = Mapping[Any, Row | BlockedTime]
 
 _ROWS = 8
+
+
+class Caller(NamedTuple):
+    """A library that communicates by itself in the training loop."""
+
+    library: str
+    site: str  # file and line
 
 
 def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
@@ -78,6 +87,16 @@ def share_of_step(ms: float, steps: Steps) -> float:
     """Return `ms` of each step as a share of the mean length of the measured steps."""
     total_ms = steps.total.total_ns / 1e6
     return ms * len(steps.measured) / total_ms if total_ms else 0.0
+
+
+def caller(calls: Calls) -> Caller | None:
+    """Return the library that issues most of these calls; None: the program itself, or unknown."""
+    sites = Counter[str]()
+    for row in calls.values():
+        sites.update(dict(row.sites))
+    site = max(sites, key=lambda one: (sites[one], one), default="")
+    name = frames.library(site)
+    return Caller(name, frames.shortened(site)) if name else None
 
 
 def calls_table(calls: Calls) -> Table:

@@ -37,6 +37,16 @@ def test_a_barrier_in_each_step_fails_with_its_line():
     assert finding.evidence[0].rows[0][4:] == (1.0, 0, 3.5, 3.0)
 
 
+def test_a_library_that_calls_the_barrier_is_named():
+    """The program has no barrier to remove."""
+    traces = ranks(3, 4)
+    for trace in traces:
+        trace.sites[7].file = "/opt/lib/python3.11/site-packages/trainer/utils/sync.py"
+    finding = said(RULE, *traces)
+    assert finding.cause == "trainer calls a barrier in the training loop, at utils/sync.py:12."
+    assert finding.fix == "Find what makes trainer call it"
+
+
 def test_calls_are_those_of_all_steps_where_a_sample_of_steps_is_kept(monkeypatch):
     monkeypatch.setattr(sampling, "_MOST_STEPS", 100)
     finding = said(RULE, *ranks(3, 4, steps=1000))

@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.scalar_collectives import RULE
+from dsprof.trace.schema import Site
 from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
 
 
@@ -31,6 +32,18 @@ def test_numbers_in_each_step_fail_and_one_is_left():
     )
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
     assert finding.evidence[0].rows == (("all_reduce", "world", "", "", 4.0, 8, 2.2, 2.0),)
+
+
+def test_a_library_that_sends_most_of_them_is_named():
+    """Nobody can join what Lightning broadcasts of itself."""
+    traces = ranks(0.5, 0.6, site=7)
+    for trace in traces:
+        file = "/opt/lib/python3.11/site-packages/trainer/loops/epoch.py"
+        trace.sites = {7: Site(id=7, file=file, line=265)}
+    finding = said(RULE, *traces)
+    assert finding.status is Status.FAIL
+    assert finding.cause == "trainer sends most of them, at loops/epoch.py:265."
+    assert "tensor" not in f"{finding.action} {finding.fix}"
 
 
 def test_its_thresholds_are_reached_at_their_value():
