@@ -7,6 +7,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -149,8 +150,9 @@ def backend_of(pg: Any = None) -> str:
         ValueError: torch.distributed does not know the group.
     """
     name = str(dist.get_backend(pg))
-    if name == "undefined" or ":" in name:
-        name = str(dist.get_backend_config(pg)) or name
+    if name == "undefined":
+        with suppress(AssertionError, TypeError):  # of a group that torch has not configured itself
+            name = str(dist.get_backend_config(pg))
     by_device = {part.rpartition(":")[2] for part in name.split(",")}
     return by_device.pop() if len(by_device) == 1 else name
 

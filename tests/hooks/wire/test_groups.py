@@ -178,3 +178,15 @@ def test_a_backend_is_named_also_where_the_program_leaves_the_choice_to_torch(
         assert groups.state(dist.group.WORLD).group.backend == named
     finally:
         dist.destroy_process_group()
+
+
+def test_a_group_without_a_configuration_keeps_the_name_that_torch_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library may have made it, and put it in the place of the default one."""
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        monkeypatch.setattr(dist.distributed_c10d, "_pg_backend_config", {})
+        assert backend_of() == "undefined"
+    finally:
+        dist.destroy_process_group()
