@@ -18,6 +18,7 @@ Calls = Mapping[Kind, Row]
 AnyCalls = Mapping[Any, Row | BlockedTime]
 
 _ROWS = 8
+_STANDARD = "python"  # its library calls what a program hands over, e.g. to a pool of threads
 
 
 class Caller(NamedTuple):
@@ -90,13 +91,17 @@ def share_of_step(ms: float, steps: Steps) -> float:
 
 
 def caller(calls: Calls) -> Caller | None:
-    """Return the library that issues most of these calls; None: the program itself, or unknown."""
-    sites = Counter[str]()
+    """Return the library that issues most of these calls; None: the program itself, or several."""
+    sites, libraries = Counter[str](), Counter[str]()
     for row in calls.values():
         sites.update(dict(row.sites))
-    site = max(sites, key=lambda one: (sites[one], one), default="")
-    name = frames.library(site)
-    return Caller(name, frames.shortened(site)) if name else None
+    for site, count in sites.items():
+        libraries[frames.library(site)] += count
+    name = next((one for one, count in libraries.items() if 2 * count > sites.total()), "")
+    if name in ("", _STANDARD):
+        return None
+    inside = [site for site in sites if frames.library(site) == name]
+    return Caller(name, frames.shortened(max(inside, key=lambda one: (sites[one], one))))
 
 
 def calls_table(calls: Calls) -> Table:

@@ -6,6 +6,7 @@ from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.rules.evidence.calls import (
     blocked_ms,
+    caller,
     calls_per_step,
     calls_table,
     least_blocked_ms,
@@ -85,3 +86,24 @@ def test_a_table_lists_the_calls_that_hold_longest_with_two_of_their_sites():
     assert [row[2] for row in rows] == [f"phase {n}" for n in (9, 10, 8, 7, 6, 5, 4, 3)]
     where = "train.py:2, train.py:1"
     assert rows[0] == ("all_reduce", "world", "phase 9", where, 5.0, 900, 13.0, 13.0)
+
+
+_PACKAGES = "/opt/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("files", "library"),
+    [
+        ([f"{_PACKAGES}/trainer/loop.py"] * 3, "trainer"),
+        ([f"{_PACKAGES}/trainer/loop.py", f"{_PACKAGES}/trainer/log.py", "train.py"], "trainer"),
+        ([f"{_PACKAGES}/trainer/loop.py", f"{_PACKAGES}/other/log.py", "train.py"], None),
+        ([f"{_PACKAGES}/trainer/loop.py", "train.py"], None),
+        (["/opt/lib/python3.11/concurrent/futures/thread.py"], None),
+    ],
+)
+def test_a_library_is_the_caller_if_most_of_the_calls_are_its_own(files, library):
+    sites = {n: Site(id=n, file=file, line=n) for n, file in enumerate(files, 1)}
+    comm = [sync("barrier", 10 * n, 3, nbytes=0, step=0, site=n) for n in sites]
+    trace = rank_trace(0, 1, steps=[step(0, 0, 100)], comm=comm, sites=sites)
+    found = caller(summary(trace)[Communication].rows)
+    assert (found and found.library) == library
