@@ -17,6 +17,7 @@ import torch
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.config import Config
 from dsprof.recording.recorder import live_state
+from dsprof.recording.recorder.live_state import LiveState
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.judgement import judge
 from dsprof.recording.watchdog.paragraph import verdict_of
@@ -25,7 +26,7 @@ from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.dumps import state_file
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, ThreadStack
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall, read_state
-from dsprof.trace.schema import Collective, MemorySample
+from dsprof.trace.schema import Collective, Header, MemorySample
 from dsprof.trace.scope import clock
 from tests.factories.trace import SECOND, group, header
 
@@ -109,14 +110,28 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record
     made.in_flight.state.close()
 
 
+def opened(recorder: Recorder, **fields: str) -> tuple[Header, LiveState]:
+    """Open the live state of a rank that is this process."""
+    who = header(world_size=1, pid=os.getpid(), started_monotonic_ns=clock(), **fields)
+    live = recorder.in_flight.state
+    assert live.open(who, lambda definition: definition) == ""
+    live.define(group(world_size=1))
+    return who, live
+
+
+def waiting_thread() -> tuple[torch.futures.Future[None], threading.Thread]:
+    """Begin a thread that waits until the future has a result."""
+    future = torch.futures.Future[None]()
+    waits = threading.Thread(target=future.wait)
+    waits.start()
+    return future, waits
+
+
 def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Recorder) -> None:
     record = Collective(1, 1, 1, 4, 1, clock(), "all_reduce", step=3)
     entered = [record]
     recorder.in_flight.device = SimpleNamespace(entered=lambda: list(entered))  # type: ignore[assignment]
-    who = header(world_size=1, device="cuda", pid=os.getpid(), started_monotonic_ns=clock())
-    live = recorder.in_flight.state
-    assert live.open(who, lambda definition: definition) == ""
-    live.define(group(world_size=1))
+    who, live = opened(recorder, device="cuda")
     live.issue(1, 1, 1, live.words["all_reduce"], 4, record.issue_ns, 0, 3, UNFOLLOWED, 1)
     said: queue.Queue[str] = queue.Queue()
     watchdog = Watchdog(
@@ -142,13 +157,8 @@ def test_a_send_in_flight_counts_only_where_its_thread_waits(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     """The first one is that of a thread that goes on: nobody waits for it."""
-    who = header(world_size=1, pid=os.getpid(), started_monotonic_ns=clock())
-    live = recorder.in_flight.state
-    assert live.open(who, lambda definition: definition) == ""
-    live.define(group(world_size=1))
-    future = torch.futures.Future[None]()
-    waits = threading.Thread(target=future.wait)
-    waits.start()
+    who, live = opened(recorder)
+    future, waits = waiting_thread()
     issue_ns = clock() - 3 * SECOND
     works = [Pending(), Pending()]
     calls = zip(("send", "recv"), (threading.get_ident(), waits.ident), works, strict=True)
@@ -179,13 +189,8 @@ def test_a_receive_that_a_thread_waits_for_is_shown_long_before_an_inquiry(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     """The run may be killed by then."""
-    who = header(world_size=1, pid=os.getpid(), started_monotonic_ns=clock())
-    live = recorder.in_flight.state
-    assert live.open(who, lambda definition: definition) == ""
-    live.define(group(world_size=1))
-    future = torch.futures.Future[None]()
-    waits = threading.Thread(target=future.wait)
-    waits.start()
+    who, live = opened(recorder)
+    future, waits = waiting_thread()
     work, record = Pending(), Collective(1, 1, 1, 4, 1, clock(), "recv", peer=0, step=3)
     record.thread = waits.ident or 0
     recorder.in_flight.works[id(work)] = (work, record)
