@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dsprof.analysis.aggregates.endings import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
-from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
 from dsprof.analysis.hang.fates import by_exception, by_kill, may_wait_in
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
+from dsprof.analysis.hang.waits import LEAST_WAIT_NS, Hang
 from dsprof.environment.processes import GONE
 from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
 from dsprof.trace.schema import EXIT, is_of_environment

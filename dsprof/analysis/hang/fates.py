@@ -8,15 +8,15 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.endings import Ending, Endings, Symptoms
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import STOPPED, in_own_code
-from dsprof.analysis.hang.endings import (
+from dsprof.analysis.hang.flight_recorders import ROOTED, GroupState
+from dsprof.analysis.hang.model import Cause, CauseKind, Kind
+from dsprof.analysis.hang.waits import (
     LEAST_WAIT_NS,
     LOST_NS,
     is_known,
     pair_state,
     was_alive_meanwhile,
 )
-from dsprof.analysis.hang.flight_recorders import ROOTED, GroupState
-from dsprof.analysis.hang.model import Cause, CauseKind, Kind
 from dsprof.environment.processes import GONE
 from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import duration, named

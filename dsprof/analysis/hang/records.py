@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsprof.analysis.hang import words
-from dsprof.analysis.hang.endings import Hang, cycles, roots
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
+from dsprof.analysis.hang.waits import Hang, cycles, roots
 from dsprof.findings.wording import capitalised, named
 
 

@@ -9,9 +9,9 @@ from typing import Literal
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import Call
 from dsprof.analysis.hang import words
-from dsprof.analysis.hang.endings import Hang
 from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
 from dsprof.analysis.hang.model import Cause, GroupWaits, HangVerdict, Kind, Operation
+from dsprof.analysis.hang.waits import Hang
 
 _LINKS = 16
 

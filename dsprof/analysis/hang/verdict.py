@@ -16,15 +16,6 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import broken_links, cut_off
-from dsprof.analysis.hang.endings import (
-    LEAST_WAIT_NS,
-    LOST_NS,
-    Hang,
-    cycles,
-    find_hang,
-    hang_of_dumps,
-    roots,
-)
 from dsprof.analysis.hang.ends import ended
 from dsprof.analysis.hang.fates import Fate, by_look, fate_of, stopped_before
 from dsprof.analysis.hang.flight_recorders import GroupState
@@ -36,6 +27,15 @@ from dsprof.analysis.hang.model import (
 )
 from dsprof.analysis.hang.records import with_few_records, without_record
 from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
+from dsprof.analysis.hang.waits import (
+    LEAST_WAIT_NS,
+    LOST_NS,
+    Hang,
+    cycles,
+    find_hang,
+    hang_of_dumps,
+    roots,
+)
 from dsprof.findings.wording import capitalised, duration, long_duration, named, ranks_do
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.hang.endings import LEAST_WAIT_NS, Hang
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import CauseKind, HangVerdict
 from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
+from dsprof.analysis.hang.waits import LEAST_WAIT_NS, Hang
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.frames import frame_of_user
