@@ -15,7 +15,7 @@ from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError, escaped
 
 if TYPE_CHECKING:
-    from dsprof.config.deepspeed import ConfigFile
+    from dsprof.config.deepspeed import WrittenConfig
     from dsprof.findings.finding import Finding, Table
 
 _MOST_ROWS = 200
@@ -86,7 +86,7 @@ def _lint(path: Path, version: str) -> int:
 
 
 def _report(
-    path: Path, version: str, config: ConfigFile, found: Sequence[Finding]
+    path: Path, version: str, config: WrittenConfig, found: Sequence[Finding]
 ) -> Iterator[str]:
     from dsprof.findings.finding import Status, by_severity
     from dsprof.findings.wording import plural, reason

@@ -33,7 +33,7 @@ _OTHER = (
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile:
+class WrittenConfig:
     """A configuration as written in a file."""
 
     values: dict[str, Any]
@@ -47,7 +47,7 @@ class _Token(NamedTuple):
     line: int
 
 
-def read_config(path: Path) -> ConfigFile:
+def read_config(path: Path) -> WrittenConfig:
     """Read JSON, or as much of Hjson as comments, and commas too many or too few.
 
     Raises:
@@ -72,7 +72,7 @@ def read_config(path: Path) -> ConfigFile:
             )
         first[names] = line
     lines = {".".join(names): line for names, line in first.items()}
-    return ConfigFile(values, lines, is_json)
+    return WrittenConfig(values, lines, is_json)
 
 
 def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:

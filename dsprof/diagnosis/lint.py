@@ -9,7 +9,7 @@ import msgspec
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import Aggregate, RankClock, collected
-from dsprof.config.deepspeed import ConfigFile
+from dsprof.config.deepspeed import WrittenConfig
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding
 from dsprof.rules import all_rules
@@ -25,7 +25,7 @@ def config_rules() -> list[Rule]:
 
 
 def lint(
-    config: ConfigFile,
+    config: WrittenConfig,
     deepspeed: str,
     machine: EnvSnapshot | None = None,
 ) -> list[Finding]:
@@ -49,7 +49,7 @@ def _needed(rules: Iterable[Rule]) -> list[type[Aggregate]]:
     return list(dict.fromkeys([Engines, *needs]))
 
 
-def _trace(config: ConfigFile, deepspeed: str) -> RankTrace:
+def _trace(config: WrittenConfig, deepspeed: str) -> RankTrace:
     """Return the trace of a rank that has made its engine and done nothing yet."""
     header = Header(
         schema_version=SCHEMA_VERSION,

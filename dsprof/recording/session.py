@@ -50,7 +50,7 @@ from dsprof.trace.schema import (
     Trailer,
 )
 from dsprof.trace.writing.last_step import LastStep
-from dsprof.trace.writing.writer import Source, TraceWriter, Window
+from dsprof.trace.writing.writer import TraceWriter, Window, WriterInput
 
 if TYPE_CHECKING:
     from dsprof.recording.capture import Capture
@@ -168,7 +168,7 @@ class Session:
             recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
         elif state.path is not None and not config.anonymize:  # it has the number of the user
             header.state_file = state.path.name
-        source = Source(
+        source = WriterInput(
             records=recorder.outbox.records,
             definitions=recorder.outbox.definitions,
             unfinished=recorder.in_flight.unfinished,
@@ -199,7 +199,7 @@ class Session:
         return writer
 
     def _roll(
-        self, folder: Path, header: Header, source: Source, budget_bytes: int
+        self, folder: Path, header: Header, source: WriterInput, budget_bytes: int
     ) -> RollingWriter:
         """Record without end, and follow requests of `dsprof capture`."""
         from dsprof.recording.capture import Capture

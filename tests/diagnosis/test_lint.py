@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsprof.config.deepspeed import ConfigFile, read_config
+from dsprof.config.deepspeed import WrittenConfig, read_config
 from dsprof.diagnosis.lint import config_rules, lint
 from dsprof.errors import ConfigError
 from dsprof.findings.finding import Finding, Status
@@ -174,7 +174,7 @@ def test_old_names_are_those_of_which_deepspeed_warns(subtests: pytest.Subtests)
 
 
 def judge(values: dict[str, Any], deepspeed: str = "0.19.8") -> dict[str, Finding]:
-    config = ConfigFile(values, {key: n for n, key in enumerate(values, 1)}, True)
+    config = WrittenConfig(values, {key: n for n, key in enumerate(values, 1)}, True)
     return {finding.rule: finding for finding in lint(config, deepspeed)}
 
 

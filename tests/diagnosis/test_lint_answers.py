@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsprof.config.deepspeed import ConfigFile
+from dsprof.config.deepspeed import WrittenConfig
 from dsprof.diagnosis.lint import lint
 from dsprof.findings.finding import Status
 from tests.factories.ds_config import rows, zero
@@ -112,6 +112,6 @@ UNFILLED = ("zero_optimization.reduce_bucket_size", zero(2, reduce_bucket_size="
     ],
 )
 def test_a_rule_tells_it(rule: str, key: str, written: dict[str, Any], release: str) -> None:
-    findings = lint(ConfigFile(written, {}, True), release)
+    findings = lint(WrittenConfig(written, {}, True), release)
     told = [one for one in findings if one.status in (Status.FAIL, Status.INFO)]
     assert key in rows([one for one in told if one.rule == rule])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsprof.config.deepspeed import ConfigFile
+from dsprof.config.deepspeed import WrittenConfig
 from dsprof.diagnosis.lint import lint
 from dsprof.findings.finding import Status
 from dsprof.rules.knowledge.deepspeed.keys import keys, retired, section_of
@@ -32,6 +32,6 @@ def filled(section: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("deepspeed", ["0.19.8", "0.12.6"])
 def test_no_value_breaks_a_rule(value, deepspeed):
     for section in SECTIONS:
-        config = ConfigFile({"train_batch_size": 1, **filled(section, value)}, {}, True)
+        config = WrittenConfig({"train_batch_size": 1, **filled(section, value)}, {}, True)
         broken = [f.summary for f in lint(config, deepspeed) if f.status is Status.ERROR]
         assert broken == [], section

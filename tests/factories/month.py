@@ -14,7 +14,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer
 from dsprof.trace.scope import clock
-from dsprof.trace.writing.writer import Source
+from dsprof.trace.writing.writer import WriterInput
 
 STEP_NS = 860_000_000
 """A month has 3 million steps of so long."""
@@ -80,7 +80,7 @@ class FastMotion:
             self.clock.now_ns, boot_id(), local_rank, config={"mode": "always"}, job_keys=["agent"],
         )  # fmt: skip
         outbox = self.recorder.outbox
-        source = Source(
+        source = WriterInput(
             records=outbox.records,
             definitions=outbox.definitions,
             unfinished=list,

@@ -33,7 +33,7 @@ from dsprof.trace.schema import (
     Step,
     Trailer,
 )
-from dsprof.trace.writing.writer import OPEN_AFTER_NS, Source, TraceWriter, Window
+from dsprof.trace.writing.writer import OPEN_AFTER_NS, TraceWriter, Window, WriterInput
 
 START_NS = 1_000_000
 WHOLE_RUN = Window()
@@ -64,7 +64,7 @@ class Run:
         self.definitions: deque[Any] = deque()
         self.unfinished: list[Collective] = []
         header = Header(1, "run", 0, 2, "host", os.getpid(), 5, START_NS)
-        source = Source(
+        source = WriterInput(
             records=self.records,
             definitions=self.definitions,
             unfinished=lambda: self.unfinished,

@@ -65,8 +65,8 @@ from dsprof.trace.scope import clock
 from dsprof.trace.writing.outage import Outage
 from dsprof.trace.writing.writer import (
     EVERYTHING,
-    Source,
     TraceWriter,
+    WriterInput,
 )
 
 _JUDGED_TOGETHER = 32
@@ -165,7 +165,7 @@ class RollingWriter(TraceWriter):
         self,
         folder: Path,
         header: Header,
-        source: Source,
+        source: WriterInput,
         budget_bytes: int,
         before: TraceWriter | None = None,
     ) -> None:

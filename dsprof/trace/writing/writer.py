@@ -83,7 +83,7 @@ NOTHING_WRITTEN: Written = (b"", 0, -1, ())
 
 
 @dataclass(slots=True)
-class Source:
+class WriterInput:
     """Where the writer gets everything from; the session fills it from the recorder."""
 
     records: deque[Record]
@@ -104,7 +104,7 @@ class TraceWriter:
     """One file, one thread. `close` writes the trailer."""
 
     def __init__(
-        self, folder: Path, header: Header, source: Source, window: Window, budget_bytes: int
+        self, folder: Path, header: Header, source: WriterInput, window: Window, budget_bytes: int
     ) -> None:
         self.path = folder
         self.error: Exception | None = None

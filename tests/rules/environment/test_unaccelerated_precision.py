@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.baseline import Product
-from dsprof.config.deepspeed import ConfigFile
+from dsprof.config.deepspeed import WrittenConfig
 from dsprof.diagnosis.lint import lint
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
@@ -202,7 +202,7 @@ def test_a_loop_whose_dtype_is_not_recorded_is_unknown():
 
 
 def linted(machine: EnvSnapshot):
-    config = ConfigFile({"fp16": {"enabled": True}}, {}, True)
+    config = WrittenConfig({"fp16": {"enabled": True}}, {}, True)
     return next(f for f in lint(config, "0.19.8", machine=machine) if f.rule == RULE.meta.id)
 
 
