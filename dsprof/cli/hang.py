@@ -14,7 +14,7 @@ from dsprof.errors import TraceError
 
 if TYPE_CHECKING:
     from dsprof.analysis.hang.model import HangReport
-    from dsprof.trace.joining import Stranger
+    from dsprof.trace.run_choice import Stranger
 
 _PAGE = "hang.html"
 _ASKED = 4  # of the ranks to look at, so many are asked where they are

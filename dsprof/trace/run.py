@@ -26,7 +26,7 @@ from dsprof.trace.background import mark_background
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
 from dsprof.trace.host_folders import shared_folder
-from dsprof.trace.joining import Choice, Stranger, TraceFile, join
+from dsprof.trace.joining import join
 from dsprof.trace.life import life_of
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
@@ -41,6 +41,7 @@ from dsprof.trace.rolling.parts import (
     written_at_s,
     written_parts,
 )
+from dsprof.trace.run_choice import Choice, Stranger, TraceFile
 from dsprof.trace.schema import Header, Note, StepIndex
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since
