@@ -13,13 +13,14 @@ from pathlib import Path
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.environment.processes import GONE, ProcessLook, look_at
-from dsprof.files.inputs import open_input
+from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.nccl_ras import START as RAS_START
 from dsprof.trace.dumps.nccl_ras import Communicator, communicators
 from dsprof.trace.dumps.py_spy import LARGEST_BYTES, START, main_stacks
 from dsprof.trace.life import SILENT_S, is_here
 from dsprof.trace.run import RunFiles
+from dsprof.trace.source import Source
 
 _PATIENCE_S = 10.0
 _MOST_FILES = 10_000
@@ -59,10 +60,10 @@ def printed_ras(paths: Iterable[Path]) -> list[Communicator]:
 def _texts(paths: Iterable[Path]) -> Iterator[str]:
     """Yield what may be text for people; traces and dumps begin otherwise."""
     for path in _files(paths):
-        with suppress(OSError), open_input(path) as file:
-            start = file.read(_PREAMBLE)
+        with suppress(TraceError), Source(path) as source:
+            start = source.read(_PREAMBLE)
             if start[:1].isalpha() and b"\0" not in start:
-                yield (start + file.read(LARGEST_BYTES)).decode(errors="replace")
+                yield (start + source.read(LARGEST_BYTES)).decode(errors="replace")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -1,11 +1,14 @@
 """The bytes of a trace file: plain, gzip, or one file inside a zip, read in bounded memory.
 
+Text in UTF-16, as PowerShell writes it, is given as UTF-8.
+
 A file inside a zip is named as if the zip were a folder: `run.zip/rank0.json`. Nothing is ever
 unpacked to disk, so a name inside an archive can lead nowhere.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import lzma
@@ -60,6 +63,7 @@ _LARGEST_DIRECTORY_BYTES = 1 << 23  # of that many, each with a path of 200 byte
 _MOST_ARCHIVES = 8  # of which the directories are kept
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _BROKEN = (zlib.error, _gzip_error, lzma.LZMAError, zipfile.BadZipFile)
 _DAMAGE = (*_BROKEN, EOFError, OSError, ValueError)
@@ -94,6 +98,27 @@ class _Pieces(io.RawIOBase):
                 self._left.append((begin + count, end))
                 return count
         return 0
+
+
+class _Recoded(io.RawIOBase):
+    """Text that Windows redirected to a file, which is UTF-16, as UTF-8."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file, self._left = file, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            packed = self._file.read(len(buffer))
+            self._left = self._decoder.decode(packed, final=not packed).encode()
+            if not packed:
+                break
+        given, self._left = self._left[: len(buffer)], self._left[len(buffer) :]
+        buffer[: len(given)] = given
+        return len(given)
 
 
 class Source:
@@ -187,8 +212,8 @@ class Source:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the file is not compressed, so that its end can be read without the rest."""
-        return isinstance(self._file, BufferedReader)
+        """Whether the file is as it is given, so that its end can be read without the rest."""
+        return isinstance(self._file, BufferedReader) and not isinstance(self._file.raw, _Recoded)
 
     def end(self, size: int) -> bytes:
         """Read the last `size` bytes; those of a compressed file by way of all before them.
@@ -232,6 +257,8 @@ class Source:
             start = file.peek(2)[:2]
             if self._pieces is not None and start == _GZIP and is_local(path):
                 stream = BufferedReader(_Pieces(file, self._pieces(file)))
+        if start in _UTF_16:
+            stream = BufferedReader(_Recoded(stream))
         return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes, on_disk
 
 

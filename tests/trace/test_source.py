@@ -26,6 +26,27 @@ def test_the_end_of_a_file_packed_or_not(tmp_path: Path, written: bytes, size: i
         assert source.end(size) == DATA[-size:]
 
 
+@pytest.mark.parametrize("order", ["le", "be"])
+@pytest.mark.parametrize("size", [1, 5, 1 << 20])
+def test_text_that_windows_redirected_is_read_as_utf_8(
+    tmp_path: Path, order: str, size: int
+) -> None:
+    text = "Größe 4 KiB, ∞ 𝄞\r\n" * 3000
+    path = tmp_path / "train.log"
+    path.write_bytes(f"\ufeff{text}".encode(f"utf-16-{order}"))
+    with Source(path) as source:
+        assert not source.is_plain
+        read = b"".join(iter(lambda: source.read(size), b""))
+    assert read.decode() == text
+
+
+def test_half_a_character_at_the_end_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes("NCCL WARN".encode("utf-16") + b"\x00")
+    with Source(path) as source:
+        assert source.read(100).decode() == "NCCL WARN\ufffd"
+
+
 @pytest.fixture(params=[True, False], ids=["isal", "zlib"])
 def unpacker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Either library that unpacks: of isal there is no build for some machines."""

@@ -387,6 +387,13 @@ def test_what_a_log_begins_with_makes_no_difference(tmp_path, head):
     assert [trace.rank for trace in LogReader().read_traces(path)] == [0, 1, 2, 3]
 
 
+def test_a_log_that_powershell_redirected(tmp_path):
+    path = tmp_path / "any"
+    path.write_text("\n".join(make.run(make.every("Using network IB"))), encoding="utf-16")
+    assert isinstance(reader_of(path), LogReader)
+    assert [trace.rank for trace in LogReader().read_traces(path)] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_json_in_which_a_log_is_quoted_is_no_log(tmp_path, indent):
     path = tmp_path / "any"
