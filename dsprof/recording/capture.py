@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from msgspec.structs import replace
-
 from dsprof.environment import count
 from dsprof.files import notes
 from dsprof.recording.capture_announcements import (
@@ -31,6 +29,7 @@ from dsprof.recording.capture_announcements import (
     AllNodes,
     NodeMemory,
     kind_of,
+    name_of_run,
 )
 from dsprof.recording.capture_signal import CaptureSignal
 from dsprof.trace.latch import Latch
@@ -93,8 +92,9 @@ class Capture:
         self._profiler = profiler
         self._signal = signal
         self._passed = ""  # the request that is over, or of an earlier run
-        self._node = NodeMemory(header, folder)
-        self._nodes = AllNodes(header, folder, partial(fail, "capture"))
+        run = name_of_run(header)
+        self._node = NodeMemory(run, folder)
+        self._nodes = AllNodes(run, folder, partial(fail, "capture"))
         has_leader = self._node.is_there and header.local_rank >= 0  # else each leads itself
         self._leads = header.local_rank == 0 or not has_leader
         near_ranks = count(os.environ.get("LOCAL_WORLD_SIZE", "")) if has_leader else 1
@@ -200,7 +200,7 @@ class Capture:
         self._tell()
         if self._is_told:
             proposal = self._ahead(request.id, request.steps, "dsprof capture")
-            self._agree(replace(proposal, processes=request.processes), is_request=True)
+            self._agree(proposal, is_request=True)
             self._passed = request.id
 
     def _look_at_pace(self) -> None:
@@ -261,7 +261,7 @@ class Capture:
 
     def _follow(self, found: Iterable[Captured]) -> None:
         """Keep the steps that ranks agreed on."""
-        new = [one for one in found if one.id not in self._known and one.is_of(self._header)]
+        new = [one for one in found if one.id not in self._known]
         for one in new:
             self._keep(one)
         if new and self._leads:

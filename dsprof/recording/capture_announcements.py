@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from dsprof.files import notes
-from dsprof.recording.watchdog.exchange import Fail, Questions, connect, default_store
+from dsprof.recording.watchdog.exchange import (
+    Fail,
+    Questions,
+    connect,
+    default_store,
+    store_address,
+)
 from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
 from dsprof.trace.schema import Header
@@ -33,6 +40,12 @@ _RAREST_LOOK_TICKS = 64 * LOOK_TICKS
 """It looks ever more rarely at a store that does not answer: torch complains of each attempt."""
 
 
+def name_of_run(header: Header) -> str:
+    """Return a name that no other live run has: those with the key of this one meet elsewhere."""
+    text = f"{header.run_key} {store_address()}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def kind_of(proposal: Captured) -> str:
     """Return the kind of an alarm, `signal`, or what names a request."""
     return proposal.id.partition("-")[0]
@@ -41,13 +54,12 @@ def kind_of(proposal: Captured) -> str:
 class NodeMemory:
     """The memory of a node, by which its ranks hear each other within two seconds."""
 
-    def __init__(self, header: Header, folder: Path) -> None:
+    def __init__(self, run: str, folder: Path) -> None:
         memory = next(memory_folders(), None)
         self.is_there = memory is not None
-        # Runs that share a key, such as two of mp.spawn, have different folders.
-        run = state_name(f"{header.run_key} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
-        self._announced = (memory or Path()) / f"{run}-capture.state"
-        self._proposed = (memory or Path()) / f"{run}-proposal.state"
+        name = state_name(f"{run} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
+        self._announced = (memory or Path()) / f"{name}-capture.state"
+        self._proposed = (memory or Path()) / f"{name}-proposal.state"
 
     def announce(self, found: Iterable[Captured]) -> bool:
         """Tell the ranks of this node, in place of what was announced before; false if it fails."""
@@ -97,9 +109,9 @@ def _remove(path: Path) -> None:
 class AllNodes:
     """The store of the default group or, without one, the folder: for leaders."""
 
-    def __init__(self, header: Header, folder: Path, fail: Fail) -> None:
-        self._folder, self._run = folder, header.run_key
-        self._key = f"dsprof/capture/{header.run_key}"
+    def __init__(self, run: str, folder: Path, fail: Fail) -> None:
+        self._folder, self._run = folder, run
+        self._key = f"dsprof/capture/{run}"
         self._questions = Questions(fail)
         self._connection: Any = None
         self._pause_ticks = LOOK_TICKS

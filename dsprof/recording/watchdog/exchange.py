@@ -310,12 +310,26 @@ def connect(store: Any) -> Any:
 def default_store() -> Any:
     """Return the store of the default group; None if there is none, or nothing like a server."""
     with suppress(Exception):
-        dist = sys.modules["torch.distributed"]
-        store = dist.distributed_c10d._get_default_store()
-        while isinstance(store, dist.PrefixStore):
-            store = store.underlying_store
+        store, dist = _innermost_store(), sys.modules["torch.distributed"]
         return store if isinstance(store, dist.TCPStore) else None
     return None
+
+
+def store_address() -> str:
+    """Return where the store of the default group is; "": there is none, or that is unknown."""
+    if (server := default_store()) is not None:
+        return f"{server.host}:{server.port}"
+    with suppress(Exception):
+        return str(_innermost_store().path)  # of a FileStore
+    return ""
+
+
+def _innermost_store() -> Any:
+    dist = sys.modules["torch.distributed"]
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def within(ask: Callable[[], T], fail: Fail) -> T | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -54,7 +54,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_of(self, header: Header) -> bool:
         """Say whether a rank is asked: other runs may record into the folder, even with its key."""
-        return self.run in ("", header.run_key) and _may_be(header, self.processes)
+        mine = process_digest(header).hex()
+        is_one = self.processes.get(header.rank, mine) == mine
+        return self.run in ("", header.run_key) and is_one
 
 
 class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,11 +67,6 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
     why: Literal["capture", "alarm"] = "capture"  # a user asked, or a rank noticed something
     cause: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    processes: Processes = {}  # of a request
-
-    def is_of(self, header: Header) -> bool:
-        """Say whether the run of a rank agreed on them: another one may have its key."""
-        return _may_be(header, self.processes)
 
     @property
     def range(self) -> range:
@@ -79,12 +76,6 @@ class Captured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def kept(self, step: int, times: float = 0.0) -> Kept:
         """Return what the trace says of one of them."""
         return Kept(step, self.why, times, self.cause)
-
-
-def _may_be(header: Header, processes: Mapping[int, str]) -> bool:
-    """Say whether none of these processes has the place of this one."""
-    mine = process_digest(header).hex()
-    return processes.get(header.rank, mine) == mine
 
 
 def ask(folder: Path, steps: int, headers: Sequence[Header] = ()) -> Request:
