@@ -245,7 +245,7 @@ def _engine_at(address: str) -> Engine:
 def keep_live_states(run: RunFiles) -> None:
     """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
     from dsprof.environment import boot_id
-    from dsprof.recording.recorder.live_state import keep_states_of_the_dead
+    from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
     from dsprof.trace.host_folders import shared_folder
 
     here = boot_id()

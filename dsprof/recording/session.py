@@ -29,12 +29,12 @@ from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.hot_state import compiled
-from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
 from dsprof.recording.trailer import trailer_of, with_writer
+from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
 from dsprof.trace.host_folders import folder_of, traces_in
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter

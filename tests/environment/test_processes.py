@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from dsprof.environment.processes import GONE, ProcessLook, look_at
+from dsprof.environment.processes import GONE, ProcessLook, look_at, process_start
 
 
 def stat_of(folder: Path, state: str, began_ticks: int) -> None:
@@ -47,3 +47,13 @@ def test_a_real_process_that_is_stopped_and_killed() -> None:
         child.kill()
         child.wait()
     assert look_at(child.pid, time.monotonic_ns()).state == GONE
+
+
+def test_a_process_that_its_parent_has_not_asked_about_is_dead() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert process_start(child) == 0
+    assert process_start(os.getpid()) > 0
+    os.waitpid(child, 0)

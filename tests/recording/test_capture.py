@@ -19,8 +19,8 @@ from torch.distributed import TCPStore
 from dsprof.diagnosis.build import diagnose
 from dsprof.files import notes
 from dsprof.recording.capture import Capture
-from dsprof.recording.recorder.live_state import _remove_stale
 from dsprof.recording.watchdog.exchange import connect
+from dsprof.trace.dumps.kept_states import remove_stale
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import LEAST_PAUSE_S, Captured, agree, agreed, ask
@@ -354,7 +354,7 @@ def test_a_rank_that_starts_later_leaves_the_announcements_of_a_running_job(
     (announced,) = memory.glob("*-capture.state")
     os.utime(announced, (0, 0))  # it was announced a month ago
     leader._tick()
-    _remove_stale(memory)
+    remove_stale(memory)
     assert other._node.announced() == []
     announced.unlink()  # while the job was stopped
     leader._tick()

@@ -11,7 +11,6 @@ import mmap
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +19,9 @@ from typing import Any
 import msgspec
 
 from dsprof.environment.processes import process_start
-from dsprof.errors import TraceError
-from dsprof.files import notes
-from dsprof.files.redaction import redact_text
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
+from dsprof.trace.dumps.kept_states import remove_stale
 from dsprof.trace.dumps.state_file import (
     BEAT_NS,
     CALL_WORDS,
@@ -55,20 +52,11 @@ from dsprof.trace.dumps.state_file import (
     WORD_BYTES,
     WORLD_SIZE,
     Line,
-    RankState,
-    kept_name,
     memory_folders,
-    read_bytes,
-    read_state,
     state_name,
 )
-from dsprof.trace.host_folders import traces_in
-from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
-
-STALE_NS = 24 * 3600 * 10**9
-"""The state of a process that is gone is removed so long after its last sign of life."""
 
 _MOST_RANKS = 512
 """A group of more ranks is written as first rank and distance, if all distances are equal."""
@@ -115,7 +103,7 @@ class LiveState:
         self._disclose = disclose
         why = "no folder is in memory (tmpfs)"
         for folder in memory_folders():
-            _remove_stale(folder)
+            remove_stale(folder)
             try:
                 self._begin(folder / state_name(header.run_key, header.rank, header.pid), header)
             except Exception as error:  # noqa: BLE001 - training goes on without
@@ -286,49 +274,6 @@ def writers(words: memoryview) -> tuple[Issue, Done, Close]:
     return issue, done, _nothing
 
 
-def is_alive(state: RankState) -> bool:
-    """Say whether the process that keeps a state on this machine is still there."""
-    return state.process_start == process_start(state.header.pid) != 0
-
-
-def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
-    """Copy the states of this run's processes that are gone into the folder of their traces."""
-    run = state_name(run_key, 0, 0).rsplit("-", 2)[0]
-    for memory in memory_folders():
-        for path in memory.glob(f"{run}-*.state"):
-            with suppress(OSError, TraceError, ValueError):
-                if process_start(int(path.stem.rpartition("-")[2])):
-                    continue  # without reading what a running sibling has
-                header = read_state(path).header
-                copy = folder / kept_name(header.rank, header.pid)
-                if not copy.exists() and _has_trace(folder, header):
-                    keep_state(path, copy)
-
-
-def _has_trace(folder: Path, header: Header) -> bool:
-    """Say whether a folder has a trace of a process: without a launcher, all runs share a key."""
-    traces = traces_in(folder, f"trace*.rank{header.rank:05d}.json")
-    return any(found.pid == header.pid for found in filter(None, map(header_of, traces)))
-
-
-def keep_state(path: Path, copy: Path) -> None:
-    """Copy a state, whole or not at all.
-
-    Raises:
-        TraceError: it cannot be read.
-        OSError: the copy cannot be written.
-    """
-    notes.put(copy, _redacted(read_bytes(path)), mode=0o644)
-
-
-def _redacted(data: bytes) -> bytes:
-    """Return a state with stacks that may be written: those in memory are as Python has them."""
-    if not data[STACKS:].strip(b"\0"):
-        return data
-    stacks = redact_text(data[STACKS:].decode("ascii", errors="replace"))
-    return data[:STACKS] + stacks.encode()[: SIZE_BYTES - STACKS].ljust(SIZE_BYTES - STACKS, b"\0")
-
-
 def _create(path: Path) -> mmap.mmap:
     """Return a new file in memory, for this user only, of which every page is there.
 
@@ -347,29 +292,6 @@ def _create(path: Path) -> mmap.mmap:
         raise
     finally:
         os.close(file)
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove what processes of this user left behind that are long gone."""
-    before_ns = time.time_ns() - STALE_NS
-    with suppress(OSError):
-        for path in folder.glob(f"dsprof-{os.getuid()}-*.state"):
-            with suppress(OSError):
-                is_old = os.stat(path, follow_symlinks=False).st_mtime_ns < before_ns
-                if is_old and _alive_epoch_ns(path) < before_ns:  # none is read that cannot be
-                    path.unlink()
-
-
-def _alive_epoch_ns(path: Path) -> int:
-    """Return when a process last showed that it is alive; now, while it does run."""
-    try:
-        state = read_state(path)
-    except TraceError:
-        return 0
-    if is_alive(state):
-        return time.time_ns()
-    header = state.header
-    return header.started_epoch_ns + state.beat_ns - header.started_monotonic_ns
 
 
 def _line(definition: Group | Site) -> Line:

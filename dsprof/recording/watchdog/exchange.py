@@ -23,10 +23,10 @@ import msgspec
 from dsprof.environment import count
 from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
-from dsprof.recording.recorder.live_state import keep_states_of_the_dead
 from dsprof.recording.watchdog.boards import Answers, Board, FileBoard, StoreBoard
 from dsprof.recording.watchdog.reports import packed, unpacked
 from dsprof.trace.dumps.hang_dump import HangDump, write_dump
+from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
 from dsprof.trace.dumps.state_file import (
     RankState,
     Sign,

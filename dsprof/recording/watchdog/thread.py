@@ -20,7 +20,6 @@ from dsprof.config import Config
 from dsprof.errors import TraceError
 from dsprof.findings.wording import duration
 from dsprof.recording.recorder.in_flight import DeviceWatch
-from dsprof.recording.recorder.live_state import keep_state
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.evidence import Evidence
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
@@ -29,6 +28,7 @@ from dsprof.recording.watchdog.look import stacks, waiting_threads
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
 from dsprof.trace.collectives import POINT_TO_POINT
 from dsprof.trace.dumps.hang_dump import store_call
+from dsprof.trace.dumps.kept_states import keep_state
 from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
 from dsprof.trace.latch import Latch
 from dsprof.trace.schema import Collective, Header, MemorySample, Note

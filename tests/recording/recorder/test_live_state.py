@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dsprof.cli.loading import keep_live_states
-from dsprof.environment import EnvSnapshot, boot_id
 from dsprof.errors import TraceError
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.hot_state import HotState
@@ -25,10 +22,8 @@ from dsprof.trace.dumps.state_file import (
     RankState,
     read_state,
 )
-from dsprof.trace.run import RunFiles
 from dsprof.trace.schema import Group, Header, Site
 from dsprof.trace.scope import Scope, clock
-from dsprof.trace.writing.writer import write_environment
 from tests.factories.trace import header
 
 THREAD = 77
@@ -196,80 +191,6 @@ def test_no_link_is_followed(memory: Path, tmp_path_factory: pytest.TempPathFact
     (memory / name).symlink_to(target)
     with pytest.raises(TraceError, match="cannot be read"):
         read_state(memory / name)
-
-
-def test_those_of_dead_processes_go_after_a_day(memory: Path) -> None:
-    day_ns, gone = 24 * 3600 * 10**9, 1 << 22
-    stale = {gone + 1: 25 * 3600 * 10**9, gone + 2: day_ns // 2}
-    for pid, age_ns in stale.items():
-        live = LiveState()
-        started = {"pid": pid, "started_epoch_ns": time.time_ns() - age_ns}
-        assert live.open(header(started_monotonic_ns=clock(), **started), lambda d: d) == ""
-        assert live.path is not None
-        made_ns = time.time_ns() - age_ns
-        os.utime(live.path, ns=(made_ns, made_ns))
-    live = LiveState()
-    assert live.open(own_header(), lambda definition: definition) == ""
-    left = {read_state(path).header.pid for path in memory.iterdir()}
-    assert left == {gone + 2, os.getpid()}
-
-
-def test_copies_are_made_of_the_dead_only(
-    memory: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("traces")
-    for pid in (os.getpid(), 1 << 22):
-        write_environment(folder, header(rank=1, pid=pid), EnvSnapshot())
-    for pid in (os.getpid(), 1 << 22, (1 << 22) + 1):  # the last one recorded elsewhere
-        assert LiveState().open(header(rank=1, pid=pid), lambda definition: definition) == ""
-    live_state.keep_states_of_the_dead("run-1", folder)
-    copies = [path.name for path in folder.glob("state-*")]
-    assert copies == [f"state-rank00001-{1 << 22}.bin"]
-
-
-def test_a_report_keeps_the_states_of_the_dead(
-    memory: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    live = LiveState()
-    gone = header(rank=1, pid=1 << 22, boot_id=boot_id())
-    path = write_environment(tmp_path_factory.mktemp("traces"), gone, EnvSnapshot())
-    assert live.open(gone, lambda definition: definition) == ""
-    assert live.path is not None
-    issue(live, 1, 1)
-    gone.state_file = live.path.name
-    keep_live_states(RunFiles((path,), (gone,)))
-    live.path.unlink()
-    state = state_file.find_state(gone, path.parent)
-    assert state is not None
-    assert [call.id for call in state.in_flight] == [1]
-
-
-def test_a_state_of_another_process_is_not_taken(
-    memory: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("traces")
-    live = LiveState()
-    gone = header(rank=1, pid=1 << 22)
-    assert live.open(gone, lambda definition: definition) == ""
-    assert live.path is not None
-    live_state.keep_state(live.path, folder / state_file.kept_name(1, gone.pid))
-    assert state_file.find_state(gone, folder) is not None
-    for other in (
-        header(rank=1, pid=gone.pid, run_key="run-2"),
-        header(rank=1, pid=gone.pid, started_monotonic_ns=7),
-        header(rank=0, pid=gone.pid),
-    ):
-        assert state_file.find_state(other, folder) is None
-
-
-def test_a_process_that_its_parent_has_not_asked_about_is_dead() -> None:
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert live_state.process_start(child) == 0
-    assert live_state.process_start(os.getpid()) > 0
-    os.waitpid(child, 0)
 
 
 def test_a_call_that_is_just_being_written_is_passed_over(state: LiveState) -> None:

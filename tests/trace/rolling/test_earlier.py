@@ -21,6 +21,7 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace.dumps import state_file
+from dsprof.trace.dumps.kept_states import keep_state
 from dsprof.trace.host_folders import HOSTS, MANY_RANKS
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.rolling import earlier
@@ -349,7 +350,7 @@ def test_the_state_of_a_killed_process_goes_with_its_trace(
         live = LiveState()
         assert live.open(begun, lambda definition: definition) == ""
         assert live.path is not None
-        live_state.keep_state(live.path, folder / state_file.kept_name(0, begun.pid))
+        keep_state(live.path, folder / state_file.kept_name(0, begun.pid))
         put_away(folder, 0, BUDGET_BYTES)
         assert not [*memory.iterdir()]
         assert names(folder.iterdir()) == {ARCHIVE}
@@ -365,7 +366,7 @@ def test_states_of_other_recordings_stay(tmp_path: Path, monkeypatch: pytest.Mon
         live = LiveState()
         assert live.open(header(pid=pid), lambda definition: definition) == ""
         assert live.path is not None
-        live_state.keep_state(live.path, tmp_path / state_file.kept_name(0, pid))
+        keep_state(live.path, tmp_path / state_file.kept_name(0, pid))
     before = names(tmp_path.iterdir())
     put_away(tmp_path, 0, BUDGET_BYTES)
     assert names(tmp_path.iterdir()) == before
