@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsprof.config.settings import in_one_line
 from dsprof.errors import ConfigError, DsprofError, escaped
-from dsprof.files.inputs import input_path, is_local, read_input
+from dsprof.files.inputs import input_path, read_input
 from dsprof.files.remote import is_address
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ def load_run_and_diagnosis(
     from dsprof.config import load_thresholds
     from dsprof.diagnosis.build import diagnose
     from dsprof.files.read_ahead import answers
+    from dsprof.trace.dumps.kept_states import keep_states_of
     from dsprof.trace.run import check_steps, find_run, goes_on
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import size_of
@@ -211,7 +212,7 @@ def load_run_and_diagnosis(
     # Workers of a cluster have a current folder of their own.
     places = [path.absolute() for path in paths] if far else paths
     run = find_run(places, reading.selection or EVERYTHING)
-    keep_live_states(run)
+    keep_states_of(run)
     sizes = list(answers(size_of, run.files))
     engine = far or Processes(processes_for(sizes))
     progress = unshown if reading.is_quiet else progress_on_terminal(sum(sizes))
@@ -240,23 +241,6 @@ def _engine_at(address: str) -> Engine:
     if place == address or not re.fullmatch(r"[^\s/@]+:\d{1,5}", place):
         raise ConfigError(f"unknown --engine value; use {SCHEME}HOST:PORT")
     return DaskEngine(place)
-
-
-def keep_live_states(run: RunFiles) -> None:
-    """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
-    from dsprof.environment import boot_id
-    from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
-    from dsprof.trace.host_folders import shared_folder
-
-    here = boot_id()
-    places = {
-        (header.run_key, shared_folder(path))
-        for epoch in (run, *run.epochs)
-        for path, header in zip(epoch.files, epoch.headers, strict=True)
-        if header.boot_id == here and is_local(path)
-    }
-    for run_key, folder in places:
-        keep_states_of_the_dead(run_key, folder)
 
 
 def progress_on_terminal(nbytes: int = 0) -> Progress:

@@ -6,10 +6,13 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dsprof.environment import boot_id
 from dsprof.environment.processes import process_start
 from dsprof.errors import TraceError
 from dsprof.files import notes
+from dsprof.files.inputs import is_local
 from dsprof.files.redaction import redact_text
 from dsprof.trace.dumps.state_file import (
     SIZE_BYTES,
@@ -21,12 +24,28 @@ from dsprof.trace.dumps.state_file import (
     read_state,
     state_name,
 )
-from dsprof.trace.host_folders import traces_in
+from dsprof.trace.host_folders import shared_folder, traces_in
 from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.schema import Header
 
+if TYPE_CHECKING:
+    from dsprof.trace.run import RunFiles
+
 _STALE_NS = 24 * 3600 * 10**9
 """The state of a process that is gone is removed so long after its last sign of life."""
+
+
+def keep_states_of(run: RunFiles) -> None:
+    """Copy the live states of dead ranks beside their traces: memory holds them for a day."""
+    here = boot_id()
+    places = {
+        (header.run_key, shared_folder(path))
+        for epoch in (run, *run.epochs)
+        for path, header in zip(epoch.files, epoch.headers, strict=True)
+        if header.boot_id == here and is_local(path)
+    }
+    for run_key, folder in places:
+        keep_states_of_the_dead(run_key, folder)
 
 
 def keep_states_of_the_dead(run_key: str, folder: Path) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.cli.loading import keep_live_states
 from dsprof.environment import EnvSnapshot, boot_id
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import Kinds, LiveState
 from dsprof.trace.dumps import kept_states, state_file
-from dsprof.trace.dumps.kept_states import keep_state, keep_states_of_the_dead
+from dsprof.trace.dumps.kept_states import keep_state, keep_states_of, keep_states_of_the_dead
 from dsprof.trace.dumps.state_file import find_state, kept_name, read_state
 from dsprof.trace.run import RunFiles
 from dsprof.trace.scope import clock
@@ -75,7 +74,7 @@ def test_a_report_keeps_the_states_of_the_dead(
     kind = Kinds(live.words, "all_reduce")["bfloat16"]
     live.issue(1, 1, 1, kind, 64, 1001, 3, 5, 0, 77)
     gone.state_file = live.path.name
-    keep_live_states(RunFiles((path,), (gone,)))
+    keep_states_of(RunFiles((path,), (gone,)))
     live.path.unlink()
     state = find_state(gone, path.parent)
     assert state is not None
