@@ -19,6 +19,7 @@ from dsprof.diagnosis.model import (
     Timeline,
     TimelinePlace,
 )
+from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content
 from dsprof.reports.html import hangs
@@ -90,7 +91,7 @@ class View:
         self.is_live = bool(self.carried) and not is_static
         self.run_line = content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded)
         self.starts = content.starts(diagnosis.run, diagnosis.epochs)
-        self.quality = list(content.quality_lines(diagnosis))
+        self.quality = list(quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
         self.bars = content.step_bars(diagnosis.steps.rows, MAX_STEP_BARS)
         self._shown = list(_shown(diagnosis))

@@ -18,6 +18,7 @@ from dsprof.diagnosis.model import (
     LoggedFact,
     Steps,
 )
+from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Severity, Status
@@ -104,7 +105,7 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
         shown = [*notes[:_MOST_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
         wrapped = (page.wrap(one, "  - ") for one in shown)
         return [*page.wrap(f"Data: {found.line}"), *itertools.chain.from_iterable(wrapped)]
-    remarks = [line for line in content.quality_lines(diagnosis) if line.level != "ok"]
+    remarks = [line for line in quality_lines(diagnosis) if line.level != "ok"]
     signs = {"flaw": "  ! ", "note": "  - "}
     wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
     return ["", page.heading("Data quality"), *itertools.chain.from_iterable(wrapped)]

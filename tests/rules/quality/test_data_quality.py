@@ -6,8 +6,8 @@ import pytest
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis.build import diagnose, diagnosis_of
+from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings.finding import Severity, Status
-from dsprof.reports.content import quality_lines
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import (
