@@ -343,6 +343,7 @@ class _Reading:
             until_ns=self._on_run(until_ns),
             has_failed=bool(self.is_failed[row]),
             reduce_op=intern(rows.words[rows.reduce_op[row]]),
+            peer=int(rows.peer[row]),
         )
 
     def _pairs_open(self) -> Iterable[PairCall]:

@@ -37,6 +37,7 @@ class Call:
     until_ns: int = 0
     has_failed: bool = False  # its wait ended in an exception
     reduce_op: str = ""
+    peer: int = -1  # root or other side, as a global rank
     is_completed: bool = False  # of dumps: its end was seen
 
     @property

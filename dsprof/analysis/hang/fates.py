@@ -43,7 +43,7 @@ def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
         text = "A rank that never arrives hung, crashed, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
     seen = by_look(rank, endings, state)
-    if seen is None or seen.kind == "never_entered":
+    if seen is None or seen.kind == "never_entered" or ending.has_lost_others:
         seen = _still_inside(rank, ending, state) or seen
     if ending.symptoms.is_alive and (seen is None or seen.kind == "never_entered"):
         # A process that is alive and writes nothing runs no Python.
@@ -119,7 +119,10 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
         if not is_alive:
             return Fate("never_entered", by_kill(rank, endings), is_sure)
     elif ending.trailer.reason == EXIT and (is_silent or ending.alive_ns < since_ns + LOST_NS):
-        text = f"Rank {rank} had already exited normally: it runs fewer iterations than the others."
+        text = (
+            f"Rank {rank} had already exited without an exception: it ran fewer iterations than "
+            "the others, or called sys.exit."
+        )
         return Fate("never_entered", Cause("exited", text), True)
     return Fate("never_entered", _in_own_code(rank, endings, since_ns), True)
 

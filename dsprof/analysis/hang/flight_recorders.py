@@ -61,7 +61,7 @@ class Mismatch:
     name: str
     label: str
     seq: int
-    what: str  # "operation", "size", "dtype", "reduce op" or "order"
+    what: str  # "operation", "root", "size", "dtype", "reduce op" or "order"
     values: tuple[tuple[str, tuple[int, ...]], ...]
     odd: tuple[int, ...]  # empty where no value is that of most
     frames: dict[int, str]
@@ -234,11 +234,12 @@ _Values = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def _mismatch(calls: Mapping[int, Call]) -> tuple[str, _Values] | None:
-    """Compare the calls of one number: operations, then types, then reductions, then sizes."""
+    """Compare the calls of one number: operations, roots, types, reductions, then sizes."""
     if any(call.op in _UNCOMPARED for call in calls.values()):
         return None
     told = {
         "operation": {rank: call.op for rank, call in calls.items()},
+        "root": {rank: str(call.peer) for rank, call in calls.items() if call.peer >= 0},
         "dtype": {rank: call.dtype for rank, call in calls.items() if call.dtype},
         "reduce op": {rank: call.reduce_op for rank, call in calls.items() if call.reduce_op},
     }

@@ -44,6 +44,7 @@ UNFINISHED = 2
 
 _MISMATCHES = {
     "operation": "op",
+    "root": "root",
     "size": "size",
     "dtype": "dtype",
     "reduce op": "reduce_op",

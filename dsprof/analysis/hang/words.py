@@ -27,6 +27,8 @@ def difference(found: Mismatch) -> str:
 
 
 _CAUSES = {
+    "root": "The ranks passed different `src` or `dst`: a local rank or one within the group, "
+    "where a global rank is meant.",
     "size": "The ranks passed tensors of different sizes: batches of different shapes, uneven "
     "shards, or different branches.",
     "dtype": "The ranks passed tensors of different dtypes: autocast or a conversion on some of "

@@ -22,10 +22,11 @@ from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.columns import BoolArray
 
-_SAME_BRANCH = "make all ranks take the same branch"
+_SAME_BRANCH = "Make all ranks take the same branch"
 _SAME = {
-    "size": "pass the same size on all ranks: pad batches, or drop incomplete ones",
-    "dtype": "pass the same dtype on all ranks",
+    "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
+    "size": "Pass the same size on all ranks: pad batches, or drop incomplete ones",
+    "dtype": "Pass the same dtype on all ranks",
 }
 
 
@@ -78,7 +79,7 @@ class MismatchedCollective:
             difference(found),
             severity=Severity.CRITICAL,
             cause=branches(found),
-            action=f"Compare the call sites, and {_SAME.get(found.what, _SAME_BRANCH)}."
+            action=f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
             + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
             ranks=found.odd,
             evidence=(_table(found),),

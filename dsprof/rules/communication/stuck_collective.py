@@ -28,8 +28,9 @@ _TITLES = {
 }
 
 _REMEDIES: dict[CauseKind, str] = {
-    "exited": "Run as many iterations on {who} as on the others: drop incomplete batches "
-    "(`drop_last`), or accept uneven inputs with torch.distributed.algorithms.Join.",
+    "exited": "Run as many iterations on {who} as on the others: exit on all ranks or on none, "
+    "drop incomplete batches (`drop_last`), or accept uneven inputs with "
+    "torch.distributed.algorithms.Join.",
     "stopped": "Let {who} go on: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
     "data_loader": "Find out what the workers of its DataLoader wait for: `py-spy dump --pid PID` "
     "prints their stacks. With a `timeout` the DataLoader fails instead of waiting.",

@@ -347,10 +347,11 @@ def test_a_rank_that_came_when_others_had_given_up_came_late() -> None:
             hanging("all_reduce", 1000, seq=4, nbytes=4 << 20, reduce_op="MAX"),
             "reduce_op",
         ),
+        (hanging("all_reduce", 1000, seq=4, nbytes=4 << 20, peer=2), "root"),
     ],
 )
 def test_a_call_that_differs_is_a_mismatch(other: Any, mismatch: str) -> None:
-    usual = waits(reduce_op="SUM")
+    usual = waits(reduce_op="SUM", peer=0 if mismatch == "root" else -1)
     traces = [rank(n, [other if n == 2 else usual], **KILLED) for n in range(RANKS)]
     found = root(*traces)
     assert (found.kind, found.mismatch, found.ranks) == ("mismatch", mismatch, (2,))
@@ -797,10 +798,12 @@ def test_a_rank_that_was_interrupted_or_lived_on_had_not_exited(until: float, en
         ({"dtype": "float64"}, "The ranks passed tensors of different dtypes: autocast"),
         ({"elements": 7}, "The ranks passed tensors of different sizes: batches"),
         ({"reduce_op": "max"}, "The ranks took different branches: a condition on the rank"),
+        ({"peer": 1}, "The ranks passed different `src` or `dst`: a local rank"),
     ],
 )
 def test_the_cause_of_a_mismatch_is_of_its_kind(fields: dict[str, Any], cause: str) -> None:
-    calls = [waits(reduce_op="sum"), waits(**({"reduce_op": "sum"} | fields))]
+    usual = {"reduce_op": "sum", "peer": 0}
+    calls = [waits(**usual), waits(**(usual | fields))]
     found = root(*(rank(n, [calls[n == 2]], **KEPT) for n in range(RANKS)))
     assert (found.kind, found.ranks) == ("mismatch", (2,))
     assert found.cause.text.startswith(cause)

@@ -157,7 +157,7 @@ def test_what_a_rank_never_called_did_not_complete() -> None:
 def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
     others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [], 900, **EXIT))
-    assert "had already exited normally" in finding.cause
+    assert "had already exited without an exception" in finding.cause
 
 
 def test_who_waits_for_another_rank_is_not_the_root() -> None:
