@@ -72,7 +72,7 @@ def test_inference_without_a_step_is_recorded_and_reported(folder: Path) -> None
         assert trace.trailer is not None
         assert trace.trailer.failed_hooks == {}
     diagnosis = diagnose(run)
-    assert [finding.id for finding in diagnosis.findings if finding.status == Status.FAIL] == []
+    assert [finding.rule for finding in diagnosis.findings if finding.status == Status.FAIL] == []
 
 
 @pytest.fixture(scope="module")

@@ -143,11 +143,11 @@ def test_large_values_where_numbers_belong_take_no_memory(path: Path) -> None:
     assert (len(trace.steps), trace.broken_lines) == (9, 9)
 
 
-def bomb(levels: int = 17, children: int = 300) -> bytes:
-    """An export whose table of kernels has pages that each name the next one 300 times."""
+def write_bomb(path: Path, levels: int = 17, children: int = 300) -> None:
+    """Write an export whose table of kernels has pages that each name the next one 300 times."""
     whole, size = bytearray(export()), 4096
-    with sqlite3.connect(":memory:") as file:
-        file.deserialize(bytes(whole))
+    path.write_bytes(whole)
+    with sqlite3.connect(path) as file:
         query = "SELECT rootpage FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'"
         ((root,),) = file.execute(query)
     file.close()
@@ -157,7 +157,7 @@ def bomb(levels: int = 17, children: int = 300) -> bytes:
     whole[(root - 1) * size : root * size] = page_of(first, children, size)
     whole += b"".join(pages) + leaf
     whole[28:32] = (len(whole) // size).to_bytes(4, "big")
-    return bytes(whole)
+    path.write_bytes(whole)
 
 
 def page_of(child: int, children: int, size: int) -> bytes:
@@ -172,7 +172,7 @@ def page_of(child: int, children: int, size: int) -> bytes:
 @pytest.mark.alone
 def test_a_tree_of_pages_that_grows_without_end(path: Path) -> None:
     """Interior pages that name their children a hundred times make rows that no disk holds."""
-    path.write_bytes(bomb())
+    write_bomb(path)
     with at_most(600):
         read(NSYS, path)
 
