@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +27,16 @@ class PointToPointKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint(Aggregate):
-    """Sums by kind, in measured steps in full detail."""
+    """Sums by kind, in measured steps in full detail.
+
+    Kinds differ between ranks, such as the stages of a pipeline. So means of several kinds divide
+    by the steps of all ranks that send or receive, not by those of the ranks with each kind.
+    """
 
     rows: dict[PointToPointKind, BlockedTime]
+    rank_steps: int  # of all ranks in `rows`
     both_ways: dict[PointToPointKind, BlockedTime]  # single ones, of ranks that do both
+    both_ways_rank_steps: int
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> PointToPoint:
@@ -51,7 +58,28 @@ class PointToPoint(Aggregate):
             rows[kind] = rows[kind].beside(sums) if kind in rows else sums
         single = {kind: sums for kind, sums in rows.items() if not kind.is_batched}
         both = {kind.family for kind in single} == POINT_TO_POINT
-        return cls(rows, single if both else {})
+        return cls(
+            rows=rows,
+            rank_steps=len(steps) if rows else 0,
+            both_ways=single if both else {},
+            both_ways_rank_steps=len(steps) if both else 0,
+        )
+
+    @property
+    def of_all(self) -> dict[PointToPointKind, BlockedTime]:
+        """Return `rows`, to be averaged over all ranks that send or receive."""
+        return _averaged(self.rows, self.rank_steps)
+
+    @property
+    def both_ways_of_all(self) -> dict[PointToPointKind, BlockedTime]:
+        """Return `both_ways`, to be averaged over all ranks that do both."""
+        return _averaged(self.both_ways, self.both_ways_rank_steps)
+
+
+def _averaged(
+    rows: Mapping[PointToPointKind, BlockedTime], rank_steps: int
+) -> dict[PointToPointKind, BlockedTime]:
+    return {kind: replace(sums, rank_steps=rank_steps) for kind, sums in rows.items()}
 
 
 AGGREGATE = PointToPoint

@@ -60,7 +60,7 @@ class UnbatchedPointToPoint:
                 "Not applicable: this backend sends separately, batched or not."
             )
             return
-        both_ways = run[PointToPoint].both_ways
+        both_ways = run[PointToPoint].both_ways_of_all
         single = {kind: row for kind, row in both_ways.items() if _can_batch(kind.backend)}
         if calls_per_step(single) >= thresholds.calls_per_step:
             yield self._judged(run, single, thresholds)

@@ -46,7 +46,7 @@ class PipelineBubble:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the schedule, if there is one and its waits agree."""
-        pipelines, received = run[Pipelines], run[PointToPoint].rows
+        pipelines, transfers = run[Pipelines], run[PointToPoint].of_all
         if pipelines.stages < 2:
             yield self.meta.not_applicable("No pipeline of two or more stages was recorded.")
             return
@@ -54,7 +54,7 @@ class PipelineBubble:
         if bubble is None:
             yield self.meta.unknown("Unknown: the number of micro-batches was not recorded.")
             return
-        waited = blocked_ms(received) if received else None
+        waited = blocked_ms(transfers) if transfers else None
         share = None if waited is None else share_of_step(waited, run[Steps])
         summary = (
             f"With {pipelines.stages} stages and {micro_batches} micro-batches the bubble is "

@@ -53,6 +53,13 @@ def test_one_direction_on_each_rank_is_nothing_to_batch():
     assert "blocked time 6.00 ms" in finding.summary
 
 
+def test_ranks_whose_transfers_have_different_names_are_averaged():
+    traces = [rank(number=n, requested=f"isend of stage {n}") for n in (0, 2)]
+    finding = said(RULE, *traces)
+    assert "6 sends and receives per step and rank" in finding.summary
+    assert "blocked time 6.00 ms" in finding.summary
+
+
 def test_those_of_deepspeeds_pipeline_are_by_design():
     config = engine(0)
     config.pipeline_stages = 2

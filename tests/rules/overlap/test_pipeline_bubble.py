@@ -28,6 +28,19 @@ def test_too_few_micro_batches_fail():
     assert finding.evidence[0].rows == ((4, 4, pytest.approx(3 / 7), 30.0),)
 
 
+def test_waits_are_the_mean_over_stages_whose_transfers_differ():
+    def stage(number, waited_ms, requested):
+        def extra(step, start):
+            return [sync("recv", start, waited_ms, step=step, requested=requested)]
+
+        config = engine(0)
+        config.pipeline_stages = 4
+        return zero_rank(number, stage=0, accumulation=4, extra=extra, engine=config)
+
+    finding = said(RULE, stage(0, 30, "gradient to stage 0"), stage(1, 10, "activation to stage 1"))
+    assert "wait 20 % of the step" in finding.summary
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, rank(), waited_share=0.3)
 
