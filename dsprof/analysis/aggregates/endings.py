@@ -225,8 +225,11 @@ class _Reading:
         self._pair_seq = rows.seq[self.is_pair].astype(np.int64)
         self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
         self.is_cut = _is_cut(trace)
-        self.is_failed = _is_failed(rows) | self.is_cut
-        self.is_ended = _is_ended(trace) & ~_is_doubtful(rows, self.is_failed & self.is_collective)
+        # Ctrl-C ends calls that are in order, too: how long they took shows which could not end.
+        has_lost = trace.trailer is not None and bool(trace.trailer.lost)
+        self.is_failed = _is_failed(rows) | (self.is_cut & has_lost)
+        is_doubtful = _is_doubtful(rows, self.is_failed & self.is_collective)
+        self.is_ended = _is_ended(trace) & ~self.is_cut & ~is_doubtful
 
     def ending(self) -> Ending:
         trace = self.trace
@@ -447,14 +450,14 @@ def _is_failed(rows: Collectives) -> BoolArray:
 
 
 def _is_cut(trace: RankTrace) -> BoolArray:
-    """Say which rows were in flight when an exception said that others are lost.
+    """Say which rows were in flight when an exception said that others are lost, or at Ctrl-C.
 
-    Nothing of Python waits for those of DDP; the error that ends them lets them call themselves
-    completed, which is seen after the exception.
+    Nothing of Python waits for those of DDP, or goes on after Ctrl-C; the error that ends them lets
+    them call themselves completed, which is seen after the exception.
     """
-    rows, failed_ns = trace.collectives, _exception_ns(trace)
-    has_lost = trace.trailer is not None and bool(trace.trailer.lost)
-    if not has_lost or trace.header.device != "cpu":
+    rows, failed_ns, trailer = trace.collectives, _exception_ns(trace), trace.trailer
+    is_cut = trailer is not None and (bool(trailer.lost) or trailer.reason == INTERRUPTED)
+    if not is_cut or trace.header.device != "cpu":
         return np.zeros(len(rows), np.bool_)
     was_pending = (rows.waits == 0) & (rows.pending_ns > 0) & (rows.pending_ns < failed_ns)
     return np.asarray(was_pending & (rows.done_ns >= failed_ns), np.bool_)

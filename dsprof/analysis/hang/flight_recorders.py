@@ -15,6 +15,8 @@ from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
 """Some ranks may leave these before all have come."""
+_HARMLESS = frozenset({"root", "reduce op"})
+"""Libraries do not compare these: such a call may end, with wrong values."""
 _UNCOMPARED = frozenset({"coalesced", ""})
 
 
@@ -69,6 +71,24 @@ class Mismatch:
     calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
     is_sure: bool = True
     before: Call | None = None  # the call before it, which is the last that all have in common
+
+    @property
+    def blocks(self) -> bool:
+        """Whether ranks may wait because of it; one whose values only are wrong may have ended."""
+        calls = self.calls.values()
+        is_over = not any(call.is_in_flight or call.has_failed for call in calls)
+        return not (is_over and self.what in _HARMLESS)
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Return the ranks that wait for those that differ."""
+        return tuple(sorted(set(self.calls) - {*self.odd})) if self.blocks else ()
+
+    @property
+    def waited_ns(self) -> int | None:
+        """Return how long, None if unknown."""
+        calls = self.calls.values() if self.blocks else ()
+        return max((call.in_flight_ns for call in calls), default=0) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,8 @@ def groups_of(hang: Hang) -> Iterator[GroupWaits]:
             op=first.op if first else "",
             number=found.seq,
             bytes=first.nbytes if first else None,
-            waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
-            waiting=tuple(sorted(set(found.calls) - {*found.odd})),
+            waited_ns=found.waited_ns,
+            waiting=found.waiting,
             different=found.odd,
             called_from=first.frame if first else "",
         )

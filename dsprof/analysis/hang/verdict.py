@@ -18,7 +18,7 @@ from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import broken_links, cut_off
 from dsprof.analysis.hang.ends import ended
 from dsprof.analysis.hang.fates import Fate, by_look, fate_of, stopped_before
-from dsprof.analysis.hang.flight_recorders import GroupState
+from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
 from dsprof.analysis.hang.model import (
     Cause,
     HangReport,
@@ -90,14 +90,17 @@ class _Judge:
         self.endings, self.hang, self.tell = endings, hang, Telling(endings, hang)
 
     def verdicts(self) -> Iterator[HangVerdict]:
+        mismatched = sorted(self.hang.mismatched, key=lambda one: not one.blocks)
+        blocking = sum(one.blocks for one in mismatched)
         found = [
-            *self._mismatched(),
+            *self._mismatched(mismatched[:blocking]),
             *self._unfinished(),
             *self._absent(),
             *self._deadlocked(),
             *without_record(self.tell),
             *with_few_records(self.tell),
             *self._entered_by_all(),
+            *self._mismatched(mismatched[blocking:]),
         ]
         found = [*map(self._without_tails, found or [ended(self.tell)])]
         note = _stale(self.hang)
@@ -119,17 +122,16 @@ class _Judge:
             return msgspec.structs.replace(found, confidence="medium")
         return found
 
-    def _mismatched(self) -> Iterator[HangVerdict]:
-        for found in self.hang.mismatched:
+    def _mismatched(self, those: Iterable[Mismatch]) -> Iterator[HangVerdict]:
+        for found in those:
             call = first_call(found.calls)
-            called = [rank for _, ranks in found.values for rank in ranks]
             yield HangVerdict(
                 kind="mismatch",
                 ranks=found.odd,
                 mismatch=_MISMATCHES[found.what],
                 operation=operation(call, found.label, found.seq) if call else None,
-                waiting=tuple(sorted(rank for rank in called if rank not in found.odd)),
-                waited_ns=max((c.in_flight_ns for c in found.calls.values()), default=0) or None,
+                waiting=found.waiting,
+                waited_ns=found.waited_ns,
                 cause=Cause("diverged", words.branches(found)),
                 stacks=self.tell.stacks([ranks[0] for _, ranks in found.values[:2]], found),
                 confidence="high" if found.is_sure else "medium",

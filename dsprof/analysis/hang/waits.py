@@ -75,7 +75,7 @@ def find_hang(endings: Endings, least_wait_ns: int) -> Hang:
         for m in mismatches(flights)
         if any(_is_within(m, state) for state in stuck_groups) or _did_not_end(m, endings)
     ]
-    rest = [s for s in stuck_groups if not any(_is_within(m, s) for m in mismatched)]
+    rest = [s for s in stuck_groups if not any(_is_within(m, s) and m.blocks for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
 
 
@@ -122,7 +122,8 @@ def roots(hang: Hang) -> tuple[int, ...]:
     waiting = {
         rank for state in hang.stuck_groups if _is_bound(state, hang) for rank in state.waiting
     }
-    called = {r for one in hang.mismatched for _, ranks in one.values for r in ranks}
+    blocking = [one for one in hang.mismatched if one.blocks]
+    called = {r for one in blocking for _, ranks in one.values for r in ranks}
     return tuple(sorted(absent - waiting - called))
 
 

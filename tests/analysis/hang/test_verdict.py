@@ -784,6 +784,26 @@ def test_a_silent_rank_whose_connections_tell_nothing_died() -> None:
     assert "without a trailer" in found.cause.text
 
 
+def test_a_call_that_ended_before_ctrl_c_only_by_the_error_of_others_did_not_end() -> None:
+    """gloo's Work calls itself complete when its peers are gone, which a poll sees after Ctrl-C."""
+    ended = {"trailer": Trailer(reason="interrupted", exception_ns=int(END * 1e6) + 1)}
+    cut = issued("all_reduce", 1000, END + 2, seq=4, pending_ns=int(END * 1e6))
+    traces = [rank(n, [] if n == 2 else [cut], **ended) for n in range(RANKS)]
+    found = root(*traces)
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+    quick = issued("all_reduce", END - 10, END + 2, seq=4, pending_ns=int(END * 1e6))
+    assert root(*(rank(n, [quick][: n != 2], **ended) for n in range(RANKS))).kind == "none"
+
+
+def test_a_call_of_another_reduce_op_that_ended_blocks_nobody() -> None:
+    usual, other = (sync("all_reduce", 500, 10, seq=4, reduce_op=op) for op in ("SUM", "MAX"))
+    traces = [rank(n, [other] if n == 2 else [usual, waits(5)], **KEPT) for n in range(RANKS)]
+    stuck, mismatch = judged(*traces)
+    assert (stuck.kind, stuck.ranks, stuck.waiting) == ("never_entered", (2,), (0, 1, 3))
+    assert (mismatch.kind, mismatch.ranks, mismatch.waiting) == ("mismatch", (2,), ())
+    assert mismatch.waited_ns is None
+
+
 @pytest.mark.parametrize(("until", "end"), [(900, CTRL_C), (END, EXIT)])
 def test_a_rank_that_was_interrupted_or_lived_on_had_not_exited(until: float, end: Any) -> None:
     others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
