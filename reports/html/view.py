@@ -118,6 +118,12 @@ class View:
         named = {self.address(one) for one in said}
         return sum(one.anchor not in named for one in self.failed)
 
+    @property
+    def flaws(self) -> list[str]:
+        """What makes figures wrong, unless a line above says it."""
+        said = {one.problem for one in (self._diagnosis.headline, *self._diagnosis.next_lines)}
+        return [limit for limit in self._diagnosis.quality.limits if limit not in said]
+
     def address(self, headline: Headline) -> str:
         """Return where the finding of a headline is; "" where it is of none."""
         found = self._finding_of(headline)

@@ -297,6 +297,15 @@ def test_the_first_screen_says_what_limits_the_verdict_else_how_complete_the_dat
     assert "Data: 2 of 2 ranks, complete" in top.text
 
 
+def test_the_first_screen_says_a_problem_of_the_data_once() -> None:
+    problem = "The record of rank 1 breaks off"
+    made = factory.diagnosis(quality=Quality(line="1 of 2 ranks", limits=[problem]))
+    made.next_lines = [Headline(line=f"{problem}. Read its log.", problem=problem)]
+    top = page_of(made).one("header", id="top")
+    assert not top.all("ul", _class="limits")
+    assert top.text.count(problem) == 1
+
+
 def test_the_page_begins_with_its_type() -> None:
     assert render(factory.diagnosis(), "html").startswith(b"<!doctype html>\n")
 
@@ -304,7 +313,7 @@ def test_the_page_begins_with_its_type() -> None:
 def test_an_empty_run_is_a_page_without_figures() -> None:
     raw = render(factory.empty(), "html")
     page = parse(raw)
-    assert page.all("figure") == []
+    assert page.all("figure") == page.all("div", _class="proof") == []
     assert "No step was recorded." in page.one("section", id="checks").text
     assert len(raw) < 40_000
 
