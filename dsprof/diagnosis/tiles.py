@@ -155,7 +155,8 @@ def _snapshot(d: Diagnosis) -> Iterator[Tile]:
     yield Tile("Cached", size(row.cached_bytes), _of(row, row.cached_bytes, "returned on request"))
     if row.peak_holders:
         holder = max(row.peak_holders, key=lambda one: row.peak_holders[one])
-        yield Tile("Largest holder", size(row.peak_holders[holder]), frames.shortened(holder))
+        held = size(row.peak_holders[holder])
+        yield Tile("Largest holder at the peak", held, frames.shortened(holder))
     if row.failed_bytes is not None:
         yield Tile("Failed request", size(row.failed_bytes), "out of memory")
 
@@ -166,8 +167,6 @@ def _of(row: SnapshotRow, part: int, what: str) -> str:
 
 def _log(d: Diagnosis) -> Iterator[Tile]:
     failed = [one for one in d.findings if one.status is Status.FAIL]
-    if failed:
-        yield Tile("First problem", failed[0].problem, first_sentence(failed[0].cause))
     if failed or has_verdict(d.findings):
         yield Tile("Problems", f"{len(failed)}", by_severity(failed))
     if d.run.source:
@@ -179,6 +178,7 @@ def _device(d: Diagnosis) -> Iterator[Tile]:
     parts = {
         "Compute": sum(row.compute_ns for row in d.devices),
         "Exposed communication": sum(row.exposed_comm_ns for row in d.devices),
+        "Copies": sum(row.copies_ns for row in d.devices),
         "Idle": sum(row.idle_ns for row in d.devices),
     }
     whole = f"of {plural(len(d.devices), 'rank')}, the whole record"

@@ -205,18 +205,17 @@ def test_the_tiles_of_a_snapshot_are_its_bytes(tmp_path: Path) -> None:
     assert shown["Reserved"][0] == "36.0 MiB"
     assert shown["Stuck"] == ("6.00 MiB", "17 % of reserved; free, but not usable")
     assert shown["Cached"] == ("20.0 MiB", "56 % of reserved; returned on request")
-    assert shown["Largest holder"][0] == "10.0 MiB"
-    assert "model.py:7" in shown["Largest holder"][1]
+    assert shown["Largest holder at the peak"][0] == "10.0 MiB"
+    assert "model.py:7" in shown["Largest holder at the peak"][1]
     made.snapshots[0].peak_holders = {f"/{'deep/' * 20}einops/_backends.py:291 einsum": 1}
     assert tiles(made)[3].detail == "einops/_backends.py:291 einsum"
 
 
-def test_the_tiles_of_a_log_say_what_failed_first(tmp_path: Path) -> None:
+def test_the_tiles_of_a_log_count_what_failed(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("\n".join(logs.run(logs.out_of_memory())))
     kind, shown = tiled(diagnose(find_run([tmp_path / "train.log"])))
     assert kind == "log"
-    assert shown["First problem"][0]
-    assert shown["Problems"][0] != "0"
+    assert shown["Problems"] == ("1", "1 critical")
     assert shown["Read"][0] == "1 file"
 
 
@@ -228,11 +227,10 @@ def test_the_tiles_of_a_profile_without_steps_are_shares_of_the_device() -> None
     ]
     kind, shown = tiled(diagnosed(replace(device.rank(events, 0, 1), is_foreign=True)))
     assert kind == "device"
-    assert [shown[name][0] for name in ("Compute", "Exposed communication", "Idle")] == [
-        "70 %",
-        "20 %",
-        "10 %",
-    ]
+    parts = {
+        name: shown[name][0] for name in ("Compute", "Exposed communication", "Copies", "Idle")
+    }
+    assert [*parts.values()] == ["70 %", "20 %", "0 %", "10 %"]
 
 
 def test_the_map_names_the_straggler_and_the_slow_step() -> None:
