@@ -10,6 +10,7 @@ from typing import Literal
 from dsprof.analysis.alignment.clocks import NO_TIME_LINE
 from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo
 from dsprof.findings import formatting as fmt
+from dsprof.findings.wording import broken_off
 
 Level = Literal["ok", "note", "flaw"]
 
@@ -92,9 +93,7 @@ def _ranks_line(quality: Quality, run: RunInfo) -> QualityLine:
 def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
     flaws = [f"{fmt.named_ranks(r)} ended by {what}" for what, r in quality.exceptions.items()]
     if quality.unclean_ranks:
-        whose = "its trace" if len(quality.unclean_ranks) == 1 else "their traces"
-        which = fmt.named_ranks(quality.unclean_ranks)
-        flaws.append(f"{which} ended without closing {whose}; up to half a second is missing")
+        flaws.append(f"{broken_off(quality.unclean_ranks)}; up to half a second is missing")
     if flaws:
         return QualityLine("flaw", "End of the run", "; ".join(flaws))
     if run.is_running:
@@ -103,10 +102,10 @@ def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
 
 
 def _unknown(quality: Quality, what: str) -> str:
-    """Say what the missing trailers would have told; "" where none is missing."""
+    """Say what the ends of records would have told; "" where none is missing."""
     if not quality.unclean_ranks:
         return ""
-    return f"{what} unknown for {fmt.named_ranks(quality.unclean_ranks)}: no trailer"
+    return f"{what} unknown for {fmt.named_ranks(quality.unclean_ranks)}: the end is missing"
 
 
 def _waits_line(quality: Quality) -> QualityLine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 _MOST_NAMED = 12
@@ -36,6 +36,12 @@ def ranks_do(ranks: Sequence[int], verb: str) -> str:
     """Begin a sentence on ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
     who = named(ranks)
     return f"{capitalised(who)} {verb}{'s' if len(ranks) == 1 else ''}"
+
+
+def broken_off(ranks: Collection[int]) -> str:
+    """Say of ranks that were killed, crashed or still run that their records lack the end."""
+    is_one = len(ranks) == 1
+    return f"the record{'' if is_one else 's'} of {named(ranks)} break{'s' if is_one else ''} off"
 
 
 def shortened(text: str, at_most: int = 60) -> str:

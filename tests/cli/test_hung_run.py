@@ -22,7 +22,7 @@ NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks
 
 @pytest.mark.parametrize(
     ("waiting", "start"),
-    [((0, 1), NEVER_CAME), ((), "Ranks 0-2 ended without a trailer after step 3: killed")],
+    [((0, 1), NEVER_CAME), ((), "The records of ranks 0-2 break off after step 3: killed")],
     ids=["hung", "killed"],
 )
 def test_all_formats_and_the_budget_agree(

@@ -45,7 +45,7 @@ def test_several_ranks_are_several() -> None:
     made = factory.diagnosis(quality=quality)
     lines = {line.label: line.text for line in quality_lines(made)}
     assert lines["Ranks"].endswith("no trace of ranks 2-3")
-    assert lines["End of the run"].startswith("ranks 0-1 ended without closing their traces")
+    assert lines["End of the run"].startswith("the records of ranks 0-1 break off;")
     assert lines["Hook c10d"] == "not there (rank 0)"
 
 
@@ -75,8 +75,8 @@ def test_what_trailers_would_have_told_of_killed_ranks_is_unknown() -> None:
     lines = {one.label: one for one in quality_lines(factory.diagnosis(quality=killed))}
     assert lines["End of the run"].level == "flaw"
     assert {lines[label].level for label in ("Events", "Waits")} == {"note"}
-    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: no trailer"
-    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: no trailer"
+    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: the end is missing"
+    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: the end is missing"
     assert lines["Waits"].text == waits
 
 

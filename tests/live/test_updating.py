@@ -243,7 +243,7 @@ def test_a_browser_follows_a_real_run(tmp_path: Path) -> None:
         page.evaluate("document.querySelector('#checks details, details').open = true")
         steps = "Number(document.body.innerText.match(/([0-9,]+) steps/)[1].replace(',', ''))"
         before = page.evaluate(steps)
-        assert "without a trailer" not in page.evaluate("document.body.innerText")
+        assert "Records break off" not in page.evaluate("document.body.innerText")
         page.wait(f"document.readyState == 'complete' && {steps} > {before}", 120)
         assert page.evaluate("document.querySelector('#checks details, details').open")
         assert page.complaints() == []

@@ -13,16 +13,23 @@ from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.analysis.hang.waits import LEAST_WAIT_NS, Hang
 from dsprof.environment.processes import GONE
-from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
+from dsprof.findings.wording import (
+    broken_off,
+    capitalised,
+    duration,
+    named,
+    plural,
+    ranks_do,
+)
 from dsprof.trace.schema import EXIT, is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
 
-_ALONE = "no rank is known to have waited for it"
+_ALONE = "no rank is known to have waited for another one"
 
-_NO_TRAILER = (
-    "A killed process writes no trailer. If it still runs, `dsprof hang --live` looks at it."
+_MAY_RUN = (
+    "A killed process cannot close its record. If it still runs, `dsprof hang --live` looks at it."
 )
 
 
@@ -57,9 +64,9 @@ def ended(tell: Telling) -> HangVerdict:
         return HangVerdict(
             kind="unknown",
             ranks=tuple(killed) if len(killed) < len(ends) else (),
-            cause=Cause("unknown", " ".join((_NO_TRAILER, *may_wait))),
-            sentence=f"Unknown: {named(killed)} {'has' if len(killed) == 1 else 'have'} no "
-            f"trailer, and no rank is known to have waited {duration(LEAST_WAIT_NS)} or longer.",
+            cause=Cause("unknown", " ".join((_MAY_RUN, *may_wait))),
+            sentence=f"Unknown: {broken_off(killed)}, and no rank is known to have waited "
+            f"{duration(LEAST_WAIT_NS)} or longer.",
         )
     if missing := _missing(tell):
         others = ranks_do(sorted(ends), "wait")

@@ -103,10 +103,17 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
         is_sure, notices = is_known(ending, state), ending.backend in _TCP
         was_cut = ending.has_state and ending.alive_ns < state.since_ns + state.waited_ns
         lost = _first_lost(endings, state)
+        if lost == "connection" and notices and _outlived(ending, endings, state):
+            left = _in_own_code(rank, endings, since_ns)
+            text = (
+                "The others lost the connection to it while it lived: it had left the process "
+                f"group, or the network broke. {left.text}"
+            )
+            return Fate("never_entered", Cause(left.kind, text), True)
         if lost == "connection" and notices:
             cause, stopped = by_kill(rank, endings), stopped_before(rank, endings, state)
             if cause.kind == "unknown" and stopped:
-                said = f"The record of rank {rank} ends earlier, without a trailer."
+                said = f"The record of rank {rank} breaks off earlier."
                 cause = Cause("unknown", said + stopped)
             return Fate("died", cause, is_sure)
         if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
@@ -141,9 +148,20 @@ def stopped_before(rank: int, endings: Endings, state: GroupState) -> str:
 
 def _first_lost(endings: Endings, state: GroupState) -> str:
     """Return how the wait failed that failed first: whoever exits then ends those of others."""
-    failed = [endings.ranks[rank] for rank in state.failed if rank in endings.ranks]
-    first = min(failed, key=lambda ending: ending.failed_ns or math.inf, default=None)
+    first = _first_failed(endings, state)
     return first.lost if first is not None else ""
+
+
+def _first_failed(endings: Endings, state: GroupState) -> Ending | None:
+    failed = [endings.ranks[rank] for rank in state.failed if rank in endings.ranks]
+    return min(failed, key=lambda ending: ending.failed_ns or math.inf, default=None)
+
+
+def _outlived(ending: Ending, endings: Endings, state: GroupState) -> bool:
+    """Say whether a rank still lived when others had lost the connection to it."""
+    first = _first_failed(endings, state)
+    failed_ns = first.failed_ns if first is not None else None
+    return failed_ns is not None and ending.alive_ns > failed_ns + LEAST_WAIT_NS
 
 
 def _is_silent(ending: Ending, state: GroupState) -> bool:
@@ -190,7 +208,7 @@ def by_exception(rank: int, ending: Ending, trailer: Trailer) -> Cause:
 
 
 def by_kill(rank: int, endings: Endings) -> Cause:
-    """Say what is known of a process that ended without a trailer."""
+    """Say what is known of a process whose record breaks off."""
     ending = endings.ranks[rank]
     if ending.symptoms.oom_kills or endings.killed_for_memory(rank):
         text = f"The kernel killed rank {rank}: the memory limit of its cgroup was reached."
@@ -198,8 +216,8 @@ def by_kill(rank: int, endings: Endings) -> Cause:
     sizes = " gloo also ends a process whose call has another size than those of its peers."
     return Cause(
         "unknown",
-        f"The record of rank {rank} ends earlier, without a trailer: the process was killed, "
-        f"crashed or stopped.{sizes * (ending.backend in _TCP)}",
+        f"The record of rank {rank} breaks off earlier: the process was killed, crashed or "
+        f"stopped.{sizes * (ending.backend in _TCP)}",
     )
 
 
@@ -237,7 +255,7 @@ def _in_own_code(rank: int, endings: Endings, since_ns: int) -> Cause:
     text = (
         f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
         f"{idle}{f'. {may_wait}' if may_wait else where}{went_on}"
-        + " Its record ends without a trailer: it was killed or crashed."
+        + " Its record breaks off: it was killed or crashed."
         * _has_vanished(ending)
     )
     return Cause("diverged" if after else "unknown", text)

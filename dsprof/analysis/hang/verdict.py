@@ -36,7 +36,14 @@ from dsprof.analysis.hang.waits import (
     hang_of_dumps,
     roots,
 )
-from dsprof.findings.wording import capitalised, duration, long_duration, named, ranks_do
+from dsprof.findings.wording import (
+    broken_off,
+    capitalised,
+    duration,
+    long_duration,
+    named,
+    ranks_do,
+)
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 UNFINISHED = 2
@@ -282,9 +289,9 @@ class _Judge:
             )
         if quiet:
             text = (
-                f"The record of {named(quiet)} ends in it without a trailer: killed or crashed."
+                f"{capitalised(broken_off(quiet))} in it: killed or crashed."
                 if state.failed
-                else f"The record of {named(quiet)} ends in it: stopped, killed or crashed."
+                else f"{capitalised(broken_off(quiet))} in it: stopped, killed or crashed."
             )
             text += stopped_before(quiet[0], self.endings, state) if len(quiet) == 1 else ""
             return self.tell.of_state(

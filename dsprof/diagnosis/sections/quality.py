@@ -77,9 +77,9 @@ def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -
     selected = f", selected: {run.selection.replace('; ', ', ')}" if run.selection else ""
     if not quality.is_recorded:
         return f"{present}{selected}; from other tools, completeness unknown"
-    cut, part = "ended without a trailer", "with only a part of the steps"
+    part = "with only a part of the steps"
     gaps = (
-        (len(quality.unclean_ranks), cut, cut),
+        (len(quality.unclean_ranks), "record breaks off", "records break off"),
         (len(quality.partial_ranks), part, part),
         (quality.dropped_events, "dropped event", "dropped events"),
         (quality.broken_lines, "unreadable line", "unreadable lines"),

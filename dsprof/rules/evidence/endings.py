@@ -65,7 +65,7 @@ def _in_flight(ending: Ending) -> tuple[int | None, int | None]:
 def how(ending: Ending) -> str:
     """Say how the record of a rank ended."""
     if ending.trailer is None:
-        return "no trailer: killed, crashed, or still running"
+        return "breaks off: killed, crashed, or still running"
     if ending.trailer.exception:
         return ending.trailer.exception
     reason = ending.trailer.reason

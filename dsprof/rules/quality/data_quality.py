@@ -13,7 +13,15 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.hang.ends import exited_before, silent_before
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, percent, plural, ranks_do
+from dsprof.findings.wording import (
+    broken_off,
+    capitalised,
+    duration,
+    named,
+    percent,
+    plural,
+    ranks_do,
+)
 from dsprof.rules.evidence.endings import (
     after_step,
     completed_last,
@@ -129,20 +137,19 @@ class DataQuality:
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             return self._ended_by_slurm(ended[0], ranks, ends)
-        who = capitalised(named(ranks))
-        problem = f"{who} ended without a trailer{after_step(ends, ranks)}"
+        problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: killed, crashed, or still running."
             f"{completed_last(ends, ranks)}{_in_flight(run) if ends else ''}",
             problem=problem,
             fix=f"Read the last lines of the log of {named(ranks)}",
-            title="Ranks ended without a trailer",
+            title="Records break off",
             severity=Severity.HIGH,
-            cause="A process that exits writes a trailer. A process that is killed by a signal or "
+            cause="A process that exits closes its record. A process that is killed by a signal or "
             "by the job's time limit cannot.",
-            action=f"Read the last lines of the log of {named(ranks)}. The record is analysed; up "
-            "to its last half second is missing.",
+            action=f"Read the last lines of the log of {named(ranks)}. What was recorded is "
+            "analysed; up to the last half second is missing.",
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
             confidence="high",
@@ -283,18 +290,19 @@ class DataQuality:
         )
 
     def _timed_out(self, exceptions: Iterable[str], ranks: Sequence[int]) -> Finding:
-        """Report ranks that gave up a call that another rank did not join in time."""
+        """Report ranks that gave up a call."""
         problem = f"A call of {named(ranks)} timed out"
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: {', '.join(exceptions)}.",
             problem=problem,
-            fix="Find the rank that did not come",
+            fix="Find out what the call waited for",
             title="Calls timed out",
             severity=Severity.HIGH,
-            cause="A rank did not join the call in time, or the timeout is too short.",
-            action="Find the rank that did not come: `dsprof hang FOLDER` names it, if that is "
-            "on record.",
+            cause="A rank did not join the call in time, called another one, or the timeout is too "
+            "short.",
+            action="Find out what the call waited for: `dsprof hang FOLDER` says it, if that is on "
+            "record.",
             ranks=tuple(ranks),
             confidence="high",
         )
@@ -306,7 +314,7 @@ class DataQuality:
         return self.meta.finding(
             Status.INFO,
             f"{capitalised(named(failed))} ended by {kinds}: the connection to another rank was "
-            f"lost. The record of {named(first)} ends earlier, without a trailer.",
+            f"lost. {capitalised(broken_off(first))} earlier.",
             title="Ranks lost the connection to a rank that had ended",
             cause=f"The exception is a consequence of the end of {named(first)}.",
             action=f"Find out why {named(first)} ended.",
@@ -462,7 +470,7 @@ def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
 
 
 def _in_flight(run: Run) -> str:
-    """Say which of the ranks without a trailer had a collective in flight."""
+    """Say which of the ranks whose record breaks off had a collective in flight."""
     calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
     awaited = {rank: call for rank, call in calls.items() if call}
     if not awaited:  # what a device had not ended is not seen

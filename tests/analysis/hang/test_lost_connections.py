@@ -54,9 +54,7 @@ def test_a_rank_that_was_stopped_before_a_call_and_killed_never_entered_it() -> 
     found = first(*survivors(), rank(2, [], 1600, **KILLED))
     assert (found.kind, found.ranks, found.waited_ns) == ("died", (2,), 33_000 * MS)
     assert found.sentence.startswith("Rank 2 never entered all_reduce 4 of group world")
-    assert found.cause.text.startswith(
-        "The record of rank 2 ends earlier, without a trailer. It wrote"
-    )
+    assert found.cause.text.startswith("The record of rank 2 breaks off earlier. It wrote")
     assert "stopped (SIGSTOP, or a debugger)" in found.cause.text
 
 
@@ -91,7 +89,7 @@ def test_the_exception_of_ranks_that_lost_a_killed_one_is_a_consequence() -> Non
     assert (followed.status, followed.ranks) == (Status.INFO, (0, 1, 3))
     assert followed.summary == (
         "Ranks 0-1, 3 ended by RuntimeError: the connection to another rank was lost. The "
-        "record of rank 2 ends earlier, without a trailer."
+        "record of rank 2 breaks off earlier."
     )
     assert "traceback" not in followed.action
 
@@ -111,3 +109,10 @@ def test_the_live_state_tells_the_last_step_and_what_was_in_flight() -> None:
         run = summary(*survivors(), killed)
         assert run[Endings].ranks[2].step == last
         assert run[Run].ranks[2].in_flight == "all_reduce 4 of world" * bool(calls)
+
+
+def test_a_rank_that_outlived_the_connections_to_it_had_not_died() -> None:
+    """It destroyed its process group, and its launcher killed it later."""
+    found = first(*survivors(), rank(2, [], LOST + 3_000, **KILLED))
+    assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+    assert found.cause.text.startswith("The others lost the connection to it while it lived: it")

@@ -220,9 +220,9 @@ def test_flaws_of_the_data_are_listed_and_the_rest_is_not() -> None:
     shown = " ".join(text(factory.diagnosis(quality=factory.flawed_quality())).split())
     for words in (
         "no trace of rank 3",
-        "rank 1 ended without closing its trace",
+        "the record of rank 1 breaks off",
         "12 dropped",
-        "100 recorded; 2 unmatched; unmatched ones are unknown for rank 1: no trailer",
+        "100 recorded; 2 unmatched; unmatched ones are unknown for rank 1: the end is missing",
         "Cost of dsprof: 3.1 %",
         "DeepSpeed 0.9 has no bucket (ranks 0-1)",
         "of another run",

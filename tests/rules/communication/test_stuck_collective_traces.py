@@ -132,7 +132,7 @@ def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
     finding = said(RULE, *traces, rank(2, [], 900, **KILLED))
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
     assert "until an exception" in finding.summary
-    assert "ends earlier, without a trailer" in finding.cause
+    assert "breaks off earlier" in finding.cause
     assert finding.action.startswith("Find out what killed rank 2")
 
 
@@ -331,7 +331,7 @@ def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
     traces = [rank(n, [], 900, steps=[step(3, 0, 800)], **KILLED) for n in range(RANKS)]
     finding = said(RULE, *traces)
     assert finding.status is Status.UNKNOWN
-    assert "ranks 0-3 have no trailer" in finding.summary
+    assert "the records of ranks 0-3 break off" in finding.summary
     assert {row[2] for row in finding.evidence[0].rows} == {"all_reduce 3 of world"}
 
 
@@ -391,7 +391,7 @@ def test_a_mismatch_that_hung_leads() -> None:
 
 def test_a_killed_run_leads_with_that() -> None:
     killed = headline(*(rank(n, [], 900, **KILLED, **steps_of()) for n in range(RANKS)))
-    assert killed.startswith("Ranks 0-3 ended without a trailer after step 3: killed")
+    assert killed.startswith("The records of ranks 0-3 break off after step 3: killed")
     assert "Last completed collective: all_reduce 3 of world on ranks 0-3." in killed
     assert "No collective in flight was recorded." in killed
 

@@ -152,7 +152,7 @@ def test_a_rank_that_ended_badly_is_named():
     assert finding.status is Status.FAIL
     assert finding.ranks == (1,)
     assert finding.summary == (
-        "Rank 1 ended without a trailer after step 5: killed, crashed, or still running. Last "
+        "The record of rank 1 breaks off after step 5: killed, crashed, or still running. Last "
         "completed collective: all_reduce 6 of world on rank 1. No collective in flight was "
         "recorded."
     )
@@ -160,7 +160,7 @@ def test_a_rank_that_ended_badly_is_named():
         (rank, ended, "all_reduce 6 of world", 5, "", 0)
         for rank, ended in (
             (0, "end of the process"),
-            (1, "no trailer: killed, crashed, or still running"),
+            (1, "breaks off: killed, crashed, or still running"),
         )
     )
 
@@ -170,8 +170,8 @@ def test_ranks_that_ended_after_different_steps_are_named_with_the_first_and_the
         killed = (zero_rank(n, 3, steps=s, trailer=None) for n, s in enumerate(steps))
         return judged(RULE, *killed)[0].problem
 
-    assert said_of(6, 4, 5) == "Ranks 0-2 ended without a trailer after steps 3 to 5"
-    assert said_of(6, 6, 0) == "Ranks 0-2 ended without a trailer after step 5 at the latest"
+    assert said_of(6, 4, 5) == "The records of ranks 0-2 break off after steps 3 to 5"
+    assert said_of(6, 6, 0) == "The records of ranks 0-2 break off after step 5 at the latest"
 
 
 def test_ranks_with_only_a_part_of_the_steps_are_named():
@@ -211,7 +211,7 @@ def test_of_steps_that_were_chosen_the_last_is_not_called_the_end(tmp_path, step
     made = diagnose(find_run([tmp_path], Selection(steps=steps)))
     [finding] = [one for one in made.findings if one.problem and one.rule == RULE.meta.id]
     summary = finding.summary.replace(": killed, crashed, or still running", "")
-    assert summary.startswith(f"Ranks 0-1 ended without a trailer{told}")
+    assert summary.startswith(f"The records of ranks 0-1 break off{told}")
     assert bool(finding.evidence) is (told != ".")
 
 
@@ -226,7 +226,7 @@ def test_the_end_by_slurm_is_named_where_the_log_tells_it():
         "The job reached its time limit after step 5, and Slurm killed ranks 0-1. Last completed"
     )
     first.log = RankLog()
-    assert "ended without a trailer" in said(RULE, first, zero_rank(1, trailer=None)).summary
+    assert "break off" in said(RULE, first, zero_rank(1, trailer=None)).summary
 
 
 def logged(*facts, of_rank_0=None):
