@@ -77,8 +77,8 @@ class _Failure(NamedTuple):
         below = 0 <= allowed < self.text.capacity_bytes
         return below and reserved + self.text.asked_bytes > allowed
 
-    def arithmetic(self) -> str:
-        """State the request and the available memory."""
+    def arithmetic(self, failures: Iterable[_Failure]) -> str:
+        """State who failed, what this one requested and the available memory."""
         text = self.text
         parts = [
             ("free on the device", text.free_bytes),
@@ -89,8 +89,11 @@ class _Failure(NamedTuple):
         total = self.available_bytes
         equals = "" if total is None else f" = {size(total)}"
         sums = " + ".join(known) or "free memory unknown"
-        asked = f"Rank {self.rank} ran out of device memory: it asked for {size(text.asked_bytes)}"
-        return f"{asked}, available: {sums}{equals}{unknown}{self._held()}."
+        ranks = _ranks(failures)
+        who = "it" if len(ranks) == 1 else f"rank {self.rank}"
+        asked = f"{who} asked for {size(text.asked_bytes)}"
+        failed = f"{capitalised(named(ranks))} ran out of device memory: {asked}"
+        return f"{failed}, available: {sums}{equals}{unknown}{self._held()}."
 
     def _held(self) -> str:
         """Say what is held by other processes; torch 2.1 and later list them."""
@@ -213,8 +216,8 @@ class DeviceOutOfMemory:
         return self._finding(
             failures,
             "A process reached its device memory limit",
-            f"{failures[0].arithmetic()} The process may reserve {size(text.allowed_bytes)} of "
-            f"{size(text.capacity_bytes)}.",
+            f"{failures[0].arithmetic(failures)} The process may reserve "
+            f"{size(text.allowed_bytes)} of {size(text.capacity_bytes)}.",
             "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
             "limits the process.",
             "Raise the limit if no other process uses the device.",
@@ -240,7 +243,7 @@ class DeviceOutOfMemory:
             failures,
             "Another process holds memory of the same device",
             f"{shared * is_shared}{subject} {verb} {of} on rank {worst.rank}'s device. "
-            f"{worst.arithmetic()}",
+            f"{worst.arithmetic(failures)}",
             f"{cause}. It would also fit if the unallocated memory were contiguous."
             if either
             else f"{cause}: fragmentation and the model's size are not the cause.",
@@ -264,7 +267,7 @@ class DeviceOutOfMemory:
         return self._finding(
             failures,
             "A memory request failed although enough memory was unused",
-            worst.arithmetic(),
+            worst.arithmetic(failures),
             "torch's reserved, unused memory is large enough for the request, but not contiguous."
             if in_pool
             else "Free and unallocated memory cover the request only together: fragmentation, or a "
@@ -281,7 +284,7 @@ class DeviceOutOfMemory:
         return self._finding(
             failures,
             "The run needs more memory than the device has",
-            f"{worst.arithmetic()} torch has {in_use}.",
+            f"{worst.arithmetic(failures)} torch has {in_use}.",
             "Free and unallocated memory together are too small for the request, even in one "
             "piece: expandable_segments, which torch always suggests, would not help."
             if is_known
@@ -307,10 +310,14 @@ class DeviceOutOfMemory:
             severity=Severity.CRITICAL,
             cause=cause,
             action=action,
-            ranks=tuple(sorted({failure.rank for failure in failures})),
+            ranks=_ranks(failures),
             evidence=(_table(failures),),
             confidence=confidence,
         )
+
+
+def _ranks(failures: Iterable[_Failure]) -> tuple[int, ...]:
+    return tuple(sorted({failure.rank for failure in failures}))
 
 
 def _is_expandable(run: RunSummary, ranks: list[int]) -> bool:

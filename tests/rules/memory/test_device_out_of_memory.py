@@ -91,7 +91,7 @@ def test_of_several_ranks_the_worst_is_in_the_summary_and_all_are_in_the_table()
     assert [row[-1] for row in finding.evidence[0].rows] == [n << 30 for n in (20, 30, 25)]
     pieces = ("2.00 GiB", "4.00 GiB", "3.00 GiB")
     parted = of_ranks(*(make.out_of_memory(unallocated=one) for one in pieces))
-    assert parted.summary.startswith("Rank 1 ran out of device memory")
+    assert parted.summary.startswith("Ranks 0-2 ran out of device memory: rank 1 asked for ")
 
 
 def holding(*pids: int) -> str:
