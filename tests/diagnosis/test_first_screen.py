@@ -153,9 +153,15 @@ def test_without_a_problem_the_headline_says_what_limits_the_step() -> None:
 
 
 def test_a_step_that_is_mostly_in_no_part_says_so() -> None:
-    spans = [span("step", 100 * n, 100 * n + 20, n) for n in range(6)]
+    spans = [span("forward", 100 * n, 100 * n + 20, n) for n in range(6)]  # inference
     made = diagnosed(*(zero_rank(rank, spans=spans) for rank in (0, 1)))
     assert made.headline.problem == "Step: 20 % compute, 5 % exposed communication, 75 % other"
+
+
+def test_a_loop_that_marks_only_its_optimizer_names_no_share_of_computation() -> None:
+    spans = [span("step", 100 * n, 100 * n + 20, n) for n in range(6)]
+    made = diagnosed(*(zero_rank(rank, spans=spans) for rank in (0, 1)))
+    assert made.headline.problem == "Step: 5 % exposed communication, 95 % other"
 
 
 def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:

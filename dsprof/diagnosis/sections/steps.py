@@ -151,7 +151,7 @@ def _method(summary: RunSummary) -> str:
         recorded = len(facts.numbers)
         method += f", over the {len(facts.measured)} of {recorded} steps recorded in full detail"
     if facts.total.compute_ns is None:
-        method += "; compute time is unknown: no phases were recorded"
+        method += "; compute time is unknown: forward and backward are not marked"
     return method
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
@@ -45,7 +46,7 @@ class LowComputeShare:
         ),
         category="overlap",
         order=390,
-        needs=(Phases, Steps),
+        needs=(Phases, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -53,13 +54,12 @@ class LowComputeShare:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Compare computation with the step."""
         total, count = run[Steps].total, len(run[Steps].measured)
+        is_marked = {"forward", "backward"} <= set(run[Phases].rows)
+        if total.idle_ns is None and run[Run].is_cpu and not is_marked:
+            yield self.meta.unknown("Unknown: forward and backward are not marked.")
+            return
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
             yield self.meta.unknown("Unknown: compute time is not measurable in this run.")
-            return
-        if total.idle_ns is None and not {"forward", "backward"} <= set(run[Phases].rows):
-            yield self.meta.unknown(
-                "Unknown: forward or backward is not marked, so compute time is incomplete."
-            )
             return
         share = total.compute_ns / total.total_ns
         outside = total.other_ns / total.total_ns

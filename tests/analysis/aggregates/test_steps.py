@@ -128,8 +128,14 @@ def test_counted_waits_that_were_never_seen_make_exposed_unknown():
     assert total(trace).exposed_ns is None
 
 
-def test_without_phases_compute_is_none_and_not_zero():
-    part = total(rank_trace(steps=[step(0, 0, 100)], comm=[sync("all_reduce", 10, 30, step=0)]))
+@pytest.mark.parametrize(
+    "spans",
+    [[], [span("step", 90, 99, 0)], [span("forward", 0, 9, 0), span("step", 90, 99, 0)]],
+    ids=["none", "optimizer", "no backward"],
+)
+def test_without_forward_and_backward_compute_is_none_and_not_zero(spans):
+    comm = [sync("all_reduce", 10, 30, step=0)]
+    part = total(rank_trace(steps=[step(0, 0, 100)], comm=comm, spans=spans))
     assert (part.exposed_ns, part.compute_ns, part.other_ns) == (30 * MS, None, 70 * MS)
 
 
