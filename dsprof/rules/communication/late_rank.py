@@ -106,7 +106,7 @@ class LateRank:
         elif doubt:
             yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
         else:
-            yield self._nobody(late, votes, step_ns, thresholds)
+            yield self._nobody(run, late, votes, step_ns, thresholds)
 
     def _nothing_matched(self, run: RunSummary) -> Finding:
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
@@ -116,9 +116,15 @@ class LateRank:
         return self.meta.not_applicable(NO_ARRIVALS)
 
     def _nobody(
-        self, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds
+        self,
+        run: RunSummary,
+        late: Lateness,
+        votes: Votes,
+        step_ns: float,
+        thresholds: Thresholds,
     ) -> Finding:
-        waited_ns = _mean_waited(late)
+        known = _Known.of_run(run, late, votes.steps)
+        waited_ns = _mean_waited(late) * known.share
         share = waited_ns / step_ns
         if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
             text = f"Unknown: arrival times are accurate to {duration(late.doubt_ns)} "
@@ -131,14 +137,14 @@ class LateRank:
             return self.meta.finding(
                 Status.PASS,
                 f"{text}({percent(share)}); no rank delays most steps by "
-                f"{percent(thresholds.step_share)} or more.",
+                f"{percent(thresholds.step_share)} or more.{known.note}",
             )
         rank = late.waited_for
         longest = "" if rank is None else f"; more than half of this time is for rank {rank}"
         return self.meta.finding(
             Status.INFO,
             f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
-            f"and different ranks arrive last in turn{longest}.",
+            f"and different ranks arrive last in turn{longest}.{known.note}",
             title="Ranks wait for each other in turn",
             cause="The work of a step, or the machine, differs from rank to rank and from step to "
             "step: batches of uneven length, routing of experts, other programs on the host.",
@@ -181,7 +187,7 @@ class LateRank:
         place = votes.leader
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
-        known = _Known.of_run(late, votes.steps)
+        known = _Known.of_run(run, late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known.named)}"
         since = ""
@@ -218,7 +224,7 @@ class LateRank:
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
-        known = _Known.of_run(late, several.of)
+        known = _Known.of_run(run, late, several.of)
         cause, action, fix = _of_hosts(run[Run], several.ranks)
         return self.meta.finding(
             Status.FAIL,
@@ -340,11 +346,14 @@ class _Known(NamedTuple):
     steps: int
     of: int
     measured: int
+    silent: int  # measured steps without a collective
 
     @classmethod
-    def of_run(cls, late: Lateness, steps: int) -> _Known:
+    def of_run(cls, run: RunSummary, late: Lateness, steps: int) -> _Known:
         # Where some calls of a step are compared, a step without any is one of the sample, too.
-        return cls(steps if late.calls == 1 else late.compared, late.compared, late.asked)
+        known = steps if late.calls == 1 else late.compared
+        silent = sum(not run[Steps].parts[number].calls for number in run[Steps].measured)
+        return cls(known, late.compared, late.asked, silent)
 
     @property
     def share(self) -> float:
@@ -365,9 +374,11 @@ class _Known(NamedTuple):
         if self.of < self.measured:
             note = f" Of {self.measured:,} measured steps a sample of {self.of:,} is compared."
             kind = "compared"
-        if not self.is_all:
-            note += f" In the other {self.of - self.steps:,} {kind} steps this is unknown."
-        return note
+        if self.is_all:
+            return note
+        others = f" In the other {self.of - self.steps:,} {kind} steps"
+        are_silent = self.silent >= self.of - self.steps and self.of == self.measured
+        return f"{note}{others} {'no rank communicates' if are_silent else 'this is unknown'}."
 
 
 def _steps(late: Lateness, count: int) -> str:
