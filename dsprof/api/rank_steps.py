@@ -97,7 +97,8 @@ def _ops(trace: RankTrace) -> Mapping[int, OpTotals]:
     """Return the collectives of each step, those that are only counted included."""
     found: defaultdict[int, OpTotals] = defaultdict(OpTotals)
     rows = trace.collectives
-    columns = (rows.step.tolist(), repeat(1), rows.nbytes.tolist(), rows.blocked_ns.tolist())
+    blocked_ns = np.where(rows.is_background, 0, rows.blocked_ns)
+    columns = (rows.step.tolist(), repeat(1), rows.nbytes.tolist(), blocked_ns.tolist())
     counted = (
         (of_step.step, row.calls, row.nbytes, row.blocked_ns)
         for of_step in trace.counters

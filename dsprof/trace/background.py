@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import AT_WORK
 
 
 def mark_background(trace: RankTrace) -> None:
@@ -19,5 +20,5 @@ def mark_background(trace: RankTrace) -> None:
         return
     others = (rows.thread > 0) & ~np.isin(rows.thread, list(training))
     if others.any():
-        at_work = np.isin(rows.phase, [rows.code(phase) for phase in ("forward", "step")])
+        at_work = np.isin(rows.phase, [rows.code(phase) for phase in AT_WORK])
         rows.is_background = np.isin(rows.thread, np.unique(rows.thread[others & at_work]))

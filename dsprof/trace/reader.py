@@ -14,6 +14,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
+from dsprof.trace.background import mark_background
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
@@ -216,6 +217,7 @@ def _complete_rollups(trace: RankTrace, path: Path) -> None:
     since = range(end_of(trace.rollups.values(), FULL_FROM_S), _TO_THE_END)
     packed = _sums_in(part_of(path, STEPS), since)
     totals = {one.step: one for one in packed} | trace.totals
+    mark_background(trace)
     last = sums_of(trace, max(totals, default=-1) + 1)
     trace.totals |= last
     totals |= last

@@ -427,6 +427,9 @@ class OpTotals(msgspec.Struct, gc=False, array_like=True):
 SCOPES = ("forward", "backward", "step")
 """Phases of which a step has sums."""
 
+AT_WORK = ("forward", "step")
+"""Phases in which no other thread communicates for the step, as the autograd engine's do."""
+
 
 class StepTotals(msgspec.Struct, gc=False, omit_defaults=True):
     """One step of a recording with `mode: always` in sums; its details may be gone."""
@@ -453,7 +456,7 @@ class RollUp(msgspec.Struct, gc=False, omit_defaults=True):
     slowest_ns: Annotated[Duration, "time of the slowest"] = 0
     slowest_step: Annotated[int, "its number"] = -1
     blocked_ns: Annotated[
-        Duration, "host time blocked in collectives, summed; threads that wait together count each"
+        Duration, "host time blocked in collectives, of all threads but those beside the training"
     ] = 0
     stalled_ns: Annotated[Duration, "time that streams waited for communication, summed"] = 0
     calls: Annotated[int, "collectives"] = 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from unittest.mock import patch
 
 from dsprof.environment import boot_id
@@ -167,5 +168,6 @@ class FastMotion:
                 done_ns=now_ns + _COLLECTIVE_NS,
                 blocked_ns=_COLLECTIVE_NS,
                 waits=1,
+                thread=get_ident(),
             )
         )

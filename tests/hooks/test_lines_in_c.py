@@ -129,18 +129,29 @@ def test_out_of_memory_leaves_the_records(install: Install) -> None:
     assert counts == {0, 9}
 
 
-def test_sums_are_of_one_step(install: Install) -> None:
+def test_sums_are_of_one_step_and_thread(install: Install) -> None:
     noted = deque(calls(install, 9))
-    take = encoder_of(noted).in_c.take
+    in_c = encoder_of(noted).in_c
+    thread, other = noted[0].thread, noted[0].thread + 1
+    in_c.know_thread(other, 9)
     for number, one in enumerate(noted):
         one.step, one.nbytes, one.blocked_ns = number // 4, 10, number
         one.issue_ns, one.done_ns, one.waited_ns = 100, 100, 150
-        one.op = ("all_reduce", "broadcast")[number == 2]
-    assert take(noted, 99, True)[1:] == (
+        one.op, one.thread = ("all_reduce", "broadcast")[number == 2], (thread, other)[number == 3]
+        one.phase = ("backward", "forward", "step")[number % 3]
+    assert in_c.take(noted, 99, True)[1:] == (
         *(4, 0),
-        (("comm", "all_reduce", 3, 30, 4, 54), ("comm", "broadcast", 1, 10, 2, 50)),
+        (
+            ("comm", "all_reduce", 1, 10, 0, 50, thread, False),
+            ("comm", "all_reduce", 1, 10, 1, 1, thread, True),
+            ("comm", "broadcast", 1, 10, 2, 50, thread, True),
+            ("comm", "all_reduce", 1, 10, 3, 3, other, False),
+        ),
     )
-    assert take(noted, 2, True)[1:] == (2, 1, (("comm", "all_reduce", 2, 20, 9, 55),))
+    assert in_c.take(noted, 2, True)[1:] == (
+        *(2, 1),
+        (("comm", "all_reduce", 2, 20, 9, 55, thread, True),),
+    )
     assert [one.step for one in noted] == [1, 1]
 
 

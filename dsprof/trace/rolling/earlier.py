@@ -341,10 +341,12 @@ def _newest_sums(book: Path) -> Iterator[bytes]:
 
 def _unsummed(book: Path, first_step: int) -> Iterator[bytes]:
     """Yield sums of steps since one, of which there are only details."""
-    from dsprof.trace.reader import read_trace  # imports more than a recording needs
+    from dsprof.trace.background import mark_background  # imports more than a recording needs
+    from dsprof.trace.reader import read_trace
 
     with suppress(TraceError):
         trace = read_trace(book, range(first_step, 1 << 62))
+        mark_background(trace)
         for one in sums_of(trace, first_step).values():
             yield msgspec.json.encode(LINES["totals"](one)) + b",\n"
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsprof.trace.device_counters import ALLOCATED
+from dsprof.trace.rolling.threads import Threads
 from dsprof.trace.schema import (
+    AT_WORK,
     COMM,
     PHASE,
     SCOPES,
+    Collective,
     MemorySample,
     OpTotals,
     Phase,
@@ -41,13 +44,16 @@ def take_memory(sums: StepTotals, sample: MemorySample) -> None:
         sums.device_bytes = sample.device.get(ALLOCATED, -1)
 
 
-def count_sums(sums: StepTotals, more: Iterable[Sum]) -> None:
+def count_sums(sums: StepTotals, more: Sequence[Sum], threads: Threads) -> None:
     """Add sums of collectives and phases."""
-    for kind, name, calls, nbytes, spent_ns, _ in more:
-        if kind == COMM:
-            count_op(sums, name, calls, nbytes, spent_ns)
-        elif kind == PHASE:
+    for kind, name, _, _, spent_ns, _, thread, _ in more:
+        if kind == PHASE:
+            threads.train(thread)
             _count_phase(sums, name, spent_ns)
+    for kind, name, calls, nbytes, spent_ns, _, thread, is_at_work in more:
+        if kind == COMM:
+            blocked_ns = threads.blocked_ns(thread, is_at_work, spent_ns)
+            _count_op(sums, name, calls, nbytes, blocked_ns)
 
 
 def add_sums(sums: StepTotals, more: StepTotals) -> None:
@@ -56,11 +62,17 @@ def add_sums(sums: StepTotals, more: StepTotals) -> None:
     for name, spent_ns in more.phase_ns.items():
         _count_phase(sums, name, spent_ns)
     for op, one in more.ops.items():
-        count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
+        _count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
 
 
-def count_op(sums: StepTotals, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
-    """Add collectives of an operation."""
+def count_collective(sums: StepTotals, record: Collective, threads: Threads) -> None:
+    """Add a collective."""
+    is_at_work = record.phase in AT_WORK
+    blocked_ns = threads.blocked_ns(record.thread, is_at_work, record.blocked_ns)
+    _count_op(sums, record.op, 1, record.nbytes, blocked_ns)
+
+
+def _count_op(sums: StepTotals, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
     known = sums.ops.get(op)
     if known is None:
         sums.ops[op] = OpTotals(calls, nbytes, blocked_ns)
@@ -70,9 +82,11 @@ def count_op(sums: StepTotals, op: str, calls: int, nbytes: int, blocked_ns: int
     known.blocked_ns += blocked_ns
 
 
-def count_phase(sums: StepTotals, record: Phase) -> None:
-    """Add to the time of its phase."""
-    _count_phase(sums, record.name, record.end_ns - record.start_ns)
+def count_phase(sums: StepTotals, record: Phase, threads: Threads) -> None:
+    """Add to the time of its phase, unless the user named it."""
+    if not record.is_annotation:
+        threads.train(record.thread)
+        _count_phase(sums, record.name, record.end_ns - record.start_ns)
 
 
 def _count_phase(sums: StepTotals, name: str, spent_ns: int) -> None:
@@ -87,7 +101,7 @@ def count_stall(sums: StepTotals, record: Stall) -> None:
 
 
 def sums_of(trace: RankTrace, first_step: int) -> dict[int, StepTotals]:
-    """Sum up the details of steps since one."""
+    """Sum up the details of steps since one; `mark_background` has marked those of threads."""
     found: dict[int, StepTotals] = {}
     for step in trace.steps:
         if step.step >= first_step:
@@ -97,16 +111,18 @@ def sums_of(trace: RankTrace, first_step: int) -> dict[int, StepTotals]:
             take_memory(found[sample.step], sample)
     for phase in trace.spans:
         if phase.step in found and not phase.is_annotation:
-            count_phase(found[phase.step], phase)
+            _count_phase(found[phase.step], phase.name, phase.end_ns - phase.start_ns)
     for stall in trace.stalls:
         if stall.step in found:
             count_stall(found[stall.step], stall)
     rows = trace.collectives
     ended = (rows.step >= first_step) & ~rows.is_open
     columns = (
-        getattr(rows, name)[ended].tolist() for name in ("step", "op", "nbytes", "blocked_ns")
+        getattr(rows, name)[ended].tolist()
+        for name in ("step", "op", "nbytes", "blocked_ns", "is_background")
     )
-    for number, op, nbytes, blocked_ns in zip(*columns, strict=True):
+    for number, op, nbytes, blocked_ns, is_background in zip(*columns, strict=True):
         if number in found:
-            count_op(found[number], rows.words[op], 1, nbytes, blocked_ns)
+            held_ns = 0 if is_background else blocked_ns
+            _count_op(found[number], rows.words[op], 1, nbytes, held_ns)
     return found

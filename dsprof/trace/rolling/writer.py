@@ -39,7 +39,7 @@ from dsprof.trace.rolling.parts import (
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
 from dsprof.trace.rolling.step_sums import (
     add_sums,
-    count_op,
+    count_collective,
     count_phase,
     count_stall,
     count_sums,
@@ -47,6 +47,7 @@ from dsprof.trace.rolling.step_sums import (
     nothing_yet,
     take_memory,
 )
+from dsprof.trace.rolling.threads import Threads
 from dsprof.trace.schema import (
     LATE_STEPS,
     Collective,
@@ -183,6 +184,7 @@ class RollingWriter(TraceWriter):
         self._sums: list[StepTotals] = []  # not written yet
         self._outside = _Details()
         self._rollups = RollUps()
+        self._threads = Threads()
         self._late = nothing_yet()  # of steps that have been judged
         self._device_step = -1  # the last that a device has ended
         self._over: list[RollUp] = []  # not written yet
@@ -340,7 +342,7 @@ class RollingWriter(TraceWriter):
                 data, count, at, sums = record
                 lines, details = [], self._of(at)
                 self._write_lines(details, data, count)
-                count_sums(details.sums, sums)
+                count_sums(details.sums, sums, self._threads)
                 continue
             if record.step != at or len(lines) >= _PIECE_LINES:
                 self._write_piece(details, lines)
@@ -348,10 +350,9 @@ class RollingWriter(TraceWriter):
             lines += encode(record)
             kind = type(record)
             if kind is Collective:
-                collective = cast(Collective, record)
-                count_op(details.sums, collective.op, 1, collective.nbytes, collective.blocked_ns)
+                count_collective(details.sums, cast(Collective, record), self._threads)
             elif kind is Phase:
-                count_phase(details.sums, cast(Phase, record))
+                count_phase(details.sums, cast(Phase, record), self._threads)
             elif kind is Stall:
                 count_stall(details.sums, cast(Stall, record))
             elif kind is Step:

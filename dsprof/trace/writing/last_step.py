@@ -30,8 +30,8 @@ _DEVICE_BYTES = {
 }
 
 
-Sum = tuple[str, str, int, int, int, int]
-"""Kind of records, their name, calls, bytes, time, and blocked time of collectives.
+Sum = tuple[str, str, int, int, int, int, int, bool]
+"""Kind of records, name, calls, bytes, time, blocked time, thread, whether in a phase of `AT_WORK`.
 
 The time of collectives is that of their waits; blocked time is as `LastStep` counts it.
 """
@@ -80,7 +80,7 @@ class LastStep:
     def add(self, step: int, sums: Iterable[Sum]) -> None:
         """Add sums of a step."""
         of_step = self._sums[step]
-        for kind, _, calls, nbytes, _, blocked_ns in sums:
+        for kind, _, calls, nbytes, _, blocked_ns, _, _ in sums:
             if kind == COMM:
                 of_step.calls += calls
                 of_step.nbytes += nbytes

@@ -29,7 +29,15 @@ from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
 from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.schema import LATE_STEPS, Collective, DeviceStep, MemorySample, Stall
+from dsprof.trace.schema import (
+    LATE_STEPS,
+    Collective,
+    DeviceStep,
+    MemorySample,
+    OpTotals,
+    Phase,
+    Stall,
+)
 from dsprof.trace.selection import Selection, Since
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
@@ -329,6 +337,52 @@ def test_what_is_known_late_is_in_the_sums(tmp_path: Path, late: int) -> None:
         assert sum(one.steps for one in spans) == steps
     if late <= LATE_STEPS:
         assert all(trace.totals[step].stalled_ns == 7 for step in range(steps - late))
+
+
+def test_sums_have_no_waits_of_a_thread_beside_the_training_as_details_have_none(
+    tmp_path: Path,
+) -> None:
+    """It waits while another thread is at work; threads of the autograd engine do not."""
+    run, steps = FastMotion(tmp_path, 8_000_000), 40
+    checkpoint, autograd = 7, 8
+
+    def wait(step: int) -> None:
+        for op, thread, phase in (
+            ("gather", checkpoint, "forward"),
+            ("gather", checkpoint, ""),
+            ("reduce", autograd, "backward"),
+        ):
+            now_ns, number = run.clock(), next(run.recorder.ids)
+            call = Collective(number, 1, number, 64, 16, now_ns, op, step=step, phase=phase)
+            call.thread, call.blocked_ns, call.return_ns, call.done_ns = thread, 5, now_ns, now_ns
+            run.recorder.outbox.add(call)
+
+    run.recorder.progress.step_listeners.append(wait)
+    with run.running():
+        run.train(steps)
+    [trace] = read_run(find_run([tmp_path]))
+    sums = [(one.ops["gather"], one.ops["reduce"]) for one in trace.totals.values()]
+    assert sums == [(OpTotals(2, 128, 0), OpTotals(1, 64, 5))] * steps
+    assert {step: one.ops for step, one in sums_of(trace, 0).items()} == {
+        step: one.ops for step, one in trace.totals.items()
+    }
+
+
+def test_a_span_that_a_user_names_as_a_phase_is_none(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, 8_000_000)
+
+    def annotate(step: int) -> None:
+        now_ns = run.clock()
+        run.recorder.outbox.add(Phase(now_ns - 9, now_ns, step, name="step", is_annotation=True))
+
+    run.recorder.progress.step_listeners.append(annotate)
+    with run.running():
+        run.train(40)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    phases = [one for one in trace.spans if one.name == "step" and not one.is_annotation]
+    assert [one.phase_ns["step"] for one in trace.totals.values()] == [
+        one.end_ns - one.start_ns for one in phases
+    ]
 
 
 @pytest.mark.parametrize("behind", [1, 6, MOST_STEP_ENDS])

@@ -269,9 +269,11 @@ static int make_room(Lines *self, Text *text)
 
 /* -- sums of what is written ------------------------------------------------------------------- */
 
-typedef struct { /* of the records with one kind and name */
+typedef struct { /* of the records with one kind, name and thread */
     const char *kind;
     PyObject *name;
+    unsigned long thread;
+    int is_at_work; /* see AT_WORK */
     long long calls, nbytes;
     long long spent_ns;   /* in phases; in waits for collectives */
     long long blocked_ns; /* in collectives, as `LastStep` counts it */
@@ -294,22 +296,28 @@ static long long blocked_ns(const Call *call)
 
 static Sum of_call(const Call *call)
 {
-    return (Sum){"comm", call->op, 1, call->nbytes, call->blocked_ns, blocked_ns(call)};
+    PyObject *phase = call->phase;
+    int is_at_work = PyUnicode_CompareWithASCIIString(phase, "forward") == 0 ||
+                     PyUnicode_CompareWithASCIIString(phase, "step") == 0;
+    return (Sum){"comm",           call->op, call->thread, is_at_work, 1, call->nbytes,
+                 call->blocked_ns, blocked_ns(call)};
 }
 
 static Sum of_span(const Span *span)
 {
-    return (Sum){span->kind->name, span->phase, 1, 0, span->end_ns - span->start_ns, 0};
+    return (Sum){span->kind->name, span->phase, span->thread, 0, 1, 0,
+                 span->end_ns - span->start_ns, 0};
 }
 
 /* Add a record. There must be room for one more sum. */
 static void add(Sums *sums, Sum one)
 {
     Sum *sum = sums->of, *end = sums->of + sums->count;
-    while (sum != end && (sum->kind != one.kind || sum->name != one.name))
+    while (sum != end && (sum->kind != one.kind || sum->name != one.name ||
+                          sum->thread != one.thread || sum->is_at_work != one.is_at_work))
         sum++;
     if (sum == end) {
-        *sum = (Sum){one.kind, held(one.name), 0, 0, 0, 0};
+        *sum = (Sum){one.kind, held(one.name), one.thread, one.is_at_work, 0, 0, 0, 0};
         sums->count++;
     }
     sum->calls += one.calls;
@@ -325,8 +333,9 @@ static PyObject *taken(Sums *sums, int is_needed)
     for (int at = 0; at < sums->count; at++) {
         Sum *sum = sums->of + at;
         PyObject *one = all == NULL ? NULL
-                                    : Py_BuildValue("sOLLLL", sum->kind, sum->name, sum->calls,
-                                                    sum->nbytes, sum->spent_ns, sum->blocked_ns);
+                                    : Py_BuildValue("sOLLLLkN", sum->kind, sum->name, sum->calls,
+                                                    sum->nbytes, sum->spent_ns, sum->blocked_ns,
+                                                    sum->thread, PyBool_FromLong(sum->is_at_work));
         if (one != NULL)
             PyTuple_SetItem(all, at, one);
         else
