@@ -47,7 +47,8 @@ def per_step(
     return total * row.calls_per_step / row.calls
 
 
-def _operation(row: CommunicationRow) -> str:
+def operation(row: CommunicationRow) -> str:
+    """Name the collective, and what was requested if it is something else."""
     return row.op if row.requested in ("", row.op) else f"{row.op} (requested: {row.requested})"
 
 
@@ -79,7 +80,7 @@ def _mode(row: CommunicationRow) -> str:
 
 
 _COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
-    Shown("Operation", _operation),
+    Shown("Operation", operation),
     Shown("Group (ranks)", _group),
     Shown("Phase", lambda row: row.phase),
     Shown("Size", lambda row: _size(row)),

@@ -211,14 +211,14 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
 
 
 def _row_of(row: CommunicationRow) -> str:
-    """Name a row by operation, group, ranks, size and phase, and say what is not known."""
+    """Name a row by operation, request, group, ranks, size and phase; say what is not known."""
     ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.UNKNOWN}"
     name = tables.group_name(row)
     group = f"{name}, {ranks}" if name else f"group {fmt.UNKNOWN}"
     is_sized = tables.total_bytes(row) is not None
     size = row.size_class if is_sized else f"size {fmt.UNKNOWN}"
     phase = f", {row.phase}" if row.phase else ""
-    return f"{row.op} ({group}, {size}{phase})"
+    return f"{tables.operation(row)} ({group}, {size}{phase})"
 
 
 def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:

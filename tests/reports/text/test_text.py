@@ -68,6 +68,14 @@ def test_rows_of_communication_that_differ_by_phase_look_different() -> None:
     assert second.endswith(" MiB)")
 
 
+def test_rows_of_communication_that_differ_by_request_look_different() -> None:
+    made = factory.diagnosis()
+    asked = ("activation to stage 1", "gradient to stage 0")
+    rows = [msgspec.structs.replace(made.communication[0], requested=one) for one in asked]
+    shown = text(msgspec.structs.replace(made, communication=rows), width=160)
+    assert all(f"all_reduce (requested: {one}) (" in shown for one in asked)
+
+
 def test_a_row_that_does_not_fit_goes_on_in_the_next_line() -> None:
     made = factory.diagnosis()
     row = msgspec.structs.replace(made.communication[0], group="g" * 30, phase="p" * 30)
