@@ -8,6 +8,7 @@ from statistics import median_high
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -17,6 +18,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.collectives import POINT_TO_POINT
 
 _ROWS = 16
 _LEAST_SHARE = 0.01  # of the step; a smaller wait is not worth a sentence
@@ -56,7 +58,7 @@ class CommunicationBoundStep:
         why="While a rank waits for communication, its device does not compute.",
         category="communication",
         order=380,
-        needs=(Arrivals, Engines, Run, Steps, Traffic),
+        needs=(Arrivals, Engines, Pipelines, Run, Steps, Traffic),
         needs_ranks=True,
         min_steps=2,
         left_to="late-rank",
@@ -71,6 +73,8 @@ class CommunicationBoundStep:
             yield self.meta.unknown(
                 "Unknown: exposed communication was not measurable in this run."
             )
+        elif share >= thresholds.exposed_share and _is_between_stages(run):
+            yield self._of_stages(run, share)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)
@@ -85,6 +89,21 @@ class CommunicationBoundStep:
         else:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
+
+    def _of_stages(self, run: RunSummary, share: float) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
+            f"{run[Pipelines].stages} stages of the pipeline.",
+            title="Pipeline stages wait for each other",
+            cause="A stage waits until the stage before it has computed an activation, or the "
+            "stage after it a gradient: the bubble of the schedule, and stages that take longer "
+            "than others.",
+            action="Give all stages the same work, and divide a step into more micro-batches.",
+            evidence=_evidence(run),
+            restates=EXPOSED,
+            confidence="medium",
+        )
 
     def _bound(
         self,
@@ -107,7 +126,7 @@ class CommunicationBoundStep:
                 cause="gloo moves data with the CPU cores that also compute, and this model "
                 "computes little per byte that it sends. Settings that send less have their "
                 "own findings.",
-                action=f"{_more_computation(run[Engines])}.",
+                action=f"{_more_computation(run[Engines], run[Traffic])}.",
                 evidence=evidence,
                 restates=EXPOSED,
                 confidence="medium",
@@ -119,7 +138,7 @@ class CommunicationBoundStep:
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
             cause=(_LATENCY if by_latency else _CAUSE) + _OR_RANK * bool(run[Run].missing_ranks),
-            action=f"{_more_computation(run[Engines])}.{shard}",
+            action=f"{_more_computation(run[Engines], run[Traffic])}.{shard}",
             problem=f"{percent(by_network)} of the step is exposed communication",
             fix=f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
@@ -175,15 +194,25 @@ def _waiting(steps: Steps, share: float) -> str:
     return f"Exposed communication takes {took} per step on average ({percent(share)})."
 
 
-def _more_computation(engines: Engines) -> str:
+def _is_between_stages(run: RunSummary) -> bool:
+    """Whether most of the waiting is for what stages of a pipeline send each other."""
+    uses = run[Traffic].uses
+    sent_ns = sum(one.exposed_ns for use, one in uses.items() if use.family in POINT_TO_POINT)
+    return run[Pipelines].stages > 1 and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+
+
+def _more_computation(engines: Engines, traffic: Traffic) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
-    if engines.stage is None:
+    reduces_more = traffic.micro_steps <= traffic.reducing_micro_steps
+    if engines.stage is None and reduces_more and traffic.of("gradients"):
         return (
             "Use larger micro-batches, or accumulate gradients and reduce them only in the "
             "last micro-step (no_sync(), in FSDP2 set_requires_gradient_sync(False)): both "
             "compute more per byte"
         )
-    accumulation = " or more accumulation steps" if engines.stage < 2 else ""
+    gathers = traffic.of("parameters") if engines.stage is None else engines.stage > 1
+    accumulates = traffic.of("gradients") and not gathers
+    accumulation = " or more accumulation steps" if accumulates else ""
     return f"Use larger micro-batches{accumulation}: they compute more per byte"
 
 

@@ -4,7 +4,16 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import RULE
-from tests.factories.trace import assert_reached_at, header, said, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    engine,
+    header,
+    rank_trace,
+    said,
+    step,
+    sync,
+    zero_rank,
+)
 
 
 def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
@@ -70,6 +79,49 @@ def test_accumulation_is_offered_where_a_step_reduces_once(backend):
     assert "or more accumulation steps" in action(stage=1)
     assert "accumulation" not in action(stage=2)
     assert "reduce them only in the last micro-step (no_sync()" in action(engine=None)
+
+
+def test_accumulation_with_one_reduction_is_not_advised_again():
+    """Of two micro-steps the second one reduces, as with no_sync()."""
+    steps = [step(n, 100 * n, 100 * (n + 1), 2) for n in range(6)]
+
+    def action(*ops, **fields):
+        return said(
+            RULE,
+            *(
+                rank_trace(
+                    rank,
+                    steps=steps,
+                    comm=[
+                        sync(op, 100 * n + 60 - 20 * i, 20, step=n, seq=n, micro_step=1, **fields)
+                        for n in range(6)
+                        for i, op in enumerate(ops)
+                    ],
+                )
+                for rank in range(2)
+            ),
+        ).action
+
+    assert action("all_reduce").startswith("Use larger micro-batches or more accumulation steps:")
+    gathered = action("all_gather_into_tensor", fetch=1)
+    assert gathered.startswith("Use larger micro-batches: they")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_stages_of_a_pipeline_wait_for_each_other_and_not_for_the_network(backend):
+    def stage(number, waited_ms):
+        def extra(step, start):
+            return [sync("recv", start, waited_ms, step=step)]
+
+        config, head = engine(0), header(number, backend=backend)
+        config.pipeline_stages = 2
+        return zero_rank(number, comm_ms=1, extra=extra, engine=config, head=head)
+
+    finding = said(RULE, stage(0, 40), stage(1, 5))
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert finding.title == "Pipeline stages wait for each other"
+    assert "between the 2 stages of the pipeline" in finding.summary
+    assert "micro-batches" in finding.action
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():
