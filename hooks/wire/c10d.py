@@ -62,6 +62,7 @@ class _WireHook(Hook):
         site_above = self.sites.above
         blocking = in_flight.blocking
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
+        is_of_host = name == _BLOCKING
         plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.cost.are_timed.__next__
         live, kinds = in_flight.state, Kinds(in_flight.state.words, name)
 
@@ -82,7 +83,7 @@ class _WireHook(Hook):
             if state is None or state.ref() is not pg:
                 state = group_of(pg)
             group = state.group
-            on_host = state.is_host
+            on_host = state.is_host or is_of_host
             nbytes = elements = 0
             dtype = ""
             count = len(tensors)
@@ -355,7 +356,42 @@ class ProcessGroupHook(_WireHook):
         code = method.__code__.replace(co_name=target.name)  # type: ignore[attr-defined]
         method.__code__ = code  # type: ignore[attr-defined]
         hide_from_dynamo(method)
+        if op.name == _BLOCKING:
+            return self._noted_first(original, note, method)
         return self._usual_in_c(op, original, method)
+
+    def _noted_first(
+        self,
+        original: Callable[..., Any],
+        note: Callable[..., Collective | None],
+        otherwise: Callable[..., Any],
+    ) -> Callable[..., Any]:
+        """Return a method that records its call before it is made: it may never return."""
+        hook, recorder, plain_group = self, self.recorder, dist.ProcessGroup
+        announced, in_flight, switch = self.layers.announced, recorder.in_flight, self.switch
+
+        @functools.wraps(original)
+        def blocking(self: Any, *args: Any, **kwargs: Any) -> Any:
+            is_recorded = not switch.broken and (recorder.hot.recording or recorder.arm())
+            if type(self) is not plain_group or not is_recorded:
+                return otherwise(self, *args, **kwargs)
+            start_ns, thread, record, finished = clock(), get_ident(), None, False
+            try:
+                record = note((), self, False, None, -1, self, start_ns, start_ns)
+            except Exception as error:
+                hook.fail(error)
+            announced.add(thread)
+            try:
+                result = original(self, *args, **kwargs)
+                finished = True
+                return result
+            finally:
+                announced.discard(thread)
+                if record is not None:
+                    in_flight.waited(None, start_ns, clock(), finished)
+
+        hide_from_dynamo(blocking)
+        return blocking
 
     def _usual_in_c(
         self, op: WireOp, original: Callable[..., Any], method: Callable[..., Any]
@@ -443,6 +479,8 @@ _SIZED_AT = {
 """Which argument of a method has the tensors of S, of those that the hook in C takes."""
 _NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
 _TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
+_BLOCKING = "monitored_barrier"
+"""Returns no Work, but when all ranks have come; gloo does it, in a group of any backend."""
 _HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
 
 

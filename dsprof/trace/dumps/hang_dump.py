@@ -25,7 +25,7 @@ _OPEN = re.compile(
 )
 _AT_STORE = re.compile(
     r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
-    r"|_store_based_barrier|split_group|monitored_barrier)$"
+    r"|_store_based_barrier|split_group)$"
 )
 
 FILE_WAITS = (
@@ -86,9 +86,7 @@ class HangDump(msgspec.Struct, omit_defaults=True):
 
 
 def store_call(threads: list[ThreadStack]) -> str:
-    """Return in which call the thread that trains waits for all ranks to come, at the store of
-    torch or, in `monitored_barrier`, at rank 0; "": in none.
-    """
+    """Return in which call the thread that trains waits for all ranks at the store; "": in none."""
     frames = threads[0].frames if threads else ()
     found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
     return found[-1] if found else ""

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -170,6 +171,29 @@ def test_a_call_is_unfinished_until_it_is_waited_for(
     assert sorted(record.id for record in handed_over(recorder)) == [first.id, first.id + 1]
     assert recorder.in_flight.unfinished() == []
     assert recorder.in_flight.unmatched_waits == 0
+
+
+@pytest.mark.parametrize("kind", [*COMPLETE, ProcessGroupHook])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_monitored_barrier_is_in_flight_while_it_blocks(
+    install: Install, monkeypatch: pytest.MonkeyPatch, kind: type, fails: bool
+) -> None:
+    seen: list[Collective] = []
+
+    def barrier(_: dist.ProcessGroup) -> None:
+        seen.extend(recorder.in_flight.unfinished())
+        if fails:
+            raise RuntimeError("Rank 1 failed to pass monitoredBarrier in 1000 ms")
+
+    monkeypatch.setattr(dist.ProcessGroup, "monitored_barrier", barrier)
+    recorder = install(kind)
+    with suppress(RuntimeError):
+        dist.group.WORLD.monitored_barrier()
+    (record,) = seen
+    assert (record.op, record.seq, record.nbytes) == ("monitored_barrier", 1, 0)
+    assert handed_over(recorder) == [record]
+    assert recorder.in_flight.unfinished() == []
+    assert (record.waits, bool(record.done_ns)) == (1, not fails)
 
 
 @pytest.mark.parametrize("kind", ALL_WAYS)

@@ -104,17 +104,17 @@ def test_the_remedy_fits_a_cause_that_is_known(frame: str, remedy: str) -> None:
 
 
 def test_ranks_that_wait_in_a_call_that_is_not_recorded_are_reported() -> None:
-    """As the stacks of a dump show: gloo's monitored_barrier is no collective of c10d."""
-    barrier = "/x/torch/distributed/distributed_c10d.py:5435 monitored_barrier"
+    """As the stacks of a dump show: to create a group is no collective of c10d."""
+    creates = "/x/torch/distributed/distributed_c10d.py:5435 new_group"
     traces = [rank(n, [], **KEPT) for n in range(RANKS)]
     for trace in traces:
-        frames = ("train.py:50 train",) if trace.rank == 2 else (barrier, "train.py:51 train")
+        frames = ("train.py:50 train",) if trace.rank == 2 else (creates, "train.py:51 train")
         threads = [ThreadStack(1, "MainThread", frames)]
         trace.hang_dump = HangDump(header(), 0, 10**15, "quiet", threads=threads)
     finding = said(RULE, *traces)
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
     assert finding.title == "Ranks did not join collectives that others wait in"
-    assert finding.summary == "Ranks 0-1, 3 wait in monitored_barrier, which rank 2 did not call."
+    assert finding.summary == "Ranks 0-1, 3 wait in new_group, which rank 2 did not call."
 
 
 def test_who_exited_before_the_others_is_to_run_as_many_iterations() -> None:
