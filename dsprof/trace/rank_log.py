@@ -53,6 +53,7 @@ class CollectiveTimeout:
     elements: int = -1
     waited_ms: int = -1
     group: str = ""
+    absent: tuple[int, ...] = ()  # ranks that did not come, as the message says
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,6 +312,15 @@ def test_any_rank_of_the_job_may_be_the_silent_one(silent):
     assert one(collective_timeout, make.run(told, in_default)).cause.endswith("stuck or ended.")
 
 
+def test_gloo_names_the_ranks_that_did_not_come_to_a_monitored_barrier():
+    said = "[rank0]: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 8000 ms"
+    finding = one(collective_timeout, [said])
+    assert (finding.ranks, finding.confidence) == ((1, 3), "medium")
+    assert finding.summary == "Rank 0 timed out in a barrier after 8.00 s."
+    assert finding.cause == "Ranks 1, 3 did not come, by the message of gloo."
+    assert "NCCL" not in finding.action
+
+
 def test_most_of_a_job_is_no_suspect():
     finding = one(collective_timeout, make.run(watchdog(0)))
     assert finding.ranks == ()

@@ -80,14 +80,22 @@ class CollectiveTimedOut:
             number = min(numbers.values(), default=-1)
             asked = _asked(run[Logs].ranks.keys() - waiting.keys(), run, groups, number)
             absent = tuple(rank for rank, one in sorted(asked.items()) if one.enqueued < number)
-            cause, suspects = _cause(timeouts, numbers) or (
-                _absence(absent, number) if absent else _silence({*waiting, *asked}, run, groups)
+            cause, suspects = (
+                _said(waiting)
+                or _cause(timeouts, numbers)
+                or (
+                    _absence(absent, number)
+                    if absent
+                    else _silence({*waiting, *asked}, run, groups)
+                )
             )
         confidence: Confidence = "low" if suspects else ""
-        if absent and suspects == absent:
+        told = _absent(waiting)
+        if suspects and suspects in (absent, told):
             confidence = "medium"
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
+        dumps = _DUMPS if verdict.is_healthy and not told else ""
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
         after = f" after {duration(longest * 1e6)}" if longest > 0 else ""
         return self.meta.finding(
@@ -95,7 +103,7 @@ class CollectiveTimedOut:
             f"{capitalised(named_ranks(ranks_that(waiting)))} timed out in {where}{after}.",
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
-            action=f"{_look_at(suspects)} (py-spy dump).{_DUMPS * verdict.is_healthy}",
+            action=f"{_look_at(suspects)} (py-spy dump).{dumps}",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
             confidence=confidence,
@@ -109,6 +117,18 @@ def _where(timeouts: Mapping[int, CollectiveTimeout], numbers: Mapping[int, int]
     if first == last:
         return f"{op} number {first:,}" if first >= 0 else f"a {op}"
     return f"{op}s number {first:,} to {last:,}"
+
+
+def _absent(waiting: Mapping[int, RankLog]) -> tuple[int, ...]:
+    """Return the ranks that did not come, as those that waited for them say."""
+    timeouts = (one for log in waiting.values() for one in log.timeouts)
+    return tuple(sorted({rank for one in timeouts for rank in one.absent}))
+
+
+def _said(waiting: Mapping[int, RankLog]) -> tuple[str, tuple[int, ...]] | None:
+    if not (absent := _absent(waiting)):
+        return None
+    return f"{capitalised(named(absent))} did not come, by the message of gloo.", absent
 
 
 def _cause(

@@ -315,6 +315,14 @@ def test_the_watchdog_of_later_releases():
     assert alone.log.last_works == trace.log.last_works
 
 
+@pytest.mark.parametrize(("who", "absent"), [("Rank 1", (1,)), ("Ranks 1, 3", (1, 3))])
+def test_the_ranks_that_did_not_come_to_a_monitored_barrier(who, absent):
+    said = f"{who} failed to pass monitoredBarrier in 12000 ms"
+    (trace,) = make.read([f"[rank0]:[E1129 ProcessGroupGloo.cpp:67] [Rank 0]: {said}"])
+    assert trace.rank == 0
+    assert trace.log.timeouts == [CollectiveTimeout("barrier", waited_ms=12_000, absent=absent)]
+
+
 def test_comms_logger_lines_of_a_release_that_adds_up_its_times():
     info = "[INFO] [utils.py:1:f] [Rank 0] DeepSpeed info: version=0.19.8, git-hash=unknown"
     lines = [make.call("all_reduce", ms) for ms in (2, 5, 9)]

@@ -41,7 +41,7 @@ from dsprof.trace.schema import LARGEST_WORLD
 
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
-    *(b"Timeout at NCCL work: ", b"Received a dump signal "),
+    *(b"Timeout at NCCL work: ", b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *launchers.MARKS,

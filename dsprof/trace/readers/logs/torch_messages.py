@@ -33,6 +33,10 @@ _GAVE_UP = re.compile(
     r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,20}))?"
     r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
+_NOT_PASSED = re.compile(
+    r"\]: Ranks? (?P<absent>\d{1,7}(?:, ?\d{1,7}){0,999}) failed to pass monitoredBarrier in "
+    r"(?P<waited>\d{1,15}) ms"
+)
 _DONE = (
     r"enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,15}), "
     r"(?:last started work: -?\d{1,15}(?: \([^)]{0,99}\))?, )?"  # torch 2.13
@@ -99,7 +103,7 @@ def _own(listed: Processes, reserved_bytes: int, used_bytes: int) -> tuple[int, 
 
 
 def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
-    """Read what ProcessGroupNCCL says when its watchdog, or another rank's, ends the process."""
+    """Read what ends a process: of NCCL its watchdog, or another rank's; of gloo a barrier."""
     place = _GROUP.search(text)
     group = place["guid"] or place["id"] if place else ""
     if match := _GAVE_UP.search(text):
@@ -111,6 +115,9 @@ def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
             waited_ms=int(match["waited"]),
             group=group,
         )
+    if match := _NOT_PASSED.search(text):
+        absent = tuple(map(int, match["absent"].split(",")))
+        return CollectiveTimeout("barrier", waited_ms=int(match["waited"]), absent=absent)
     if match := _LAST.search(text):
         return LastWork(group, int(match["at"]), int(match["enqueued"]), int(match["completed"]))
     if match := _ASKED_TO_DUMP.search(text):
