@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,28 +41,22 @@ def with_stacks(endings: Endings, run: RunFiles, stacks: Mapping[int, tuple[str,
 def printed_stacks(paths: Iterable[Path]) -> dict[int, tuple[str, ...]]:
     """Return the stacks, by pid, in files of py-spy among `paths` and in folders there."""
     found: dict[int, tuple[str, ...]] = {}
-    for text in _texts(paths):
-        if text.startswith(START):
-            found |= main_stacks(text)
+    for text in _texts(paths, lambda start: start.startswith(START)):
+        found |= main_stacks(text)
     return found
 
 
 def printed_ras(paths: Iterable[Path]) -> list[Communicator]:
     """Return the communicators with problems in outputs of ncclras among `paths` and there."""
-    return [
-        one
-        for text in _texts(paths)
-        if RAS_START.search(text, 0, _PREAMBLE)
-        for one in communicators(text)
-    ]
+    return [one for text in _texts(paths, RAS_START.search) for one in communicators(text)]
 
 
-def _texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield what may be text for people; traces and dumps begin otherwise."""
+def _texts(paths: Iterable[Path], is_wanted: Callable[[str], object]) -> Iterator[str]:
+    """Yield the texts that begin as wanted; of other files only the beginning is read."""
     for path in _files(paths):
         with suppress(TraceError), Source(path) as source:
             start = source.read(_PREAMBLE)
-            if start[:1].isalpha() and b"\0" not in start:
+            if is_wanted(start.decode(errors="replace")):
                 yield (start + source.read(LARGEST_BYTES)).decode(errors="replace")
 
 
