@@ -21,6 +21,7 @@ from dsprof.trace.schema import ROLES
 
 MAX_ROWS = 200
 _OF_A_STEP = "Per rank and step, on average"
+_OF_A_RECORD = "Per rank over the whole record, on average"
 
 
 def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tuple[str, Table]]:
@@ -28,13 +29,14 @@ def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tupl
 
     In brief, kinds of collectives that did not change are left out, and so are their speeds.
     """
+    caption = _OF_A_STEP if comparison.before.measured_steps else _OF_A_RECORD
     if comparison.times:
         yield "Times", times(comparison.times)
     if comparison.operations:
-        yield "Operations and bytes", operations(comparison.operations)
+        yield "Operations and bytes", operations(comparison.operations, caption)
     detailed = [one for one in comparison.kinds if one.is_changed or not is_brief]
     if detailed:
-        yield "Operations in detail", kinds(detailed, has_speeds=not is_brief)
+        yield "Operations in detail", kinds(detailed, caption, has_speeds=not is_brief)
     if comparison.findings:
         yield "Findings", findings(comparison.findings)
     for heading, noun, changes in (
@@ -77,11 +79,11 @@ def _how_judged(changes: Iterable[TimeChange]) -> str:
     return caption + "".join(f". Not compared: {reason}" for reason in reasons)
 
 
-def operations(changes: Iterable[OperationChange]) -> Table:
+def operations(changes: Iterable[OperationChange], caption: str) -> Table:
     """All operations: calls and bytes are exact, times are not judged."""
     columns = (*map(Column, ("Operation", "Calls", "Bytes", "Exposed")), Column("Calls and bytes"))
     rows = [(one.op, *_numbers(one), _judged(one)) for one in changes]
-    return Table(columns, tuple(rows), _OF_A_STEP)
+    return Table(columns, tuple(rows), caption)
 
 
 def _judged(one: OperationChange) -> str:
@@ -90,7 +92,7 @@ def _judged(one: OperationChange) -> str:
     return "same" if has_known_bytes(one) else "same calls, bytes unknown"
 
 
-def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
+def kinds(changes: Sequence[KindChange], caption: str, *, has_speeds: bool = True) -> Table:
     """Collectives by kind, those that changed first."""
     labels = ("Collectives", "Calls", "Bytes", "Exposed", *(("busbw",) if has_speeds else ()))
     rows = [
@@ -98,7 +100,7 @@ def kinds(changes: Sequence[KindChange], *, has_speeds: bool = True) -> Table:
         for one in changes[:MAX_ROWS]
     ]
     left = len(changes) - MAX_ROWS
-    caption = f"{_OF_A_STEP} ({fmt.plural(left, 'more row')} left out)" if left > 0 else _OF_A_STEP
+    caption += f" ({fmt.plural(left, 'more row')} left out)" if left > 0 else ""
     return Table(tuple(map(Column, labels)), tuple(rows), caption)
 
 

@@ -70,8 +70,7 @@ def _traffic(comparison: Comparison) -> str:
         return "the same calls and bytes" if is_known else "the same calls; not all bytes are known"
     calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
     nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
-    has_steps = any(one.part == "total" and one.before_ns for one in comparison.times)
-    each = "per rank and step" if has_steps else "per rank"
+    each = "per rank and step" if comparison.before.measured_steps else "per rank"
     if not (calls or nbytes):
         return f"other operations, with as many calls and bytes {each}"
     return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} {each}"

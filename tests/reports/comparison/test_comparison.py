@@ -118,3 +118,11 @@ def test_steps_that_other_tools_did_not_mark_are_not_none(is_recorded: bool) -> 
     told = render(compare(factory.diagnosis(2, 40), other, ("one", "two")), "text").decode()
     [after] = [line for line in told.splitlines() if line.startswith("after: ")]
     assert ("0 steps" in after) is is_recorded
+
+
+def test_sums_of_records_without_steps_are_not_called_those_of_a_step() -> None:
+    before, after = factory.diagnosis(2, 2), factory.diagnosis(2, 2)  # both are warm-up
+    after.communication[0].calls += 4
+    told = render(compare(before, after, ("one", "two")), "text").decode()
+    assert "Per rank over the whole record, on average" in told
+    assert "per rank and step" not in told.lower()
