@@ -197,9 +197,11 @@ def _longest_rank(row: AnnotationRow) -> str:
 
 def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     ordered = sorted(diagnosis.communication, key=lambda row: -(row.exposed_ns or 0))
-    head = f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  operation (group, ranks, size, phase)"
+    head = page.entry(
+        f"  {'calls':>7} {'bytes':>10} {'exposed':>15}  ", "operation (group, ranks, size, phase)"
+    )
     what = "step" if diagnosis.steps.measured_steps else "record"
-    lines = [f"{page.heading('Communication')}  of one rank's {what}", head[: page.width]]
+    lines = [f"{page.heading('Communication')}  of one rank's {what}", *head]
     for row in ordered[:TOP_COMMUNICATION]:
         exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
         n_bytes = tables.total_bytes(row)

@@ -84,6 +84,10 @@ def test_a_row_that_does_not_fit_goes_on_in_the_next_line() -> None:
     assert max(map(len, shown.splitlines())) <= 60
 
 
+def test_the_columns_of_communication_are_named_whole() -> None:
+    assert "(group, ranks, size, phase)" in " ".join(text(factory.diagnosis(), width=60).split())
+
+
 def test_words_of_a_table_are_cut_only_where_they_do_not_fit_whole() -> None:
     row = ("11-14 22:13:20", "all_to_all_v", "crashed (rank 0)")
     table = Table(tuple(map(Column, ("Started", "Call", "End"))), (row,))
