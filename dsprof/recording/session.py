@@ -72,6 +72,7 @@ class Session:
         self._is_called = is_called
         config, self._ignored = without_idle(config)
         self.config = config
+        self._folder = _from_here(config.out)
         self.last_step = LastStep()
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
@@ -182,7 +183,7 @@ class Session:
             warn=say,
             lines_in_c=None if compiled is None else partial(compiled.Lines, OP_NAMES),
         )
-        folder = Path(config.out)
+        folder = self._folder
         if self._capture is not None:
             self._capture.stop()
         if config.mode == ALWAYS:
@@ -269,7 +270,13 @@ class Session:
         if self.config.hang_after:
             sampler = MemorySampler()
             self._watchdog = Watchdog(
-                self.recorder, header, self.config, self._disclose, sampler.sample, say
+                self.recorder,
+                header,
+                self.config,
+                self._folder,
+                self._disclose,
+                sampler.sample,
+                say,
             )
             self._watchdog.start()
 
@@ -320,7 +327,7 @@ class Session:
         if self._is_followed:
             return [self._environment]
         self._is_followed = True
-        return [self._environment, *follow_beside(self.config, header, Path(self.config.out))]
+        return [self._environment, *follow_beside(self.config, header, self._folder)]
 
     def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""
@@ -365,7 +372,7 @@ class Session:
         if writer.error is None:
             self.recorder.in_flight.state.close()
             run_key = environment.run_key(os.environ, self._world_size)
-            keep_states_of_the_dead(run_key, Path(self.config.out))
+            keep_states_of_the_dead(run_key, self._folder)
         self._report()
 
     def continue_in_child(self) -> None:
@@ -398,7 +405,7 @@ class Session:
         if not writer.path.exists():
             say(f"the trace {writer.path} was moved or removed while it was written")
         elif self._rank == 0:
-            files = len([*traces_in(Path(self.config.out))])
+            files = len([*traces_in(self._folder)])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
             apart = f" ({counted} of them only in counters)" if counted else ""
             if writer.lost_steps:
@@ -419,7 +426,7 @@ class Session:
         if not is_of_user or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
-            traces = traces_in(Path(self.config.out))
+            traces = traces_in(self._folder)
             if not any(path.stat().st_mtime >= self._started_s for path in traces):
                 say(
                     "nothing was recorded: the program communicated with no other rank. Start "
@@ -427,6 +434,13 @@ class Session:
                     "--nproc-per-node 2 train.py; profile a single process with torch.profiler, "
                     "and give its trace to dsprof report"
                 )
+
+
+def _from_here(folder: str) -> Path:
+    """Return a folder that stays where it is if the program changes its own."""
+    with suppress(OSError):  # the program's has been removed
+        return Path(folder).absolute()
+    return Path(folder)
 
 
 def _process_key() -> str:

@@ -616,6 +616,22 @@ def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "was moved or removed" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("mode", ["window", "always"])
+def test_a_program_may_change_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], mode: str
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    dsprof.enable(out="out", mode=mode)
+    monkeypatch.chdir(other)
+    communicate()
+    dsprof.disable()
+    assert read(tmp_path / "out").trailer is not None
+    assert not [*other.iterdir()]
+    assert capfd.readouterr().err == ""
+
+
 def test_an_empty_local_rank_is_no_reason_to_record_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,11 +63,12 @@ class Watchdog:
         recorder: Recorder,
         header: Header,
         config: Config,
+        folder: Path,
         disclose: Callable[[Any], Any],
         sample_memory: Callable[[str, int], MemorySample],
         say: Callable[[str], None],
     ) -> None:
-        self._recorder, self._header, self._folder = recorder, header, Path(config.out)
+        self._recorder, self._header, self._folder = recorder, header, folder
         self._on_hang, self._say = config.on_hang, say
         after_s = None if config.hang_after == "auto" else config.hang_after
         self._after_ns = None if after_s is None else round(after_s * SECOND_NS)

@@ -135,7 +135,7 @@ def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Rec
     live.issue(1, 1, 1, live.words["all_reduce"], 4, record.issue_ns, 0, 3, UNFOLLOWED, 1)
     said: queue.Queue[str] = queue.Queue()
     watchdog = Watchdog(
-        *(recorder, who, Config(out=str(tmp_path), hang_after=2.0), as_it_is, memory, said.put)
+        *(recorder, who, Config(hang_after=2.0), tmp_path, as_it_is, memory, said.put)
     )
     watchdog.start()
     try:
@@ -171,7 +171,7 @@ def test_a_send_in_flight_counts_only_where_its_thread_waits(
     recorder.in_flight.poll()
     said: queue.Queue[str] = queue.Queue()
     watchdog = Watchdog(
-        *(recorder, who, Config(out=str(tmp_path), hang_after=2.0), as_it_is, memory, said.put)
+        *(recorder, who, Config(hang_after=2.0), tmp_path, as_it_is, memory, said.put)
     )
     watchdog.start()
     try:
@@ -199,7 +199,7 @@ def test_a_receive_that_a_thread_waits_for_is_shown_long_before_an_inquiry(
         1, -1, where, live.words["recv"], 4, record.issue_ns, 0, 3, UNFOLLOWED, record.thread
     )
     watchdog = Watchdog(
-        *(recorder, who, Config(out=str(tmp_path), hang_after=1000.0), as_it_is, memory, str)
+        *(recorder, who, Config(hang_after=1000.0), tmp_path, as_it_is, memory, str)
     )
     watchdog.start()
     try:
