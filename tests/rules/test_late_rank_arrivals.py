@@ -80,6 +80,23 @@ def test_a_straggler_recorded_in_a_part_of_the_steps_is_named_for_these_only() -
     assert finding.saving_ms_per_step == pytest.approx((least, most))
 
 
+@pytest.mark.parametrize("shifts", [(30,), (30, 30, 30, 30, 0)])
+def test_a_rank_may_delay_no_more_steps_than_communicate(shifts: tuple[float, ...]) -> None:
+    """Every fifth of 60 steps has an all-reduce, as with local SGD; two are warm-up."""
+    traces = []
+    for number in range(2):
+        comm = [
+            sync("all_reduce", 100 * n + 30 + at, 60 - at, seq=k + 1, step=n)
+            for k, n in enumerate(range(4, 60, 5))
+            for at in (shifts[k % len(shifts)] * number,)
+        ]
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(60)]
+        traces.append(rank_trace(number, comm=comm, steps=steps, engine=engine()))
+    finding = said(RULE, *traces, seconds=99.0)
+    late = sum(bool(shifts[k % len(shifts)]) for k in range(12))
+    assert finding.problem.startswith(f"Rank 1 may delay {late} of 58 steps by 30.0 ms")
+
+
 def test_waits_of_a_run_that_communicates_in_some_steps_are_a_mean_over_all():
     """Every fifth step has an all-reduce, to which the two ranks come last in turn."""
     traces = []

@@ -168,9 +168,10 @@ class LateRank:
         verb = "Record" if run[Run].selection.steps is None else "Choose"
         record = "" if more is None else f"{verb} {plural(more, 'more step')}"
         rank = votes.ranks[votes.leader]
+        known = _Known.of_run(run, late, votes.steps)
         return self.meta.unknown(
             f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}.",
-            problem=f"Rank {rank} may delay {_delay(late, votes, step_ns)}",
+            problem=f"Rank {rank} may delay {_delay(late, votes, step_ns, known)}",
             fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
             more_steps=more,
@@ -189,7 +190,7 @@ class LateRank:
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
         (cause, action, fix), table = _why(run, votes, thresholds)
-        problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known.named)}"
+        problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
         if begin := onset(late, place):
             delay = duration(begin.delay_ns)
@@ -386,17 +387,17 @@ def _steps(late: Lateness, count: int) -> str:
     return f"{count:,} {'steps' if late.one_in == 1 else 'compared steps'}"
 
 
-def _delay(late: Lateness, votes: Votes, step_ns: float, known: str = _EVERY) -> str:
+def _delay(late: Lateness, votes: Votes, step_ns: float, known: _Known) -> str:
     """Say which steps the leader delays, and by how much: if few delays make the mean, by these."""
     place, mean = votes.leader, duration(votes.cost_ns)
-    if votes.is_uneven and votes.is_of_most:
+    is_of_most = votes.is_of_most and known.is_all
+    if votes.is_uneven and is_of_most:
         return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
-    is_all = votes.is_of_all or known != _EVERY
-    if not votes.is_uneven and (is_all or votes.is_of_most):
-        named = known if is_all else "most steps"
+    if not votes.is_uneven and (votes.is_of_all or is_of_most):
+        named = known.named if votes.is_of_all else "most steps"
         return f"{named} by {mean} ({percent(votes.cost_ns / step_ns)})"
-    delay = duration(int(votes.voted_ns[place]))
-    return f"{votes.votes[place]:,} of {_steps(late, votes.steps)} by {delay}"
+    of = votes.steps if known.is_all else known.of
+    return f"{votes.votes[place]:,} of {_steps(late, of)} by {duration(int(votes.voted_ns[place]))}"
 
 
 def _mean_waited(late: Lateness) -> float:
