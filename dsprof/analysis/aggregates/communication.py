@@ -15,7 +15,7 @@ from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
 from dsprof.analysis.rank.isolated_transfers import TIGHTNESS
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
@@ -90,9 +90,10 @@ class Row(PerStep):
 
 @dataclass(frozen=True)
 class Communication(Aggregate):
-    """Rows by kind."""
+    """Rows by kind: of measured steps, else of whole records."""
 
     rows: dict[Kind, Row]
+    is_of_steps: bool
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Communication:
@@ -100,7 +101,14 @@ class Communication(Aggregate):
         steps = measured_steps(trace)
         rows = _from_columns(trace, steps)
         _add_counters(rows, trace, steps)
-        return cls({kind: replace(row, ranks=1 << trace.rank) for kind, row in rows.items()})
+        rows = {kind: replace(row, ranks=1 << trace.rank) for kind, row in rows.items()}
+        return cls(rows, is_of_steps=len(steps) > 0)
+
+    def merge(self, other: Communication) -> Communication:
+        """Add up rows; a record without steps is no step beside ranks that have some."""
+        if self.is_of_steps != other.is_of_steps:
+            return self if self.is_of_steps else other
+        return Communication(add_rows(self.rows, other.rows), self.is_of_steps)
 
     @property
     def is_unsized(self) -> bool:

@@ -110,6 +110,15 @@ def test_counters_join_the_rows():
     assert row.timed_bytes == MIB
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+def test_what_a_rank_sent_that_ended_before_its_first_step_is_of_no_step(ended):
+    start = sync("broadcast", 0, 1)
+    ranks = [one_step(sync("all_reduce", 0, 2, step=0), rank=1 - ended)]
+    ranks.append(rank_trace(ended, comm=[start]))
+    ((kind, row),) = rows(*sorted(ranks, key=lambda one: one.rank))
+    assert (kind.op, row.calls, row.rank_steps) == ("all_reduce", 1, 1)
+
+
 def test_the_commonest_calling_site_comes_first():
     sites = {1: Site(1, "rare.py", 3), 2: Site(2, "common.py", 9)}
     comm = [sync("all_reduce", at, 1, step=0, site=site) for at, site in ((0, 1), (5, 2), (9, 2))]
