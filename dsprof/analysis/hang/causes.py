@@ -20,8 +20,13 @@ _FRAME = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: (?P<function>.*))?")
 
 Patterns = Sequence[tuple[str, CauseKind]]
 
-_MODULES: Patterns = (
+_ANYWHERE: Patterns = (
     (r"torch/utils/data/dataloader\.py", "data_loader"),
+    (r"(?m)(^|/)subprocess\.py", "child_process"),
+)
+"""Libraries that wait in calls of others."""
+
+_MODULES: Patterns = (
     (r"torch/distributed/(rendezvous|elastic/.*)\.py", "store"),
     (r"(threading|queue|asyncio/\w+|concurrent/futures/\w+|multiprocessing/\w+)\.py", "lock"),
 )
@@ -29,6 +34,7 @@ _MODULES: Patterns = (
 
 _LINES: Patterns = (
     (r"\bsleep\(", "sleep"),
+    (r"\bos\.wait\w*\(", "child_process"),
     (r"\bstore\.(get|wait|add|set)\(|\bnew_group\(|TCPStore\(", "store"),
     (r"\.acquire\(|\bwith [\w.]*lock\b", "lock"),
     (
@@ -48,6 +54,7 @@ _KERNEL: Patterns = (
 
 _TEXTS: dict[CauseKind, str] = {
     "data_loader": "waits for a worker of its DataLoader",
+    "child_process": "waits for a child process",
     "store": "waits for the store of torch.distributed",
     "lock": "waits for a lock or another thread",
     "sleep": "sleeps",
@@ -55,6 +62,7 @@ _TEXTS: dict[CauseKind, str] = {
 }
 
 _COMMUNICATION = re.compile(r"torch/distributed/distributed_c10d\.py")
+_WRAPPERS = "torch/distributed/c10d_logger.py"
 
 
 def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
@@ -75,10 +83,15 @@ def in_own_code(symptoms: Symptoms) -> tuple[CauseKind, str] | None:
 
 
 def _communicates(stack: Sequence[str]) -> str:
-    """Return the function of torch.distributed that a stack ends in, of one that is unrecorded."""
-    inner = _FRAME.fullmatch(stack[0]) if stack else None
-    is_call = inner and _COMMUNICATION.search(inner["file"].replace(os.sep, "/"))
-    return inner["function"] or "" if inner and is_call else ""
+    """Return the function of torch.distributed that a stack ends in, as it was called."""
+    calls = ""
+    for frame in map(_FRAME.fullmatch, stack):
+        file = frame["file"].replace(os.sep, "/") if frame else ""
+        if frame and _COMMUNICATION.search(file):
+            calls = frame["function"] or ""
+        elif not (calls and file.endswith(_WRAPPERS)):
+            break
+    return calls
 
 
 def _of_stack(stack: Sequence[str]) -> CauseKind | None:
@@ -86,8 +99,8 @@ def _of_stack(stack: Sequence[str]) -> CauseKind | None:
     if not frames:
         return None
     files = [found["file"].replace(os.sep, "/") for found in frames]
-    if any(re.search(_MODULES[0][0], file) for file in files):
-        return _MODULES[0][1]
+    if kind := _first(_ANYWHERE, "\n".join(files)):
+        return kind
     inner = frames[0]
     by_line = _first(_LINES, _source(inner["file"], int(inner["line"])))
     return by_line or _first(_MODULES, files[0])

@@ -203,6 +203,9 @@ def by_exception(rank: int, ending: Ending, trailer: Trailer) -> Cause:
         "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
     )
     where = f" at {trailer.raised_at}" if trailer.raised_at else ""
+    if kind == "store" and ending.lost == "timeout":
+        text = f"Rank {rank} waited for the store{where}, until a timeout ended it"
+        return Cause(kind, f"{text}: no rank set the key, or the store does not answer.")
     lost = _LOST.get(ending.lost, "")
     return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.{lost}")
 

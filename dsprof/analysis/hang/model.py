@@ -28,6 +28,7 @@ CauseKind = Literal[
     "interpreter_lock",
     "file_system",
     "data_loader",
+    "child_process",
     "exited",
     "stopped",
     "diverged",

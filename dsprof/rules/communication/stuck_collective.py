@@ -34,6 +34,11 @@ _REMEDIES: dict[CauseKind, str] = {
     "stopped": "Let {who} go on: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
     "data_loader": "Find out what the workers of its DataLoader wait for: `py-spy dump --pid PID` "
     "prints their stacks. With a `timeout` the DataLoader fails instead of waiting.",
+    "child_process": "Find out what the child process of {who} waits for: `ps --ppid PID` lists "
+    "it, `py-spy dump --pid PID` prints its stack if it runs Python. A forked child hangs on a "
+    "lock that another thread held: start it with the method `spawn`.",
+    "store": "Find out which rank sets the key of the store that {who} waits for, and whether the "
+    "process that hosts the store still runs.",
     "lock": "Find out which thread holds the lock: `py-spy dump --pid PID` prints all stacks of "
     "{who}, which waits{at}.",
     "file_system": "Check the file system that {who} uses: it waits{at} for a file or a pipe.",

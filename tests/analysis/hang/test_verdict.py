@@ -108,6 +108,16 @@ def test_who_never_entered_is_named_with_the_call_and_who_waits() -> None:
             "data_loader",
         ),
         (Symptoms(stack=("/usr/lib/python3/threading.py:9 wait",)), "never_entered", "lock"),
+        (
+            Symptoms(
+                stack=(
+                    "/usr/lib/python3/selectors.py:415 select",
+                    "/usr/lib/python3/subprocess.py:2108 _communicate",
+                )
+            ),
+            "never_entered",
+            "child_process",
+        ),
     ],
 )
 def test_a_look_at_the_process_tells_why(look: Symptoms, kind: str, cause: str) -> None:
@@ -120,6 +130,7 @@ def test_a_look_at_the_process_tells_why(look: Symptoms, kind: str, cause: str) 
     [
         ("    time.sleep(100)", "sleep"),
         ("    lock.acquire()", "lock"),
+        ("    os.waitpid(pid, 0)", "child_process"),
         ("    with self.lock:", "lock"),
         ('    with open(path, "rb") as file:', "file_system"),
         ("    file.read()", "file_system"),
@@ -793,6 +804,13 @@ def test_a_call_that_ended_before_ctrl_c_only_by_the_error_of_others_did_not_end
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
     quick = issued("all_reduce", END - 10, END + 2, seq=4, pending_ns=int(END * 1e6))
     assert root(*(rank(n, [quick][: n != 2], **ended) for n in range(RANKS))).kind == "none"
+
+
+def test_a_rank_that_waited_for_a_key_of_the_store_until_a_timeout_is_told_so() -> None:
+    end = Trailer("exit", "torch.distributed.DistStoreError", raised_at="t.py:9", lost="timeout")
+    found = root(*without(2, **KEPT)[:2], rank(2, [], trailer=end), rank(3, [waits()], **KEPT))
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), "store")
+    assert found.cause.text.startswith("Rank 2 waited for the store at t.py:9, until a timeout")
 
 
 def test_a_call_of_another_reduce_op_that_ended_blocks_nobody() -> None:

@@ -88,6 +88,7 @@ def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> Non
             "/x/torch/utils/data/dataloader.py:1251 _try_get_data",
             "Find out what the workers of its DataLoader wait for",
         ),
+        ("/usr/lib/python3.11/subprocess.py:2046 _wait", "Find out what the child process of"),
     ],
 )
 def test_the_remedy_fits_a_cause_that_is_known(frame: str, remedy: str) -> None:
