@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
@@ -28,9 +30,41 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
-from dsprof.trace.collectives import family
+from dsprof.trace.collectives import POINT_TO_POINT, family
 
 _HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
+
+_FEW = "No change is needed where they cost little."
+
+
+class _Origin(NamedTuple):
+    """Why collectives that no setting bounds are small, and what makes them fewer."""
+
+    cause: str
+    action: str
+
+
+_SEPARATE = _Origin(
+    "The program, or a library, calls each of them separately.",
+    f"{_FEW} Otherwise join tensors before they are sent; what no update depends on can be sent "
+    "less often.",
+)
+_UNITS = _Origin(
+    "FSDP all-gathers, and reduces, each wrapped module by one collective, and all-gathers it in "
+    "each micro-step.",
+    f"{_FEW} Otherwise use fewer and larger micro-batches, or wrap larger modules: a few blocks "
+    "can be one unit.",
+)
+_STAGES = _Origin(
+    "Stages of a pipeline send each other the activations and gradients of each micro-batch.",
+    f"{_FEW} Larger micro-batches send more at once, but fewer of them enlarge the bubble.",
+)
+_SHARDED_OPTIMIZER = _Origin(
+    "The optimizer broadcasts one by one the parameters that each rank updates.",
+    f"{_FEW} Otherwise pass parameters_as_bucket_view=True to ZeroRedundancyOptimizer: it then "
+    "broadcasts one bucket for each rank.",
+)
+_OF_UNITS = frozenset({"all_gather", "reduce_scatter"})
 
 _TOLD = frozenset({"barrier"})
 """Traffic with a rule of its own; so have scalars, and at stage 3 parameters."""
@@ -56,7 +90,9 @@ class SmallCollectives:
         "many latencies.",
         category="communication",
         order=240,
-        needs=(Arrivals, Engines, Steps, Communication, BaselineCosts, Flushes, Traffic),
+        needs=(
+            *(Arrivals, BaselineCosts, Communication, Engines, Flushes, Pipelines, Steps, Traffic),
+        ),
         needs_sizes=True,
         needs_groups=True,
         min_steps=1,
@@ -72,7 +108,7 @@ class SmallCollectives:
         found = [
             self._buckets(knob, bucket, run, thresholds)
             for library, knob in KNOBS.items()
-            if (bucket := _small_buckets(run[Flushes], library, knob, thresholds)) is not None
+            if (bucket := _small_buckets(run, library, knob, thresholds)) is not None
         ]
         yield from found
         told = _TOLD | ({"all_gather"} if run[Engines].stage == 3 else set())
@@ -83,7 +119,7 @@ class SmallCollectives:
         }
         small = over_all_ranks(small, run[Steps])
         if not found and calls_per_step(small) >= thresholds.calls_per_step:
-            yield self._others(small, calls_per_step(small))
+            yield self._others(small, _origin(small, run))
 
     def _buckets(
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
@@ -106,17 +142,34 @@ class SmallCollectives:
             confidence="medium",
         )
 
-    def _others(self, small: dict[Kind, Row], calls: float) -> Finding:
+    def _others(self, small: dict[Kind, Row], origin: _Origin) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{count(calls)} small collectives per step and rank; their cost is latency.",
+            f"{count(calls_per_step(small))} small collectives per step and rank; their cost is "
+            "latency.",
             title="Many collectives are small",
-            cause="The program, or a library, calls each of them separately.",
-            action="No change is needed where they cost little. Otherwise join tensors before "
-            "they are sent; what no update depends on can be sent less often.",
+            cause=origin.cause,
+            action=origin.action,
             evidence=(calls_table(small),),
             confidence="medium",
         )
+
+
+def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
+    """Return where most of the calls come from."""
+    has_engine = bool(run[Engines].engines)
+    has_units = any(kind.library.startswith("FSDP") for kind in run[Flushes].rows)
+    found: dict[_Origin, float] = {}
+    for kind, row in small.items():
+        name, origin = family(kind.op), _SEPARATE
+        if name in POINT_TO_POINT and run[Pipelines].stages > 1:
+            origin = _STAGES
+        elif name in _OF_UNITS and has_units:
+            origin = _UNITS
+        elif name == "broadcast" and kind.phase == "step" and not has_engine:
+            origin = _SHARDED_OPTIMIZER
+        found[origin] = found.get(origin, 0.0) + row.calls_per_step
+    return max(found, key=lambda one: found[one])
 
 
 def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
@@ -159,9 +212,10 @@ def _figures(bucket: Buckets) -> Table:
 
 
 def _small_buckets(
-    flushes: Flushes, library: str, knob: Knob, thresholds: Thresholds
+    run: RunSummary, library: str, knob: Knob, thresholds: Thresholds
 ) -> Buckets | None:
     """Return the flushes of a library if they are small, many, and bounded by its setting."""
+    flushes = run[Flushes]
     rows = [
         (kind, sums)
         for kind, sums in flushes.rows.items()
@@ -179,7 +233,9 @@ def _small_buckets(
         capacity=max(kind.capacity for kind, _ in rows),
         exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,
     )
-    many = found.flushes_per_step >= thresholds.calls_per_step
+    # How often a step reduces is no matter of how large the wrapped modules are.
+    reductions = 1.0 if knob.has_capacity else run[Traffic].reductions_per_step
+    many = found.flushes_per_step >= thresholds.calls_per_step * reductions
     return found if many and found.mean_bytes < thresholds.small_bytes else None
 
 

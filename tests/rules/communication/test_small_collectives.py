@@ -10,6 +10,7 @@ from tests.factories.trace import (
     group,
     rank_trace,
     said,
+    span,
     step,
     sync,
     zero_rank,
@@ -93,6 +94,20 @@ def test_other_small_collectives_are_mentioned():
     assert (row[0], row[4:6]) == ("all_gather", (40.0, 4 * KIB))
 
 
+def test_the_library_that_calls_other_small_collectives_is_named():
+    def action(op, trace=None, **fields):
+        comm = [sync(op, 2 * n, 1, nbytes=64 * KIB, step=0, **fields) for n in range(40)]
+        return said(RULE, rank_trace(steps=[step(0, 0, 1000)], comm=comm, **(trace or {}))).action
+
+    stages = [span("forward", 900, 950, 0, stage=stage) for stage in (0, 1)]
+    unit = flush(1, 900, 1, step=0, library="FSDP2", cause="end of module")
+    assert "join tensors" in action("broadcast", phase="forward")
+    assert "parameters_as_bucket_view=True" in action("broadcast", phase="step")
+    assert "join tensors" in action("send")
+    assert "bubble" in action("send", {"spans": stages})
+    assert "wrap larger modules" in action("all_gather", {"flushes": [unit]})
+
+
 def test_scalars_and_barriers_are_told_by_rules_of_their_own():
     assert said(RULE, gathers(40, nbytes=8)).status is Status.PASS
     barriers = [sync("barrier", 2 * n, 1, nbytes=0, step=0, phase="step") for n in range(40)]
@@ -144,6 +159,14 @@ def test_small_fsdp_units_fail_with_the_wrapping(library):
     assert "40 FSDP reductions per step carry 64.0 KiB each" in finding.summary
     assert "fully_shard" in finding.action
     assert finding.config_patch is None
+
+
+def test_fsdp_units_that_are_reduced_in_each_micro_step_are_not_too_small():
+    """Ten units in four micro-steps are forty reductions, of ten modules."""
+    trace = fsdp(40)
+    trace.collectives.micro_step[:] = [n // 10 for n in range(40)]
+    assert said(RULE, trace).title == "Many collectives are small"
+    assert said(RULE, trace, calls_per_step=10).title == "FSDP units are too small"
 
 
 @pytest.mark.parametrize("make", [ddp, fsdp])
