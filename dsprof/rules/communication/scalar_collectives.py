@@ -1,4 +1,4 @@
-"""scalar-collectives: the training loop sends numbers, objects or tiny tensors in every step."""
+"""scalar-collectives: the training loop sends many numbers, objects or tiny tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ScalarCollectives:
     meta = RuleMeta(
         id="scalar-collectives",
         title="The training loop sends few scalars and objects",
-        failing_title="Scalars or objects are sent in every step",
+        failing_title="The training loop sends many scalars or objects",
         why="A scalar costs a full latency, and all ranks wait for each other to send it. An "
         "object is also pickled and copied to the device, and its size is sent first.",
         category="communication",
@@ -146,7 +146,7 @@ _NUMBERS: Details = {
     "fix": "Join the metrics into one tensor",
 }
 _TENSORS: Details = {
-    "title": "Small tensors are sent separately in every step",
+    "title": "The training loop sends many small tensors separately",
     "action": "Join them into one tensor before they are sent, and split it afterwards. Leave "
     "gradients to DDP or DeepSpeed's engine, which send them in buckets.",
     "fix": "Join the tensors into one before sending",
