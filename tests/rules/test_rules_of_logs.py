@@ -497,3 +497,5 @@ def test_a_watchdog_that_is_stuck_itself():
     finding = one(nccl_warning, [line])
     assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
     assert finding.problem == "Rank 1 reports: a call of CUDA or NCCL does not return"
+    both = one(nccl_warning, [line, line.replace("[rank1]", "[rank2]")])
+    assert both.problem == "Ranks 1-2 report: a call of CUDA or NCCL does not return"

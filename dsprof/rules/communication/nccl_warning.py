@@ -18,7 +18,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import capitalised, plural
+from dsprof.findings.wording import plural, ranks_do
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
@@ -71,7 +71,7 @@ class NcclWarning:
             yield self.meta.finding(
                 Status.FAIL,
                 f"“{warning.text}” on {named_ranks(warning.ranks)}: {first.meaning}.",
-                problem=f"{capitalised(named_ranks(warning.ranks))} reports: {first.meaning}",
+                problem=f"{ranks_do(ranks_of(warning.ranks), 'report')}: {first.meaning}",
                 severity=highest,
                 action=" ".join(dict.fromkeys(what.action for what, _ in known)),
                 ranks=ranks_of(union(one.ranks for _, one in known)),
