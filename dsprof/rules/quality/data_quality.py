@@ -404,8 +404,22 @@ class DataQuality:
             )
 
 
+def _stepless(run: Run, steps: Steps) -> list[int]:
+    """Return ranks that ended by themselves without a step, such as actors beside a learner."""
+    return [
+        rank
+        for rank in steps.partial_ranks
+        if not len(steps.ranks[rank].number) and run.ranks[rank].trailer is not None
+    ]
+
+
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
-    if partial := steps.partial_ranks:
+    if stepless := _stepless(run, steps):
+        yield (
+            f"{ranks_do(stepless, 'mark')} no step: where not all ranks have an optimizer, call "
+            "dsprof.step() on all of them, once in each round."
+        )
+    if partial := [rank for rank in steps.partial_ranks if rank not in stepless]:
         lacking = ranks_do(partial, "lack")
         yield f"{lacking} a part of the steps; there, means are over the other ranks."
     unmatched = lost = given_up = 0

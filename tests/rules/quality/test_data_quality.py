@@ -189,6 +189,17 @@ def test_ranks_with_only_a_part_of_the_steps_are_named():
     assert said(RULE, *traces[:2], zero_rank(2, 3, steps=19)).status is Status.PASS
 
 
+def test_ranks_that_mark_no_step_are_told_how_to():
+    """As actors do, which send what a learner trains on."""
+    traces = [zero_rank(0, 3, steps=20), *(zero_rank(n, 3, steps=0) for n in (1, 2))]
+    summary_of = said(RULE, *traces).summary
+    assert summary_of.startswith("Ranks 1-2 mark no step: ")
+    assert "call dsprof.step() on all of them" in summary_of
+    assert "lack" not in summary_of
+    killed = judged(RULE, traces[0], zero_rank(1, 3, steps=0, trailer=None))
+    assert not any("dsprof.step()" in one.summary for one in killed)
+
+
 def test_a_rank_without_the_newest_steps_of_a_rolling_recording_is_named():
     traces = [zero_rank(n, steps=100 - 9 * n) for n in range(2)]
     traces[0].newest_from, traces[1].newest_from = 92, 83
