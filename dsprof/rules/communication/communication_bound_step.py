@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, percent
+from dsprof.findings.wording import capitalised, duration, named, percent, ranks_do
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.collectives import POINT_TO_POINT
@@ -74,7 +74,7 @@ class CommunicationBoundStep:
                 "Unknown: exposed communication was not measurable in this run."
             )
         elif share >= thresholds.exposed_share and _is_between_stages(run):
-            yield self._of_stages(run, share)
+            yield self._of_stages(run, share, thresholds)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)
@@ -90,16 +90,27 @@ class CommunicationBoundStep:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
 
-    def _of_stages(self, run: RunSummary, share: float) -> Finding:
+    def _of_stages(self, run: RunSummary, share: float, thresholds: Thresholds) -> Finding:
+        late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
+        who = named(late)
+        summary = (
+            f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
+            f"{run[Pipelines].stages} stages of the pipeline."
+        )
         return self.meta.finding(
             Status.INFO,
-            f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
-            f"{run[Pipelines].stages} stages of the pipeline.",
+            f"{summary} {ranks_do(late, 'wait')} least." if late else summary,
             title="Pipeline stages wait for each other",
-            cause="A stage waits until the stage before it has computed an activation, or the "
-            "stage after it a gradient: the bubble of the schedule, and stages that take longer "
-            "than others.",
-            action="Give all stages the same work, and divide a step into more micro-batches.",
+            cause=f"The stages of {who} take longer than those of the others, which wait for "
+            "their activations and gradients."
+            if late
+            else "A stage waits until the stage before it has computed an activation, or the "
+            "stage after it a gradient: the bubble of the schedule.",
+            action=f"Compare the layers of the stages of {who} with those of the others, and move "
+            "layers to the others."
+            if late
+            else "Divide a step into more micro-batches, or use fewer stages.",
+            ranks=late,
             evidence=_evidence(run),
             restates=EXPOSED,
             confidence="medium",

@@ -107,21 +107,32 @@ def test_accumulation_with_one_reduction_is_not_advised_again():
     assert gathered.startswith("Use larger micro-batches: they")
 
 
-@pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_stages_of_a_pipeline_wait_for_each_other_and_not_for_the_network(backend):
-    def stage(number, waited_ms):
+def stages(*waited_ms, backend="gloo"):
+    def stage(number, waited):
         def extra(step, start):
-            return [sync("recv", start, waited_ms, step=step)]
+            return [sync("recv", start, waited, step=step)]
 
         config, head = engine(0), header(number, backend=backend)
-        config.pipeline_stages = 2
-        return zero_rank(number, comm_ms=1, extra=extra, engine=config, head=head)
+        config.pipeline_stages = len(waited_ms)
+        return zero_rank(number, len(waited_ms), comm_ms=1, extra=extra, engine=config, head=head)
 
-    finding = said(RULE, stage(0, 40), stage(1, 5))
+    return [stage(*one) for one in enumerate(waited_ms)]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_stages_of_a_pipeline_wait_for_each_other_and_not_for_the_network(backend):
+    finding = said(RULE, *stages(30, 20, backend=backend))
     assert (finding.status, finding.ranks) == (Status.INFO, ())
     assert finding.title == "Pipeline stages wait for each other"
-    assert "between the 2 stages of the pipeline" in finding.summary
+    assert finding.summary.endswith("between the 2 stages of the pipeline.")
     assert "micro-batches" in finding.action
+
+
+def test_the_stage_for_which_the_others_wait_is_named():
+    finding = said(RULE, *stages(40, 40, 5))
+    assert finding.ranks == (2,)
+    assert finding.summary.endswith("stages of the pipeline. Rank 2 waits least.")
+    assert "move layers" in finding.action
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():
