@@ -142,6 +142,11 @@ class DeepSpeedEngineHook(Hook):
     def _begin(self, phase: str, engine: Any, *args: Any, **kwargs: Any) -> Phase | None:
         progress = self._progress(engine)
         if phase == "backward":
+            if self.recorder.progress.is_in(phase, progress.number):
+                return None
+            # Several losses of a step, such as a discriminator's: each reduces the gradients.
+            if progress.had_backward:
+                self._end_micro_step(progress)
             progress.had_backward = True
             return self._enter(phase, progress)
         if progress.backward is not None:  # open if backward raised

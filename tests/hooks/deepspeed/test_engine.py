@@ -126,6 +126,19 @@ def test_micro_steps_count_where_step_is_called_at_the_last_only(
     ]
 
 
+def test_micro_steps_count_where_a_step_has_two_losses(recorder: Recorder, engine: Engine) -> None:
+    """As a GAN's discriminator, whose bare module computes them."""
+    for _ in range(2):
+        engine.backward()
+        engine.backward()
+        engine.micro_steps = 1
+        engine.step()
+    assert steps(recorder) == [(0, 2, "deepspeed"), (1, 2, "deepspeed")]
+    assert [span for span in phases(recorder) if span[0] == "backward"] == [
+        ("backward", step, micro_step) for step in range(2) for micro_step in range(2)
+    ]
+
+
 def test_backward_of_the_loss_itself_is_a_phase(recorder: Recorder, engine: Engine) -> None:
     engine.forward()
     engine._backward_prologue()

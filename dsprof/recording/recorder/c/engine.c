@@ -93,9 +93,14 @@ static Span *begin(Wrapper *self, EngineProgress *engine, PyObject *object)
     long long method = self->numbers[METHOD];
     if (method == EPILOGUE || method == MODEL_STEP)
         return NULL;
-    if (method == BACKWARD || method == PROLOGUE)
+    int is_backward = method == BACKWARD || method == PROLOGUE;
+    if (is_backward) {
+        if (is_in_phase(self->hot, self->held[PHASE], engine->number))
+            return NULL;
+        if (engine->had_backward) /* why: see `_begin` in Python */
+            end_micro_step(self->hot, engine);
         engine->had_backward = 1;
-    else if (close_backward(self->hot, engine) < 0) /* open if backward raised */
+    } else if (close_backward(self->hot, engine) < 0) /* open if backward raised */
         return NULL;
     if (method == FORWARD && engine->had_backward) { /* why: see `_begin` in Python */
         int is_training = is_true(object, NAME("training"));
@@ -104,7 +109,7 @@ static Span *begin(Wrapper *self, EngineProgress *engine, PyObject *object)
         if (is_training)
             end_micro_step(self->hot, engine);
     }
-    Span *begun = enter(self, engine, method == BACKWARD || method == PROLOGUE);
+    Span *begun = enter(self, engine, is_backward);
     if (method == STEP && !PyErr_Occurred()) {
         engine->in_step = 1;
         engine->stepped = 0;
