@@ -78,6 +78,17 @@ def test_pickled_objects_are_named():
 
 
 @pytest.mark.parametrize(
+    "bytes_of_tensors",
+    [{"op": "broadcast", "requested": "broadcast"}, {"op": "all_reduce", "requested": ""}],
+    ids=["parameters that DeepSpeed broadcasts", "a flag"],
+)
+def test_bytes_of_tensors_are_no_pickled_objects(bytes_of_tensors):
+    finding = said(RULE, *ranks(0.5, 0.5, dtype="uint8", nbytes=20, **bytes_of_tensors))
+    assert finding.status is Status.FAIL
+    assert "pickled" not in finding.summary
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"calls": 1},
