@@ -20,9 +20,11 @@ def environment_info(
     facts: EnvironmentFacts, engines: Sequence[EngineConfig] = ()
 ) -> model.EnvironmentInfo:
     """Set what all ranks share apart from what differs between them."""
+    apart = facts.differing(_in_files(facts))
     files: dict[str, dict[str, str]] = {}
     for (file, name), values in facts.files.items():
-        files.setdefault(file, {})[name] = _first(values)
+        if _in_file(name, file) not in apart:
+            files.setdefault(file, {})[name] = _first(values)
     limits = _limits(facts)
     engine = facts.first_engine
     return model.EnvironmentInfo(
@@ -59,12 +61,29 @@ def _settings(engine: EngineConfig) -> model.EngineSettings:
 def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
     limits = {f"limit {name}": held for name, held in _limits(facts).items()}
-    hardware = (_devices_of_ranks(facts), machine, limits)
-    settings = (facts.variables_apart, facts.versions, *hardware, facts.precision)
+    hardware = (_devices_of_ranks(facts), _interfaces(facts), machine, limits)
+    settings = (facts.variables_apart, _in_files(facts), facts.versions, *hardware, facts.precision)
     for differing in (*map(facts.differing, settings), facts.differing_keys()):
         for name, values in differing.items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
             yield model.Difference(name=name, values=ranks)
+
+
+def _in_files(facts: EnvironmentFacts) -> Facts[str, str]:
+    return {_in_file(name, file): values for (file, name), values in facts.files.items()}
+
+
+def _in_file(name: str, file: str) -> str:
+    return f"{name} in {file}"
+
+
+def _interfaces(facts: EnvironmentFacts) -> Facts[str, str]:
+    """Return the network devices of each rank; those of containers have a new name each time."""
+    held: dict[str, RankSet] = {}
+    for devices, ranks in facts.devices.get("network", {}).items():
+        text = ", ".join(sorted(one for one in devices if not one.startswith("veth")))
+        held[text] = held.get(text, 0) | ranks
+    return {"network devices": held}
 
 
 def _limits(facts: EnvironmentFacts) -> Facts[str, str]:

@@ -50,3 +50,23 @@ def test_where_a_device_is_and_that_none_is_used_yet_is_no_difference() -> None:
         )
     )
     assert made.differences == []
+
+
+def test_files_of_nccl_and_network_devices_that_differ_are_differences() -> None:
+    made = info_of(
+        *(
+            {
+                "files": {"/etc/nccl.conf": {"NCCL_IB_HCA": adapter, "NCCL_DEBUG": "WARN"}},
+                "network_devices": ["eth0 up", f"veth{adapter} up", f"{adapter}:1 InfiniBand"],
+            }
+            for adapter in ("mlx5_0", "mlx5_1")
+        )
+    )
+    assert {one.name: one.values for one in made.differences} == {
+        "NCCL_IB_HCA in /etc/nccl.conf": {"mlx5_0": [0], "mlx5_1": [1]},
+        "network devices": {
+            "eth0 up, mlx5_0:1 InfiniBand": [0],
+            "eth0 up, mlx5_1:1 InfiniBand": [1],
+        },
+    }
+    assert made.files == {"/etc/nccl.conf": {"NCCL_DEBUG": "WARN"}}
