@@ -140,12 +140,18 @@ def _demands(
         reductions=progress.reducing_micro_steps,
         micro_steps=progress.micro_steps,
         ranks=max(shards, default=0),
-        has_replicas=0 < len(scattered) < len(gradients),
+        has_replicas=bool(len(scattered)) and _has_replicas(trace.collectives, gradients),
         gradient_bytes=_item_bytes(trace.collectives, gradients),
         parameter_bytes=_item_bytes(trace.collectives, parameters),
     )
     demands = demands_of_fsdp(trace.flushes, trace.fetches, sharing)
     return dict(chain(demands_of_ddp(trace.layouts, progress.reducing_micro_steps), demands))
+
+
+def _has_replicas(rows: Collectives, gradients: Array) -> bool:
+    """Say whether FSDP all-reduces shards; DTensor does it for tensor parallelism, by its name."""
+    among = _of(rows, "all_reduce") & (rows.requested == rows.code(""))
+    return bool(among[gradients].any())
 
 
 def _item_bytes(rows: Collectives, chosen: Array) -> float:

@@ -136,7 +136,7 @@ def test_a_stage_that_need_not_reduces_each_micro_step():
 def test_an_op_that_no_setting_asks_for_is_unexplained():
     finding = said(RULE, rank(3, op="all_reduce"))
     assert finding.status is Status.FAIL
-    assert "all_reduce: gradients need none" in finding.cause
+    assert finding.cause == "all_reduce: gradients need none."
 
 
 @pytest.mark.parametrize(("times", "status"), [(2, "info"), (3, "fail"), (4, "fail")])
@@ -432,10 +432,15 @@ def test_buffers_of_ddp_are_named():
     assert "broadcast_buffers" in rows(finding)["other"]["cause"]
 
 
-def fsdp(gathers: int) -> RankTrace:
-    """A rank of one FSDP unit, reduced once and gathered some times in each step."""
+def fsdp(gathers: int, **reduced: Any) -> RankTrace:
+    """A rank of one FSDP unit, reduced once and gathered some times in each step.
+
+    With `reduced` the unit is also all-reduced: by FSDP among replicas, or by whom it says.
+    """
 
     def gathered(step: int, start: float):
+        if reduced:
+            yield sync("all_reduce", start + 70, 1, step=step, flush=1 + step, **reduced)
         for n in range(gathers):
             details = {"step": step, "phase": "forward", "fetch": 50 + n}
             yield sync("_allgather_base_", start + n, 1, nbytes=2 * WHOLE, **details)
@@ -455,6 +460,14 @@ def test_fsdp_gathers_its_units_once_or_twice(gathers, status):
     finding = said(RULE, fsdp(gathers))
     assert finding.status.value == status
     assert rows(finding)["gradients"]["verdict"] == "as asked"
+
+
+def test_fsdp_with_tensor_parallelism_has_no_replicas():
+    """DTensor all-reduces the gradients of norms, which all its ranks hold, in the same flush."""
+    name = "DTensor Partial(sum) -> Replicate on tp"
+    for by, verdict in (({"requested": name}, "as asked"), ({}, "explained")):
+        finding = said(RULE, fsdp(1, nbytes=512, **by))
+        assert rows(finding)["gradients"]["verdict"] == verdict
 
 
 def test_small_messages_of_the_program_stand_apart():
