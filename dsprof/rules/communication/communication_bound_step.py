@@ -47,7 +47,7 @@ class Thresholds:
 class CommunicationBoundStep:
     """Weighs exposed communication against the step.
 
-    Over gloo it never fails: a small model spends much of its step in gloo, and what a setting
+    Over gloo no transfer fails: a small model spends much of its step in gloo, and what a setting
     would change (small buckets, gradients in fp32) has rules of its own.
     """
 
@@ -91,25 +91,44 @@ class CommunicationBoundStep:
             yield self.meta.finding(Status.PASS, text)
 
     def _of_stages(self, run: RunSummary, share: float, thresholds: Thresholds) -> Finding:
-        late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
-        who = named(late)
         summary = (
             f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
             f"{run[Pipelines].stages} stages of the pipeline."
         )
+        late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
+        if late:
+            return self._of_uneven_stages(run, summary, late)
         return self.meta.finding(
             Status.INFO,
-            f"{summary} {ranks_do(late, 'wait')} least." if late else summary,
+            summary,
             title="Pipeline stages wait for each other",
-            cause=f"The stages of {who} take longer than those of the others, which wait for "
-            "their activations and gradients."
-            if late
-            else "A stage waits until the stage before it has computed an activation, or the "
+            cause="A stage waits until the stage before it has computed an activation, or the "
             "stage after it a gradient: the bubble of the schedule.",
-            action=f"Compare the layers of the stages of {who} with those of the others, and move "
-            "layers to the others."
-            if late
-            else "Divide a step into more micro-batches, or use fewer stages.",
+            action="Divide a step into more micro-batches, or use fewer stages.",
+            evidence=_evidence(run),
+            restates=EXPOSED,
+            confidence="medium",
+        )
+
+    def _of_uneven_stages(self, run: RunSummary, summary: str, late: tuple[int, ...]) -> Finding:
+        who = named(late)
+        action = f"Move layers from the stages of {who} to the others."
+        if run[Engines].engines:
+            action += (
+                ' The default of PipelineModule, partition_method="parameters", balances '
+                'parameters and not time: try "uniform", or "type:REGEX" with the class of the '
+                "layers that take longest."
+            )
+        return self.meta.finding(
+            Status.FAIL,
+            f"{summary} {ranks_do(late, 'wait')} least.",
+            severity=Severity.MEDIUM,
+            title="Pipeline stages take unequal time",
+            cause=f"The stages of {who} take longer than those of the others, which wait for "
+            "their activations and gradients.",
+            action=action,
+            problem="Pipeline stages take unequal time",
+            fix=f"Move layers from the stages of {who} to the others",
             ranks=late,
             evidence=_evidence(run),
             restates=EXPOSED,
@@ -214,17 +233,25 @@ def _is_between_stages(run: RunSummary) -> bool:
 
 def _more_computation(engines: Engines, traffic: Traffic) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
-    reduces_more = traffic.micro_steps <= traffic.reducing_micro_steps
-    if engines.stage is None and reduces_more and traffic.of("gradients"):
+    if engines.stage is not None:
+        accumulation = " or more accumulation steps" if engines.stage < 2 else ""
+    elif not _is_for_gradients(traffic):  # parameters and activations go in each micro-step
+        accumulation = ""
+    elif traffic.micro_steps > traffic.reducing_micro_steps:
+        accumulation = " or more accumulation steps"
+    else:
         return (
             "Use larger micro-batches, or accumulate gradients and reduce them only in the "
             "last micro-step (no_sync(), in FSDP2 set_requires_gradient_sync(False)): both "
             "compute more per byte"
         )
-    gathers = traffic.of("parameters") if engines.stage is None else engines.stage > 1
-    accumulates = traffic.of("gradients") and not gathers
-    accumulation = " or more accumulation steps" if accumulates else ""
     return f"Use larger micro-batches{accumulation}: they compute more per byte"
+
+
+def _is_for_gradients(traffic: Traffic) -> bool:
+    """Whether most of the waiting is for the reduction of gradients."""
+    of_gradients_ns = sum(one.exposed_ns for one in traffic.of("gradients").values())
+    return 2 * of_gradients_ns > sum(one.exposed_ns for one in traffic.uses.values())
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:

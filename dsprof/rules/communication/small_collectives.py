@@ -59,6 +59,10 @@ _STAGES = _Origin(
     "Stages of a pipeline send each other the activations and gradients of each micro-batch.",
     f"{_FEW} Larger micro-batches send more at once, but fewer of them enlarge the bubble.",
 )
+_LAYERS = _Origin(
+    "Tensor parallelism communicates activations and gradients of each layer separately.",
+    f"{_FEW} Larger micro-batches send more at once.",
+)
 _SHARDED_OPTIMIZER = _Origin(
     "The optimizer broadcasts one by one the parameters that each rank updates.",
     f"{_FEW} Otherwise pass parameters_as_bucket_view=True to ZeroRedundancyOptimizer: it then "
@@ -164,6 +168,8 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
         name, origin = family(kind.op), _SEPARATE
         if name in POINT_TO_POINT and run[Pipelines].stages > 1:
             origin = _STAGES
+        elif kind.role == "tensor":
+            origin = _LAYERS
         elif name in _OF_UNITS and has_units:
             origin = _UNITS
         elif name == "broadcast" and kind.phase == "step" and not has_engine:

@@ -106,6 +106,9 @@ def test_the_library_that_calls_other_small_collectives_is_named():
     assert "join tensors" in action("send")
     assert "bubble" in action("send", {"spans": stages})
     assert "wrap larger modules" in action("all_gather", {"flushes": [unit]})
+    tensor = {1: group(2, role="tensor")}
+    beside = action("all_gather", {"flushes": [unit], "groups": tensor}, phase="forward")
+    assert "Larger micro-batches send more at once." in beside
 
 
 def test_scalars_and_barriers_are_told_by_rules_of_their_own():
