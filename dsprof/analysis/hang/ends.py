@@ -73,7 +73,7 @@ def ended(tell: Telling) -> HangVerdict:
         return HangVerdict(
             kind="unknown",
             ranks=missing if len(missing) <= len(ends) else (),
-            cause=Cause("unknown", "Copy the traces of all hosts into one folder."),
+            cause=Cause("unknown", words.COPY_ALL),
             sentence=f"Unknown: no trace of {named(missing)} was read. {others} for no other rank.",
         )
     if not all(end.is_whole for end in ends.values()):

@@ -49,7 +49,7 @@ def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
         first,
         kind="unknown",
         ranks=(),
-        cause=Cause("unknown", "Copy the traces of all hosts into one folder."),
+        cause=Cause("unknown", words.COPY_ALL),
         confidence="low",
         sentence=f"{len(first.unknown)} of {len(first.members)} traces are missing, so it is "
         f"unknown who is absent from {words.call(first)}; {words.waited(first)}.",

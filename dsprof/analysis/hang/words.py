@@ -7,6 +7,8 @@ from dsprof.findings.frames import shortened
 from dsprof.findings.wording import duration, long_duration, named, size
 from dsprof.trace.collectives import OTHER_SIDE
 
+COPY_ALL = "Copy the traces of all hosts into one folder."
+
 
 def apart(found: Apart) -> str:
     """Say why dumps are not of one moment, and which of two is the older one."""

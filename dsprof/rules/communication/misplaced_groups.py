@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.placement import Place, Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import FILL_HOSTS, size
+from dsprof.findings.wording import FILL_HOSTS, plural, size
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.schema import ROLES
 
@@ -95,10 +95,12 @@ class MisplacedGroups:
         worst = spread[0]
         in_turn = _is_dealt_in_turn(host_of)
         cause, action = _FAR_APART if not worst.is_in_order else _not_divided(worst.size, sizes[0])
+        span, fit = ("spans", "fits") if worst.groups == 1 else ("span", "fit")
         return self.meta.finding(
             Status.FAIL,
-            f"{worst.groups} groups of {worst.size} for {_name(worst.role)} span {worst.nodes} "
-            f"nodes, but fit into {worst.needed}{_carried(worst.bytes_per_step)}.",
+            f"{plural(worst.groups, 'group')} of {worst.size} for {_name(worst.role)} {span} "
+            f"{worst.nodes} nodes, but {fit} into {worst.needed}"
+            f"{_carried(worst.bytes_per_step)}.",
             severity=Severity.HIGH if worst.role in _SEVERE else Severity.MEDIUM,
             cause="Ranks are assigned to hosts round-robin: consecutive ranks are on different "
             "hosts."

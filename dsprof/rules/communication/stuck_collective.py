@@ -11,13 +11,14 @@ from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import CauseKind, HangVerdict
 from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
 from dsprof.analysis.hang.waits import LEAST_WAIT_NS, Hang
+from dsprof.analysis.hang.words import COPY_ALL
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import capitalised, named
 from dsprof.rules.evidence.endings import called, last_completed
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
-from dsprof.rules.reasons import ONE_DUMP
+from dsprof.rules.reasons import ONE_DUMP, UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
 
 _TITLES = {
@@ -122,7 +123,7 @@ class StuckCollective:
             if verdict.is_of_device
             else "",
             severity=Severity.CRITICAL,
-            cause=verdict.cause.text + zero3 * is_of_zero3,
+            cause=verdict.cause.text.replace(COPY_ALL, UNREAD) + zero3 * is_of_zero3,
             action=_action(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
             ranks=verdict.ranks if verdict.kind != "network" else (),
             evidence=(
@@ -160,6 +161,8 @@ def _action(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
                 "Call them in the same order on every rank; batch sends and receives of two ranks "
                 "with torch.distributed.batch_isend_irecv."
             )
+        case "unknown" if not verdict.ranks:
+            return COPY_ALL
         case "unknown":
             noun = "dump" if hang.is_of_dumps else "trace"
             return f"Look at the log of {named(verdict.ranks)}. If a {noun} exists, add it."

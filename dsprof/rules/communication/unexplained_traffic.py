@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.traffic_differences import Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, count, size
+from dsprof.findings.wording import capitalised, count, sentence, size
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -98,7 +98,7 @@ class UnexplainedTraffic:
             Status.FAIL,
             f"Not what the configuration asks for: {words}.",
             severity=Severity.MEDIUM,
-            cause="; ".join(dict.fromkeys(line.cause for line in strange if line.cause)),
+            cause=sentence("; ".join(dict.fromkeys(line.cause for line in strange if line.cause))),
             problem="Traffic does not match the configuration",
             fix="Find the call site under Communication",
             action="Find the call site in the communication table. Where the traffic is meant, "

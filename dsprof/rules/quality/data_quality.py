@@ -29,6 +29,7 @@ from dsprof.rules.evidence.endings import (
     last_completed,
     on_ranks,
 )
+from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
@@ -106,7 +107,6 @@ class DataQuality:
         """Report missing ranks: a problem where dsprof recorded, for it records on every rank."""
         missing, world = run.unread_ranks, run.first.world_size
         text = f"The traces of {len(missing)} of {world} ranks are missing: {named(missing)}."
-        cause = "Their files were not given, are on another host, or were never written."
         if not run.is_recorded:
             if not run.is_world_known:
                 text = f"Nothing of {named(missing)} was given; the number of ranks is unknown."
@@ -114,7 +114,7 @@ class DataQuality:
                 Status.INFO,
                 text,
                 title="Some ranks are missing",
-                cause=f"{cause} A straggler among them cannot be detected.",
+                cause=f"{UNREAD} A straggler among them cannot be detected.",
                 action="To compare ranks, give the files of all ranks together.",
                 ranks=tuple(missing),
                 confidence="high",
@@ -125,7 +125,7 @@ class DataQuality:
             problem=f"The traces of {len(missing)} of {world} ranks are missing",
             fix="Give the files of all hosts together",
             severity=Severity.MEDIUM,
-            cause=cause,
+            cause=UNREAD,
             action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
             "rank checks whether recording would start there.",
             ranks=tuple(missing),

@@ -38,6 +38,11 @@ def test_a_size_that_does_not_divide_a_node_is_said():
     finding = said(RULE, *run([host for host in "abc" for _ in range(4)], groups))
     assert "3 does not divide the 4 of a host" in finding.cause
     assert finding.action == "Choose a group size that divides the number of ranks of a host."
+
+
+def test_one_group_is_one():
+    finding = said(RULE, *run(IN_ORDER, APART[:1]))
+    assert "1 group of 2 for tensor parallel spans 2 nodes, but fits into 1" in finding.summary
     hosts = ["a", "a", "a", "b", "c", "c"]
     finding = said(RULE, *run(hosts, [of(1, range(3), "tensor"), of(2, range(3, 6), "tensor")]))
     assert finding.action == "Give all hosts the same number of ranks."

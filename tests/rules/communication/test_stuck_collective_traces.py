@@ -46,6 +46,13 @@ from tests.factories.trace import (
 )
 
 
+def test_where_most_traces_of_a_group_are_missing_all_are_asked_for() -> None:
+    finding = said(RULE, rank(1, [waits()], **KILLED))
+    assert finding.summary.startswith("3 of 4 traces are missing")
+    assert finding.cause.startswith("Their files were not given")
+    assert finding.action == "Copy the traces of all hosts into one folder."
+
+
 @pytest.mark.parametrize(("in_flight", "is_idle"), [(0, True), (2, False)])
 def test_the_last_heartbeat_tells_what_the_rank_had_in_flight(
     in_flight: int, is_idle: bool

@@ -206,7 +206,7 @@ def test_what_stops_the_engine_is_named(key, written):
         ({"partition_type": "diagonal"}, "partition_type must be one of column, row, skip"),
         ({"shape": 3}, "shape must be a list"),
         ({"shape": [3]}, ""),
-        ({"shape": [3], "partition_type": "row"}, "partition_dim must be one of the 1 dimensions"),
+        ({"shape": [3], "partition_type": "row"}, "below 1: shape has 1 dimension,"),
         ({"shape": [-1, [2, 1]]}, "at partition_dim, and nowhere else"),
         ({"shape": [[2, 1], -1]}, ""),
         ({"shape": [0, -1]}, "must be whole numbers above 0, or -1"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dsprof.findings.wording import plural
+
 PARTITION_CONFIG = "tensor_parallel.partition_config"
 _SPECS = f"{PARTITION_CONFIG}.layer_specs"
 _TYPES = ("column", "row", "skip")
@@ -43,7 +45,8 @@ def _mistake(spec: Any) -> str:
 
 def _mistake_of_shape(shape: Sequence[Any], dim: Any) -> str:
     if not isinstance(dim, int) or not 0 <= dim < len(shape):
-        return f"partition_dim must be one of the {len(shape)} dimensions of shape, counted from 0"
+        known = plural(len(shape), "dimension")
+        return f"partition_dim must be below {len(shape)}: shape has {known}, counted from 0"
     for at, size in enumerate(shape):
         if isinstance(size, list):
             parts = [part for part in size if isinstance(part, int) and part > 0]
