@@ -31,7 +31,7 @@ class PipelineBubble:
 
     meta = RuleMeta(
         id="pipeline-bubble",
-        title="The pipeline has enough micro-batches to keep its stages busy",
+        title="The pipeline has enough micro-batches",
         failing_title="Pipeline stages are idle: too few micro-batches",
         why=(
             "A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of the "

@@ -130,9 +130,11 @@ def test_stages_of_a_pipeline_wait_for_each_other_and_not_for_the_network(backen
 
 def test_the_stage_for_which_the_others_wait_is_named():
     finding = said(RULE, *stages(40, 40, 5))
-    assert finding.ranks == (2,)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
+    assert finding.title == "Pipeline stages take unequal time"
     assert finding.summary.endswith("stages of the pipeline. Rank 2 waits least.")
-    assert "move layers" in finding.action
+    assert finding.action.startswith("Move layers from the stages of rank 2 to the others.")
+    assert "partition_method" in finding.action
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():
