@@ -169,19 +169,21 @@ def copies(rows: Iterable[CopyRow]) -> Table:
     return listing("Copies per rank and step, on average", _COPY, rows)
 
 
-_ARRIVAL: tuple[Shown[ArrivalRow], ...] = (
-    Shown("rank", lambda row: str(row.rank)),
-    Shown("last to arrive", lambda row: row.last, "count"),
-    Shown("of collectives", lambda row: row.collectives, "count"),
-    Shown("others waited for it, per step", lambda row: row.caused_ns, "ns"),
-    Shown("it waited for others, per step", lambda row: row.waited_ns, "ns"),
-    Shown("transfer, per step", lambda row: row.transfer_ns, "ns"),
-)
+def last_arrivals(arrivals: ArrivalInfo, steps: int = 1) -> Table:
+    """Last arrivals, how often and by how much.
 
-
-def last_arrivals(arrivals: ArrivalInfo) -> Table:
-    """Last arrivals, how often and by how much."""
-    return listing("Last arrivals in measured steps", _ARRIVAL, arrivals.rows)
+    Without measured steps they are of all that is recorded.
+    """
+    within, per_step = ("measured steps", ", per step") if steps else ("the record", "")
+    columns: tuple[Shown[ArrivalRow], ...] = (
+        Shown("rank", lambda row: str(row.rank)),
+        Shown("last to arrive", lambda row: row.last, "count"),
+        Shown("of collectives", lambda row: row.collectives, "count"),
+        Shown(f"others waited for it{per_step}", lambda row: row.caused_ns, "ns"),
+        Shown(f"it waited for others{per_step}", lambda row: row.waited_ns, "ns"),
+        Shown(f"transfer{per_step}", lambda row: row.transfer_ns, "ns"),
+    )
+    return listing(f"Last arrivals in {within}", columns, arrivals.rows)
 
 
 _FILL: tuple[Shown[FillMoment], ...] = (

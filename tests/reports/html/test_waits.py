@@ -39,6 +39,13 @@ def test_the_page_frames_the_last_rank_and_lists_the_arrivals():
     assert "others waited for it, per step" in page.one("section", id="waits").text
 
 
+def test_waits_of_a_record_without_measured_steps_are_not_those_of_a_step():
+    page = parse(HtmlRenderer().render(factory.diagnosis(2, 2), Options()))
+    section = page.one("section", id="waits")
+    assert "Last arrivals in the record" in section.text
+    assert "per step" not in section.text
+
+
 def test_the_outline_is_explained_only_where_a_cell_has_one():
     sentence = "The outlined cell is the rank that the others waited for longest."
     made = factory.diagnosis(2, 4)
