@@ -35,6 +35,10 @@ class Thresholds:
     saved_share: float = 0.01  # of the step, that it is shorter without them
 
 
+_NORM = "NormPartial"
+"""What DTensor calls the norm of gradients: clipping needs that of all ranks in each step."""
+
+
 class ScalarCollectives:
     """Judges what is sent outside forward, backward and step: the program itself asks for it.
 
@@ -63,7 +67,9 @@ class ScalarCollectives:
         scalars = {
             kind: row
             for kind, row in rows.items()
-            if is_scalar(kind) and not (has_zero3 and _agrees_on_order(kind))
+            if is_scalar(kind)
+            and _NORM not in kind.requested
+            and not (has_zero3 and _agrees_on_order(kind))
         }
         scalars = over_all_ranks(scalars, run[Steps])
         numbers = {k: r for k, r in scalars.items() if _holds_numbers(k, r, thresholds)}

@@ -46,6 +46,13 @@ def test_a_library_that_sends_most_of_them_is_named():
     assert "tensor" not in f"{finding.action} {finding.fix}"
 
 
+def test_the_norm_by_which_gradients_are_clipped_is_needed_in_each_step():
+    norm = "DTensor NormPartial(sum) -> Replicate on dp"
+    assert said(RULE, *ranks(0.5, 0.6, nbytes=88, requested=norm)).status is Status.PASS
+    partial = "DTensor Partial(sum) -> Replicate on dp"
+    assert said(RULE, *ranks(0.5, 0.6, nbytes=88, requested=partial)).status is Status.FAIL
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, *ranks(0.5, 0.6), calls_per_step=4.0)
 
