@@ -68,9 +68,10 @@ class BatchSizeMismatch(ConfigRule):
 
     def _invalid(self, settings: EngineSettings, bad: Sequence[str]) -> Finding:
         who = named_keys(bad)
+        what = "a whole number" if len(bad) == 1 else "whole numbers"
         return self.meta.finding(
             Status.FAIL,
-            f"{who} must be a whole number of at least 1.",
+            f"{who} must be {what} of at least 1.",
             title="A batch size is invalid",
             problem="A batch size is invalid",
             fix=f"Set {bad[0]} to a whole number of at least 1",

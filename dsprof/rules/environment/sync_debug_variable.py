@@ -163,25 +163,26 @@ class SyncDebugVariable:
             return
         yield from unknown_values(self.meta, facts, [switch.name for switch in _SWITCHES])
         if acting := [use for use in uses if _acts(use.switch, facts)]:
-            names = ", ".join(dict.fromkeys(use.switch.name for use in acting))
+            names = [*dict.fromkeys(use.switch.name for use in acting)]
+            several = len(names) > 1
             yield self.meta.finding(
                 Status.FAIL,
-                f"Enabled during the run: {names}.",
+                f"Enabled during the run: {', '.join(names)}.",
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
-                problem=f"{names} {'is' if ', ' not in names else 'are'} on during the run",
-                fix="Switch it off and measure again" if ", " not in names else "Switch them off",
+                problem=f"{' and '.join(names)} {'are' if several else 'is'} on during the run",
+                fix="Switch them off" if several else "Switch it off and measure again",
                 action=f"{_remedy(acting)} and measure again.",
                 evidence=(_table(acting),),
                 ranks=ranks_of(union(use.ranks for use in acting)),
                 confidence="high",
             )
         if inert := [use for use in uses if not _acts(use.switch, facts)]:
-            names = ", ".join(dict.fromkeys(use.switch.name for use in inert))
+            idle = ", ".join(dict.fromkeys(use.switch.name for use in inert))
             yield self.meta.finding(
                 Status.INFO,
-                f"Set, but without effect on this device or backend: {names}.",
+                f"Set, but without effect on this device or backend: {idle}.",
                 title="A debugging switch is set but has no effect here",
                 evidence=(_table(inert),),
             )

@@ -189,7 +189,7 @@ def _knob(engines: Engines) -> str:
     }.get(engines.stage or 0, ())
     values = {key: engines.zero(key) for key in keys}
     known = [f"{key} (now {value:,})" for key, value in values.items() if isinstance(value, int)]
-    return f"make {' and '.join(known)} smaller, and {_SMALLER}" if known else _SMALLER
+    return f"make {' and '.join(known)} smaller, {_SMALLER}" if known else _SMALLER
 
 
 def _words(status: Status, action: str, one: MemorySnapshot) -> Details:

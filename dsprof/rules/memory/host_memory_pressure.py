@@ -67,8 +67,7 @@ class HostMemoryPressure:
         return self.meta.finding(
             Status.FAIL,
             f"{worst.name} had {size(worst.left_bytes)} of {size(worst.total_bytes)} free at the "
-            "minimum; "
-            f"its {plural(len(worst.ranks), 'rank')} held {size(worst.held_bytes)} at their peaks.",
+            f"minimum; its {plural(len(worst.ranks), 'rank')} held up to {size(worst.held_bytes)}.",
             severity=Severity.HIGH,
             cause=f"Offloading keeps state in host memory: {' and '.join(offloads)}."
             if offloads

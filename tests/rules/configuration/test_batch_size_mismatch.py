@@ -55,7 +55,8 @@ def test_sizes_that_fit_nothing_fail(written):
 def test_what_is_no_size_is_to_be_set_not_deleted(written, keys):
     (finding,) = read(RULE, written)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
-    assert finding.summary.startswith(f"{keys} must be")
+    what = "whole numbers" if " and " in keys else "a whole number"
+    assert finding.summary == f"{keys} must be {what} of at least 1."
     assert finding.action.startswith(f"Set {keys} to")
 
 

@@ -33,6 +33,8 @@ def test_gravest_switch_decides():
     (finding,) = judge(RULE, rank_trace(0, variables))
     assert finding.severity is Severity.CRITICAL
     assert len(finding.evidence[0].rows) == 2
+    names = "HIP_LAUNCH_BLOCKING and TORCH_NCCL_ENABLE_TIMING"
+    assert finding.problem == f"{names} are on during the run"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_ranks_of_a_host_are_added_up_and_offloading_is_named():
     config = engine(3, offload_optimizer={"device": "cpu"})
     finding = said(RULE, host(left=2, engine=config), host(left=3, rank=1))
     assert " had 2.00 GiB of" in finding.summary
-    assert "its 2 ranks held 180 GiB" in finding.summary
+    assert "its 2 ranks held up to 180 GiB." in finding.summary
     assert finding.cause == "Offloading keeps state in host memory: offload_optimizer."
 
 
