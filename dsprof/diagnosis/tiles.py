@@ -53,6 +53,8 @@ def _training(d: Diagnosis) -> Iterator[Tile]:
     if (typical := d.steps.typical) is not None:
         yield Tile("Step", duration(typical.parts.total_ns), _statistic(typical, d.findings))
         yield _exposed(d)
+    else:
+        yield from _blocked(d)
     yield from _straggler(d.findings)
     yield from _peak_memory(d.memory)
     yield from _throughput(d)
@@ -85,6 +87,19 @@ def _exposed(d: Diagnosis) -> Tile:
             "of the measured time" if is_all else f"of the time from step {typical.settled_from} on"
         )
     return Tile(label, share, f"{of}, mean over ranks{_least(d.findings)}")
+
+
+def _blocked(d: Diagnosis) -> Iterator[Tile]:
+    """Yield what is known of communication where no step is: of the record."""
+    label, spans = "Blocked in communication", d.time_spans.spans
+    held = [row.exposed_ns for row in d.communication]
+    known = [ns for ns in held if ns is not None]
+    if recorded_ns := sum(span.recorded_ns for span in spans):
+        share = sum(span.waited_ns for span in spans) / recorded_ns
+        yield Tile(label, percent(share), "of the time recorded, mean over ranks")
+    elif known and len(known) == len(held):
+        mean_ns = round(sum(known) / max(len(d.run.ranks), 1))
+        yield Tile(label, duration(mean_ns), "of the record, mean over ranks")
 
 
 def _least(findings: Sequence[Finding]) -> str:

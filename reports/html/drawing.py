@@ -56,11 +56,13 @@ class Drawing:
     words: tuple[Word, ...] = ()
     lanes: tuple[Word, ...] = ()  # names at its left
     keys: tuple[Key, ...] = ()
+    least_lanes_px: int = _LANES_PX
 
     @property
     def lanes_px(self) -> int:
         """Width of the names at its left: that of most, so that axes of drawings align."""
-        return max(max((_wide(lane.text) for lane in self.lanes), default=0) + 12, _LANES_PX)
+        longest_px = max((_wide(lane.text) for lane in self.lanes), default=0)
+        return max(longest_px + 12, self.least_lanes_px)
 
 
 def _wide(text: str) -> int:

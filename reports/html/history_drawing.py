@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from dsprof.diagnosis.model import History, TimeSpan, TimeSpans
@@ -79,20 +80,25 @@ class _Quantity(NamedTuple):
     """What one drawing shows of each span."""
 
     label: str
+    of: str
     value: Callable[[TimeSpan], float | None]
     format: Callable[[float | None], str]
     ticks: Callable[[float], Iterator[float]] = ticks
 
 
 _QUANTITIES = (
-    _Quantity("Bytes per second", lambda span: span.bytes / _seconds(span), fmt.rate),
+    _Quantity(
+        "Bytes per second", "mean over ranks", lambda span: span.bytes / _seconds(span), fmt.rate
+    ),
     _Quantity(
         "Share of time blocked in communication",
+        "mean over ranks",
         lambda span: span.waited_ns / max(span.recorded_ns, 1),
         fmt.share,
     ),
     _Quantity(
         "Peak memory of the process",
+        "of the rank with most",
         lambda span: span.rss_bytes,
         fmt.size,
         lambda most: size_ticks(int(most)),
@@ -102,11 +108,14 @@ _QUANTITIES = (
 
 def time_drawings(found: TimeSpans) -> Iterator[Drawing]:
     """Yield what ranks without steps did over time, a drawing for each quantity that is known."""
+    drawn = []
     for quantity in _QUANTITIES:
         known = ((span.begin_s, quantity.value(span)) for span in found.spans)
         values = {begin_s: value for begin_s, value in known if value is not None}
         if max(values.values(), default=0) > 0:
-            yield _time_drawing(found, quantity, values)
+            drawn.append(_time_drawing(found, quantity, values))
+    widest_px = max((one.lanes_px for one in drawn), default=0)
+    yield from (replace(one, least_lanes_px=widest_px) for one in drawn)
 
 
 def _time_drawing(found: TimeSpans, quantity: _Quantity, values: Mapping[int, float]) -> Drawing:
@@ -121,8 +130,9 @@ def _time_drawing(found: TimeSpans, quantity: _Quantity, values: Mapping[int, fl
     )
     grid = [(value, bottom - value / most * _BARS_PX) for value in quantity.ticks(most)]
     starts = [span.begin_s for span in found.spans]
+    length = fmt.duration(found.length_s * 1e9)
     return Drawing(
-        sentence=f"{quantity.label} in spans of {fmt.duration(found.length_s * 1e9)}, at most "
+        sentence=f"{quantity.label}, {quantity.of}, in spans of {length}, at most "
         f"{quantity.format(most)}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
@@ -134,7 +144,7 @@ def _time_drawing(found: TimeSpans, quantity: _Quantity, values: Mapping[int, fl
             for place, label in spread([moment(at_s) for at_s in starts])
         ),
         lanes=tuple(Word(100, at + 4, quantity.format(value)) for value, at in grid),
-        keys=(Key(quantity.label.lower(), "series-1"),),
+        keys=(Key(f"{quantity.label.lower()}, {quantity.of}", "series-1"),),
     )
 
 

@@ -265,6 +265,11 @@ class View:
         """What ranks without steps recorded over the whole of a rolling recording."""
         return [*time_drawings(self._diagnosis.time_spans)]
 
+    @property
+    def begins_with_times(self) -> bool:
+        """Whether the first screen draws what ranks without steps did."""
+        return bool(self.time_spans) and not (self.hang or self.step_columns)
+
     @cached_property
     def history_map(self) -> Drawing | None:
         """Ranks by time over the whole of a rolling recording."""

@@ -174,6 +174,13 @@ def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:
     }
 
 
+def test_a_record_without_steps_says_how_long_ranks_were_blocked() -> None:
+    calls = [sync("all_reduce", at, 10) for at in (5, 95)]
+    made = diagnosed(*(rank_trace(rank, comm=calls) for rank in (0, 1)))
+    blocked = ("20.0 ms", "of the record, mean over ranks")
+    assert tiled(made)[1]["Blocked in communication"] == blocked
+
+
 def tiled(made: Diagnosis) -> tuple[str, dict[str, tuple[str, str]]]:
     return made.kind, {one.label: (one.value, one.detail) for one in made.tiles}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
@@ -69,8 +71,10 @@ def test_sums_over_time_of_ranks_without_steps_are_shown() -> None:
     assert [(one.op, one.calls, one.bytes) for one in found.ops] == [("all_reduce", 12, 64 << 20)]
     assert "2 ranks recorded no steps, so figures per step are unknown." in page
     words = page.replace("\N{NO-BREAK SPACE}", " ")
-    assert "Bytes per second in spans of 10.0 s, at most 2.10 MB/s." in words
-    assert "Share of time blocked in communication in spans of 10.0 s, at most 19 %." in words
+    assert "Bytes per second, mean over ranks, in spans of 10.0 s, at most 2.10 MB/s." in words
+    assert "blocked in communication, mean over ranks, in spans of 10.0 s, at most 19 %." in words
+    assert len(set(re.findall(r'class="lanes" width="(\d+)"', page.partition("</header>")[0]))) == 1
+    assert diagnosis.tiles[0].value == "19 %"
     (note,) = (note for note in diagnosis.quality.notes if note.startswith("The run has no steps"))
     assert "records of the last 100 ms are kept, and sums over time" in note
 
