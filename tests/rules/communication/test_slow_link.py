@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
-from dsprof.findings.finding import Status
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.slow_link import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_trace import RankTrace
@@ -42,6 +44,12 @@ def test_the_pair_that_takes_longer_for_the_same_is_named():
     assert "One group does not show which" in finding.cause
     assert finding.evidence[0].rows[0][:2] == ("ranks 4-5", "all_reduce")
     assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
+
+
+@pytest.mark.parametrize(("transfer", "severity"), [(25, Severity.MEDIUM), (40, Severity.HIGH)])
+def test_a_fifth_of_the_step_is_severe(transfer: float, severity: Severity) -> None:
+    finding = said(RULE, *(rank(n, transfer if n in (4, 5) else 10 + n / 10) for n in range(8)))
+    assert finding.severity is severity
 
 
 def test_a_rank_that_all_slow_groups_share_is_suspected():

@@ -164,6 +164,15 @@ def test_other_work_is_information() -> None:
     assert "collectives" in finding.summary
 
 
+@pytest.mark.parametrize(("more", "status"), [(1, Status.FAIL), (2, Status.INFO)])
+def test_one_call_more_in_twenty_is_the_same_work_and_two_are_not(
+    more: int, status: Status
+) -> None:
+    calls = from_step(30, more)
+    longer = ranks(computing=from_step(30, 40), calls=lambda n: 19 + calls(n))
+    assert said(step_time_change.RULE, *longer).status is status
+
+
 def test_steps_that_get_shorter_are_information() -> None:
     finding = said(step_time_change.RULE, *ranks(computing=lambda n: 40 * (n < 30)))
     assert finding.status is Status.INFO
@@ -316,6 +325,32 @@ def test_the_parts_of_a_step_are_compared_in_a_table() -> None:
 )
 def test_the_part_that_takes_longer_is_the_cause(extra: dict[str, Extra], where: str) -> None:
     assert where in said(periodic_slow_step.RULE, *ranks(**extra)).cause
+
+
+def test_without_marked_phases_no_phase_is_the_cause() -> None:
+    """A loop without DDP or an engine marks its optimizer at most, a device none."""
+    for rule, extra in zip(RULES, (from_step(30, 40), lambda n: n, every(10, 90)), strict=True):
+        traces = ranks(computing=extra)
+        for trace in traces:
+            trace.spans = [span("step", 100 * n, 100 * n + 1, n) for n in range(60)]
+        finding = said(rule, *traces)
+        assert "phases" not in finding.cause
+        assert "forward" not in finding.cause
+        assert "not blocked in" in finding.cause or "not exposed" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [
+        ("waiting", "Most of the extra time is waits for communication; "),
+        ("between", "Most of the extra time is time outside all phases; "),
+    ],
+)
+def test_slow_steps_without_a_period_have_their_part_as_the_cause(part: str, cause: str) -> None:
+    extra = {part: lambda n: 90 * (n in (9, 21, 28, 50))}
+    finding = said(periodic_slow_step.RULE, *ranks(**extra))
+    assert "without a period" in finding.summary
+    assert finding.cause == f"{cause}the slow steps follow no period."
 
 
 def test_an_evaluation_by_the_engine_is_information() -> None:
