@@ -152,7 +152,9 @@ def _in_folder(folder: Path, strangers: list[Stranger]) -> list[Path]:
             strangers.append(inside)
         else:
             names += inside
-    files = [path for path in names if path.suffix not in _PAGES and not is_part(path)]
+    # A copy that replaces a file is hidden until it is whole; a killed process leaves it.
+    shown = [path for path in names if not path.name.startswith(".")]
+    files = [path for path in shown if path.suffix not in _PAGES and not is_part(path)]
     if not is_local(folder):
         files = _named_or_few(files, folder, strangers)
     unopened = read_ahead(files, lambda path: [] if _is_named(path) else [path])

@@ -151,7 +151,7 @@ def test_a_clock_that_was_set_back_does_not_make_the_newest_start_the_oldest(
         apart.setattr(earlier, "_is_over", lambda book, locks: False)  # as of another machine
         for start in (5, 6, 0):  # an hour each
             record(tmp_path, start)
-    put_away(tmp_path, 0, 600_000)  # less than what they take together
+    put_away(tmp_path, 0, 800_000)  # less than what they take together
     run = find_run([tmp_path])
     with zipfile.ZipFile(tmp_path / ARCHIVE) as archive:
         order = [name for name in archive.namelist() if name.endswith(".json")]
@@ -306,6 +306,15 @@ def test_a_copy_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".trace.rank00000.kept.gz").write_bytes(b"begun")
     put_away(tmp_path, 0, BUDGET_BYTES)
     assert names(tmp_path.iterdir()) == {ARCHIVE}
+
+
+def test_copies_that_a_killed_process_left_are_not_read(tmp_path: Path) -> None:
+    for start in (0, 1):
+        record(tmp_path, start, steps=10)
+    shutil.copy(tmp_path / ARCHIVE, tmp_path / f".{ARCHIVE}")
+    (tmp_path / ".trace.1.rank00000.kept.gz").write_bytes(b"begun")
+    run = find_run([tmp_path])
+    assert (len(run.epochs), run.strangers) == (2, ())
 
 
 def test_parts_of_which_the_book_was_removed_are_not_in_the_way(tmp_path: Path) -> None:
