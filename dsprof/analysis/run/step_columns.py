@@ -23,6 +23,7 @@ _WORK = ("micro_steps", "calls", "nbytes")
 class StepColumns:
     """Steps in columns, mean over the same ranks; a part not measurable in each step is absent.
 
+    Without computation, what is not exposed communication may be in any phase: it is `rest_ns`.
     `own_ns` yields the time of each rank without waits, -1 in steps that do not show it: few rules
     ask for it, and all ranks together take much memory.
     """
@@ -74,6 +75,9 @@ def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
         values = [getattr(row, name) for row in rows]
         if values and all(value is not None for value in values):
             parts[name] = np.array(values, np.float64)
+    if "compute_ns" not in parts:
+        rest = parts.pop("other_ns", None)
+        parts |= {"rest_ns": rest} if rest is not None and "exposed_ns" in parts else {}
     work = {name: np.array([getattr(row, name) for row in rows], np.float64) for name in _WORK}
     number = np.array(numbers, np.int64)
     total = np.array([row.total_ns for row in rows], np.float64)

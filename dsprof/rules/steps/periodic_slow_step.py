@@ -18,7 +18,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import growing_part, part_columns, too_few
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
 
 _ROWS = 16
 _SURE = 10
@@ -82,7 +82,7 @@ class PeriodicSlowStep:
             rank, of = busy[0].rank, run[History].steps  # all spans are of the same rank
             yield self._long_spans(busy, of) if rank is None else self._busy(rank, busy, of)
         elif costs:
-            yield self._scattered(columns, slow, share)
+            yield self._scattered(columns, slow, share, thresholds)
 
     def _delayed(self, found: Delays, of: int) -> Finding:
         count, (first, *_, last) = len(found.steps), found.steps
@@ -168,14 +168,20 @@ class PeriodicSlowStep:
             confidence="low",
         )
 
-    def _scattered(self, columns: StepColumns, slow: np.ndarray, share: float) -> Finding:
+    def _scattered(
+        self, columns: StepColumns, slow: np.ndarray, share: float, thresholds: Thresholds
+    ) -> Finding:
         count = int(np.count_nonzero(slow))
+        longer_ns = float(np.median(columns.total_ns[slow]) - np.median(columns.total_ns[~slow]))
+        part = growing_part(columns.growth(~slow, slow), longer_ns, thresholds.part_share)
         return self.meta.finding(
             Status.INFO,
             f"{_slow(count, len(slow))} far longer than their neighbours, without a "
             f"period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
-            cause="Unknown: the slow steps follow no period.",
+            cause=f"The longer part is {PARTS[part]}; the slow steps follow no period."
+            if part in PARTS and part != "rest_ns"
+            else "Unknown: the slow steps follow no period.",
             action=(
                 "Inspect these steps in the timeline, and check what else runs on the hosts then."
             ),
@@ -256,6 +262,13 @@ def _why(columns: StepColumns, part: str, ranks: tuple[int, ...]) -> tuple[str, 
             "checkpoint, an evaluation, the end of an epoch of the data loader.",
             "If it is a checkpoint, write it in the background or less often; if it is the data "
             "loader, keep its workers (persistent_workers=True).",
+        )
+    if part == "rest_ns":
+        return (
+            f"The extra time is not exposed communication, on {columns.ranks}: a checkpoint, an "
+            "evaluation, the end of an epoch of the data loader, Python's garbage collector.",
+            "Inspect these steps in the timeline, and mark the parts of the loop with "
+            "dsprof.annotate().",
         )
     if part == "exposed_ns":
         return (

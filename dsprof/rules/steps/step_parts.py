@@ -16,6 +16,7 @@ PARTS = {
     "copies_ns": "copies between host and device",
     "idle_ns": "device idle time",
     "other_ns": "time outside all phases",
+    "rest_ns": "time not blocked in communication",
 }
 """Parts of a step in a sentence."""
 

@@ -342,8 +342,8 @@ def test_without_marked_phases_no_phase_is_the_cause() -> None:
 @pytest.mark.parametrize(
     ("part", "cause"),
     [
-        ("waiting", "Most of the extra time is waits for communication; "),
-        ("between", "Most of the extra time is time outside all phases; "),
+        ("waiting", "The longer part is waits for communication; "),
+        ("between", "The longer part is time outside all phases; "),
     ],
 )
 def test_slow_steps_without_a_period_have_their_part_as_the_cause(part: str, cause: str) -> None:
