@@ -154,6 +154,7 @@ class GroupNames:
 
     label: str
     ranks: tuple[int, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class Endings(Aggregate):
         """Read the end of one rank; other tools do not say how theirs came about."""
         if trace.is_foreign:
             return cls(PerRank(), {})
-        groups = {g.key: GroupNames(g.label, tuple(g.ranks)) for g in trace.groups.values()}
+        groups = {g.key: GroupNames(g.label, tuple(g.ranks), g.name) for g in trace.groups.values()}
         ending = _Reading(to_the_end(trace), clock).ending()
         return cls(PerRank({trace.rank: ending}), groups)
 

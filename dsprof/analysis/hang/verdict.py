@@ -228,7 +228,8 @@ class _Judge:
                 cause=Cause(
                     "diverged",
                     "Each of these ranks waits for another of them: they call collectives of "
-                    "several groups, or sends and receives, in different orders.",
+                    "several groups, or sends and receives, in different orders, or one leaves a "
+                    "call out.",
                 ),
                 chain=tuple(
                     (waiter, awaited, words.link(s))

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, PairCall, Symptoms
+from dsprof.analysis.aggregates.endings import Ending, Endings, GroupNames, PairCall, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import (
     Call,
     DumpedRank,
@@ -60,7 +60,7 @@ def find_hang(endings: Endings, least_wait_ns: int) -> Hang:
     if _ended_well(endings):
         return Hang(FlightRecorders({}), (), ())
     # Unpacked at once: ranks of a group are often far apart, and each is read several times.
-    endings = Endings(dict(endings.ranks), endings.groups)
+    endings = Endings(dict(endings.ranks), _told_apart(endings.groups))
     flights = _flights(endings)
     states = [*group_states(flights), *_pair_states(endings)]
     stuck_groups = [state for state in states if _is_stuck(state, endings, least_wait_ns)]
@@ -77,6 +77,19 @@ def find_hang(endings: Endings, least_wait_ns: int) -> Hang:
     ]
     rest = [s for s in stuck_groups if not any(_is_within(m, s) and m.blocks for m in mismatched)]
     return Hang(flights, tuple(rest), tuple(mismatched))
+
+
+def _told_apart(groups: Mapping[str, GroupNames]) -> dict[str, GroupNames]:
+    """Return the groups; to labels that several of the same ranks have their names are added."""
+    names: defaultdict[tuple[str, tuple[int, ...]], set[str]] = defaultdict(set)
+    for one in groups.values():
+        names[one.label, one.ranks].add(one.name)
+    return {
+        key: replace(one, label=f"{one.label} ({one.name})")
+        if len(names[one.label, one.ranks]) > 1
+        else one
+        for key, one in groups.items()
+    }
 
 
 def _ended_well(endings: Endings) -> bool:

@@ -466,6 +466,16 @@ def test_of_a_cycle_the_rank_that_all_others_wait_for_is_the_culprit() -> None:
     assert root(*traces).mismatch == "group"
 
 
+def test_groups_of_one_label_and_the_same_ranks_are_told_apart_by_name() -> None:
+    groups = {n: group(RANKS, id=n, key=f"0/{n}", label="all ranks", name=str(n)) for n in (1, 2)}
+    calls = [waits(seq=4, group=1 + (n == 2)) for n in range(RANKS)]
+    found = root(*(rank(n, [call], groups=groups, **KEPT) for n, call in enumerate(calls)))
+    assert found.sentence.startswith(
+        "Ranks 0-3 are deadlocked. Ranks 0-1, 3 wait in all_reduce 4 of group all ranks (1) (4.00"
+    )
+    assert "in all_reduce 4 of group all ranks (2) (4.00" in found.sentence
+
+
 def test_two_that_both_receive_first_are_deadlocked() -> None:
     calls = [
         [hanging("recv", 1000, seq=1, peer=1)],
