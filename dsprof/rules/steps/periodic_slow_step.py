@@ -227,8 +227,9 @@ class PeriodicSlowStep:
 
 def _evaluation(columns: StepColumns) -> tuple[str, str]:
     return (
-        f"More forwards run in these steps than in others, on {columns.ranks}: an evaluation.",
-        "If it costs too much, evaluate less often, on fewer samples, or in a separate job.",
+        f"More forwards run in these steps than in others, on {columns.ranks}: an evaluation, or "
+        "the generation of samples.",
+        "If it costs too much, do it less often, on fewer samples, or in a separate job.",
     )
 
 
