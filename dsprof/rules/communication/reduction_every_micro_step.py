@@ -55,7 +55,8 @@ class ReductionEveryMicroStep:
             yield self.meta.not_applicable("Not applicable: each step has one micro-step.")
         elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
             yield self.meta.not_applicable(
-                "Most steps have one micro-step; a few have more, e.g. after skipped steps."
+                "Only some steps have several micro-steps, as after skipped steps, or where models "
+                "train in turn."
             )
             return
         for one in accumulating:
