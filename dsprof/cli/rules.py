@@ -104,7 +104,7 @@ def _page(rules: Iterable[Rule], name: str) -> Iterator[str]:
 
     by_id = {rule.meta.id: rule for rule in rules}
     if name not in by_id:
-        near = did_you_mean(name, by_id)
+        near = did_you_mean(name, by_id, listed_by="dsprof rules")
         raise DsprofError(f"there is no rule '{in_one_line(name)}'{near}")
     rule = by_id[name]
     page = page_of(rule)

@@ -146,7 +146,7 @@ class ConfigFile:
 
     def _unknown(self, key: Node, noun: str, name: str, known: Iterable[str]) -> None:
         place = self._place(key.start_mark)
-        near = did_you_mean(name, known)
+        near = did_you_mean(name, known, listed_by="dsprof rules" if noun == "rule" else "")
         self._mistakes.append(f"{place}: unknown {noun} '{in_one_line(name)}'{near}")
 
     def _place(self, mark: Mark | None) -> str:

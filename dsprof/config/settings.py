@@ -101,13 +101,18 @@ def in_one_line(text: str) -> str:
     return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown `name`: the nearest known one, or all."""
+def did_you_mean(name: str, known: Iterable[str], listed_by: str = "") -> str:
+    """Return the end of a message about an unknown `name`: the nearest known one, or all.
+
+    Where they are many, `listed_by` is the command that lists them.
+    """
     from difflib import get_close_matches
 
     names = list(known)
     near = get_close_matches(name, names, n=1)
-    return f" - did you mean '{near[0]}'?" if near else f"; known are {', '.join(names) or 'none'}"
+    if near:
+        return f" - did you mean '{near[0]}'?"
+    return f" (see {listed_by})" if listed_by else f"; known are {', '.join(names) or 'none'}"
 
 
 def _beyond(value: Any, bounds: Bounds) -> str:

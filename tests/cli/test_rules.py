@@ -26,3 +26,5 @@ def test_rules_explains_as_explain_does(capsysbinary: pytest.CaptureFixture[byte
 def test_a_misspelt_rule_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "late-rnak"]) == 2
     assert capsys.readouterr().err.endswith("'late-rnak' - did you mean 'late-rank'?\n")
+    assert main(["explain", "nothing of the kind"]) == 2
+    assert capsys.readouterr().err.endswith("'nothing of the kind' (see dsprof rules)\n")
