@@ -105,6 +105,13 @@ class EngineSettings:
         """Yield each written key with its value, sections before what they hold."""
         return _paths(self.written)
 
+    def dotted(self) -> Iterator[tuple[str, Any]]:
+        """Yield keys of the top level that are written like paths, with what these lead to.
+
+        DeepSpeed finds no section in them.
+        """
+        return ((key, _value(self.written, key)) for key in self.written if "." in key)
+
     def in_force(self, path: str) -> Any:
         """Return the value in force of a dotted key; None where it is unknown.
 
@@ -147,7 +154,7 @@ class EngineSettings:
 
     def cells(self, path: str) -> list[Cell]:
         """Return the first cells of a row: key, value and, where it is known, the line."""
-        value = _value(self.written, path)
+        value = self.written.get(path, _value(self.written, path))
         is_set = value is not None or path in self.lines
         shown = json.dumps(self._shown(path, value), default=str) if is_set else "not set"
         if not self.has_run and REDACTED in shown:
@@ -216,6 +223,8 @@ def _value(config: Mapping[str, Any], path: str) -> Any:
 
 def _paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
+        if "." in key:  # no section holds it
+            continue
         yield f"{prefix}{key}", value
         if isinstance(value, Mapping):
             yield from _paths(value, f"{prefix}{key}.")

@@ -14,7 +14,7 @@ from dsprof.rules.configuration.engine_settings import (
     named_keys,
 )
 from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
-from dsprof.rules.knowledge.deepspeed.keys import fate_of_retired, retired
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, fate_of_retired, keys, retired
 from dsprof.rules.rule import Rule, RuleMeta
 
 
@@ -86,6 +86,9 @@ def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[
             continue  # refused, deprecated, or not retired yet
         elif fate_of(path, settings.release) == "ignored":
             yield path, meant_by(path, settings.release, similarity)
+    for path, nested in settings.dotted():
+        is_meant = path in keys() and nested in (None, AUTO)
+        yield path, "nest it in its section; a dot is part of a name" if is_meant else ""
 
 
 RULE: Rule = UnknownConfigKey()

@@ -20,6 +20,10 @@ def test_another_value_in_force_is_information():
     [
         (zero(2, reduce_bucket_size=5e8), {"zero_optimization": {"reduce_bucket_size": 500000000}}),
         (zero(3, reduce_bucket_size="auto"), {"zero_optimization": {"reduce_bucket_size": 5}}),
+        (
+            {**zero(3, reduce_bucket_size="auto"), "zero_optimization.reduce_bucket_size": 4},
+            {"zero_optimization": {"reduce_bucket_size": 5}},
+        ),
         (zero(3, stage3_max_live_parameters=5), {"zero_optimization": {"max_live_parameters": 5}}),
         (zero(2, cpu_offload=True), {"zero_optimization": {"cpu_offload": False}}),
         ({"communication_data_type": "BF16"}, {"communication_data_type": "torch.bfloat16"}),

@@ -30,6 +30,22 @@ def test_a_key_that_is_ignored_fails_and_names_another(judge, key, instead):
     assert instead in finding.action
 
 
+@pytest.mark.parametrize("judge", [read, ran])
+def test_a_key_that_is_written_like_a_path_is_to_be_nested(judge):
+    """As TRL writes them for reference models."""
+    key = "zero_optimization.reduce_bucket_size"
+    (finding,) = judge(RULE, {**zero(reduce_bucket_size="auto"), key: 5})
+    assert finding.status is Status.FAIL
+    assert finding.fix == "Nest it in its section"
+    assert finding.evidence[0].rows[0][:2] == (key, "5")
+
+
+@pytest.mark.parametrize("key", ["zero_optimization.reduce_bucket_size", "my.own"])
+def test_a_dotted_key_that_misses_nothing_is_information(key):
+    (finding,) = read(RULE, {**zero(reduce_bucket_size=7), key: 5})
+    assert (finding.status, list(rows([finding]))) == (Status.INFO, [key])
+
+
 def test_keys_in_a_section_that_ignores_them_are_found():
     findings = read(RULE, {**zero(), "activation_checkpointing": {"partitioned_activations": True}})
     assert rows(findings) == {
