@@ -166,7 +166,7 @@ class _Asking:
         if times < 1:
             return f"{often}: some were still gathered, or not needed"
         if times <= 2 * slack:
-            return f"{often}: released or resharded between forward and backward"
+            return f"{often}: released or resharded before their next use"
         if done.recomputing_ranks and times <= 3 * slack:
             return f"{often}: once more for recomputation"
         if forwards > slack and times <= 3 * forwards * slack:
@@ -188,19 +188,20 @@ class _Asking:
             cause = f"asked for by the program, or buffers of DDP (broadcast_buffers){at}"
         elif not sent.by_library or self._terms.stage < 0:
             cause = f"asked for by the program{at}"
+        elif sent.family == "all_gather" and self._terms.stage == 3:
+            cause = (
+                f"gathered outside of forward and backward{at}: GatheredParameters, "
+                "a checkpoint, generation"
+            )
         elif not sent.phase:
             cause = f"outside of forward, backward and step{at}: building an engine, "
             cause += "a checkpoint, generation"
         elif sent.family == "all_reduce" and self._terms.pipeline_stages > 1:
             cause = "weights that stages of the pipeline share"
-        elif sent.family == "all_gather" and self._terms.stage == 3:
-            cause = (
-                f"gathered outside of forward and backward{at}: GatheredParameters, a checkpoint"
-            )
         elif is_minor:
             cause = f"small{at}"
         else:
-            verdict, cause = "unexplained", f"DeepSpeed was asked for it{at}"
+            verdict, cause = "unexplained", f"requested through deepspeed.comm{at}"
         return self._line("other", {sent: amount}, None, "", verdict, cause)  # type: ignore[arg-type]
 
     def _repeats_gradients(self, sent: Sent, amount: Amount) -> bool:
