@@ -45,12 +45,14 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
 
     def run(self, arguments: Namespace) -> int:
         """Ask, and wait for the ranks to agree."""
+        from dsprof.trace.host_folders import shared_folder
         from dsprof.trace.rolling.capture import LEAST_AHEAD, MOST_STEPS, ask, held
 
-        folder, steps = arguments.folder, arguments.steps
+        steps = arguments.steps
         if not 1 <= steps <= MOST_STEPS:
             raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
-        run = _run(folder)
+        run = _run(arguments.folder)
+        folder = shared_folder(run.files[0])  # where ranks look, also if that of a host is given
         try:
             request = ask(folder, steps, run.headers)
             with held(folder, request):
@@ -121,10 +123,10 @@ def _check_alive(folder: Path, books: Sequence[Path], now_s: float) -> None:
     Raises:
         DsprofError: it has ended, or no rank writes any more.
     """
-    from dsprof.trace.rolling.parts import is_closed, written_at_s
+    from dsprof.trace.rolling.parts import is_archived, is_closed, written_at_s
 
     see = f"to see what it kept, run: dsprof report {escaped(str(folder))}"
-    if all(map(is_closed, books)):
+    if all(is_archived(book) or is_closed(book) for book in books):
         raise DsprofError(
             f"{folder}: no rank is running; if the job restarts, repeat the command; {see}"
         )

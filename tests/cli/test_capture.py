@@ -15,7 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from dsprof.__main__ import main
+from dsprof.trace.host_folders import HOSTS
 from dsprof.trace.rolling.capture import Captured, agree, ask, asked, held
+from dsprof.trace.rolling.earlier import put_away
 from dsprof.trace.run import find_run
 from tests.factories.month import FastMotion
 from tests.factories.stale_folder import stale_folder
@@ -98,6 +100,28 @@ def answered(job: Path, first_step: int = 105) -> None:
     request = asked(job)
     assert request is not None
     agree(job, Captured(request.id, first_step, 20))
+
+
+@pytest.mark.parametrize("given", ["", "trace.rank00000.json"])
+def test_ranks_look_in_the_folder_of_the_run(job: Path, running: Mock, given: str) -> None:
+    running.side_effect = lambda: answered(job)
+    assert main(["capture", str(job / given)]) == 0
+
+
+def test_ranks_of_a_host_look_in_the_folder_of_all_hosts(job: Path, running: Mock) -> None:
+    host = job / HOSTS / "node0"
+    host.mkdir(parents=True)
+    for path in job.glob("trace*"):
+        path.rename(host / path.name)
+    running.side_effect = lambda: answered(job)
+    assert main(["capture", str(host)]) == 0
+
+
+def test_a_job_whose_recordings_are_in_archives_has_ended(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_away(job, 0, 10**6)
+    assert ": no rank is running" in refusal(job, capsys)
 
 
 def test_the_newest_run_of_a_folder_is_asked(job: Path, running: Mock) -> None:

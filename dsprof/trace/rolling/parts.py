@@ -64,7 +64,7 @@ def parts_of(book: Path) -> list[Path]:
 
 def lost_parts(book: Path, found: Collection[Path]) -> list[str]:
     """Return the endings of parts that are missing: a recorder makes all, an archive keeps some."""
-    if book.parent.name.endswith(ARCHIVE):
+    if is_archived(book):
         return []
     lost = [ending for ending in _READ if part_of(book, ending) not in found]
     return lost if is_readable(part_of(book, STEPS)) else [*lost, STEPS]
@@ -83,6 +83,11 @@ def written_parts(book: Path) -> list[Path]:
 def files_of_rank(book: Path) -> list[Path]:
     """Return the files of a recording that its budget holds, its book first."""
     return [book, *(part_of(book, ending) for ending in PARTS)]
+
+
+def is_archived(book: Path) -> bool:
+    """Say whether a recording is in an archive: it is over."""
+    return book.parent.name.endswith(ARCHIVE)
 
 
 def is_closed(book: Path) -> bool:
