@@ -10,6 +10,7 @@ import numpy as np
 from dsprof.analysis.aggregates.arrivals import FAMILIES, Arrivals
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.aggregates.shared_groups import SharedGroups
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.hang.flight_recorders import Mismatch, by_value, odd_ranks
 from dsprof.analysis.hang.verdict import hang_of
@@ -29,6 +30,15 @@ _SAME = {
     "dtype": "Pass the same dtype on all ranks",
 }
 
+_THREADS = (
+    "The training and a thread beside it, such as that of an asynchronous checkpoint, both call "
+    "collectives of {group}: which comes first differs from rank to rank."
+)
+_OWN_GROUP = (
+    "Give the thread a process group of its own: dist.new_group(), for "
+    "torch.distributed.checkpoint.async_save as process_group."
+)
+
 
 class MismatchedCollective:
     """Compares operation, size and type of the n-th collective of a group on every rank."""
@@ -40,7 +50,7 @@ class MismatchedCollective:
         why="Ranks that call different collectives hang, crash, or continue with wrong values.",
         category="communication",
         order=90,
-        needs=(Arrivals, FlightRecorders, Endings),
+        needs=(Arrivals, Endings, FlightRecorders, SharedGroups),
     )
     thresholds = NoThresholds()
 
@@ -50,7 +60,7 @@ class MismatchedCollective:
         hang = hang_of(run[Endings], flights)
         hung = hang.mismatched
         if not flights.ranks:
-            yield from self._in_traces(run[Arrivals], hung)
+            yield from self._in_traces(run[Arrivals], hung, run[SharedGroups])
         elif len(flights.ranks) == 1:
             yield self.meta.unknown(ONE_DUMP)
         elif hang.apart:
@@ -59,7 +69,9 @@ class MismatchedCollective:
             for found in hung:
                 yield self._finding(found)
 
-    def _in_traces(self, arrivals: Arrivals, hung: Sequence[Mismatch]) -> Iterable[Finding]:
+    def _in_traces(
+        self, arrivals: Arrivals, hung: Sequence[Mismatch], shared: SharedGroups
+    ) -> Iterable[Finding]:
         seen = disagreements(arrivals.matched)
         if not (seen.compared or hung):
             yield self.meta.not_applicable(
@@ -71,16 +83,18 @@ class MismatchedCollective:
             )
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):
-            yield self._finding(found)
+            yield self._finding(found, by_threads=found.label in shared.rows)
 
-    def _finding(self, found: Mismatch) -> Finding:
+    def _finding(self, found: Mismatch, *, by_threads: bool = False) -> Finding:
+        action = f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
+        if found.is_of_zero3:
+            action = f"{action} {LEAF_MODULES}"
         return self.meta.finding(
             Status.FAIL,
             difference(found),
             severity=Severity.CRITICAL,
-            cause=branches(found),
-            action=f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
-            + (f" {LEAF_MODULES}" if found.is_of_zero3 else ""),
+            cause=_THREADS.format(group=found.label) if by_threads else branches(found),
+            action=_OWN_GROUP if by_threads else action,
             ranks=found.odd,
             evidence=(_table(found),),
             confidence="high" if found.is_sure else "medium",

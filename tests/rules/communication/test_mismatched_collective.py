@@ -6,24 +6,23 @@ from typing import Any
 
 import pytest
 
-from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.mismatched_collective import RULE
 from dsprof.rules.runner import judge
+from dsprof.trace.background import mark_background
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
-from tests.factories.trace import rank_trace, said, sync
+from tests.factories import hangs
+from tests.factories.trace import rank_trace, said, span, sync
 
 
 def check(folder: Path, *calls: Mapping[str, Any]) -> Finding:
     """Judge ranks that each made one call, of the same number."""
     for rank, call in enumerate(calls):
         make.write(folder, rank, make.document([call], {"0": range(len(calls))}))
-    [finding] = judge(summarise(find_run([folder]), [Arrivals, FlightRecorders, Endings]), [RULE])
+    [finding] = judge(summarise(find_run([folder]), RULE.meta.needs), [RULE])
     return finding
 
 
@@ -97,6 +96,25 @@ def test_in_traces_the_rank_that_calls_another_operation_is_named() -> None:
     finding = said(RULE, *(called(n, *(odd if n == 2 else USUAL)) for n in range(4)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
     assert "number 5 of world differs in operation" in finding.summary
+
+
+@pytest.mark.parametrize("thread", [1, 3])
+def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread: int) -> None:
+    """Thread 3 saves a checkpoint while thread 1 is in forward; each rank waits in another one."""
+
+    def one(number: int) -> RankTrace:
+        last = hangs.waits(dtype="int64", thread=thread) if number else hangs.waits(thread=1)
+        past = sync("all_gather", 40, 1, seq=0, step=0, phase="forward", thread=thread)
+        forward = span("forward", 0, 900, 0, thread=1)
+        trace = hangs.rank(number, [past, last], spans=[forward])
+        mark_background(trace)
+        return trace
+
+    finding = said(RULE, *map(one, range(4)))
+    assert finding.status is Status.FAIL
+    assert "differs in dtype" in finding.summary
+    assert ("a thread beside it" in finding.cause) == (thread == 3)
+    assert ("async_save" in finding.action) == (thread == 3)
 
 
 def test_in_traces_sizes_of_all_reduces_are_compared_and_those_of_all_to_alls_not() -> None:
