@@ -10,6 +10,7 @@ from dsprof.analysis.rank.intervals import Array, Intervals, blocked, completion
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed, kernels
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import family
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace
 
@@ -18,7 +19,8 @@ from dsprof.trace.rank_trace import RankTrace
 class Overlap(Aggregate):
     """Sums over ranks and measured steps; times are unions, so parallel collectives count once.
 
-    Completion is known to an interval, and so is the time in flight.
+    Completion is known to an interval, and so is the time in flight. Barriers are left out, which
+    cannot be hidden, and threads beside the training, which hide all of theirs.
     """
 
     sync_calls: int
@@ -37,7 +39,9 @@ class Overlap(Aggregate):
         rows, steps = trace.collectives, detailed_steps(trace)
         if (device := kernels(trace)) is not None:
             return cls._of_device(trace, device, steps)
-        mine = in_steps(rows.step, steps) & rows.on_wire
+        barriers = [code for code, word in enumerate(rows.words) if family(word) == "barrier"]
+        mine = in_steps(rows.step, steps) & rows.on_wire & ~np.isin(rows.op, barriers)
+        mine &= ~rows.is_background
         chosen = np.flatnonzero(mine & rows.is_async)
         start, end = blocked(rows)
         earliest, latest = completion(rows)

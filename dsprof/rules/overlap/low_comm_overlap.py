@@ -72,7 +72,7 @@ class LowCommOverlap:
                 "Unknown: collectives were only counted, so their times in flight are missing."
             )
         elif overlap.sync_calls + overlap.async_calls == 0:
-            yield self.meta.not_applicable("No collective was recorded in the measured steps.")
+            yield self.meta.not_applicable("The training sends no data in the measured steps.")
         elif not overlap.is_timed and not overlap.on_device:
             yield self.meta.unknown("Unknown: the trace has no device times.")
         elif overlap.unwaited_calls:

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_comm_overlap import RULE
+from dsprof.trace.background import mark_background
 from tests.factories import device, kineto
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
@@ -24,6 +25,7 @@ from tests.factories.trace import (
     span,
     step,
     summary,
+    sync,
     zero_rank,
 )
 
@@ -36,6 +38,21 @@ def gathering(wait: float, **fields):
         return [issued("all_gather", start, start + 20, **times, step=number, fetch=1)]
 
     return zero_rank(stage=3, op="reduce_scatter", comm_ms=1, extra=gather, **fields)
+
+
+def test_barriers_and_threads_beside_the_training_have_nothing_to_hide():
+    """A thread averages parameters while the training computes, and barriers end its epochs."""
+    comm = [sync("all_reduce", 100 * n, 60, step=n, phase="forward", thread=3) for n in range(6)]
+    comm += [sync("barrier", 100 * n + 90, 9, step=n, nbytes=0, thread=1) for n in range(6)]
+    trace = rank_trace(
+        comm=comm,
+        spans=[span("forward", 100 * n, 100 * n + 90, n, thread=1) for n in range(6)],
+        steps=[step(n, 100 * n, 100 * (n + 1)) for n in range(6)],
+    )
+    mark_background(trace)
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+    trace.collectives.is_background[:] = False
+    assert said(RULE, trace).status is Status.INFO
 
 
 def test_gloo_on_a_gpu_is_the_first_cause():
