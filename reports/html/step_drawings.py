@@ -103,9 +103,12 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
             marks += f"M{left + width * 0.08:.1f} {at:.1f}h{width * 0.84:.1f}"
     grid = [(value, bottom - value * scale) for value in ticks(longest)]
     slowest = max(bars, key=lambda bar: bar.total_ns)
+    means = f" and {fmt.count(bars[0].steps)} steps" if bars[0].steps > 1 else ""
+    of = "that of steps" if slowest.steps > 1 else "step"
+    keys = [Key(part.label, part.key) for part in bars[0].parts if part.key in paths]
     return Drawing(
-        sentence=f"Time of {fmt.plural(len(bars), 'step')}; the longest is step {slowest.label} "
-        f"with {fmt.duration(slowest.total_ns)}.",
+        sentence=f"Time of {fmt.plural(sum(bar.steps for bar in bars), 'step')}, mean over ranks"
+        f"{means}; the longest is {of} {slowest.label} with {fmt.duration(slowest.total_ns)}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
             Shape("".join(level(y) for _, y in grid), "line", kind="line"),
@@ -114,6 +117,7 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
         ),
         words=tuple(step_labels([bar.label for bar in bars], bottom + 15)),
         lanes=tuple(Word(100, y + 4, fmt.duration(value)) for value, y in grid),
+        keys=tuple(keys) if slowest.is_split else (),
     )
 
 

@@ -52,6 +52,15 @@ def test_every_page_is_reached_by_links_from_the_report(site: Site) -> None:
     assert seen == {"/", "/steps", *steps, *ranks}
 
 
+def test_the_list_of_steps_names_the_parts_that_were_measured_and_their_colours(site: Site) -> None:
+    page = parse(site.page("/steps") or b"")
+    heads = [cell.text for cell in page.one("table").one("thead").all("th")]
+    parts = [head.lower() for head in heads[2:-1]]
+    assert parts == [key.text for key in page.one("ul", _class="keys").all("li")]
+    assert "copies" not in parts
+    assert all(len(row.all("td")) == len(heads) for row in page.one("tbody").all("tr"))
+
+
 def test_a_step_is_read_from_the_trace_of_the_ranks_asked_for(site: Site, tmp_path: Path) -> None:
     for rank in (0, 2):
         (tmp_path / "traces" / f"trace.rank{rank:05d}.json").unlink()

@@ -80,7 +80,8 @@ def test_columns_are_as_high_as_steps_are_long_and_leave_out_what_is_unknown() -
     assert left == second[0]
     assert height == pytest.approx(second[3] * 6 / 5, abs=0.1)
     assert not rectangles(made, "copies")
-    assert made.sentence == "Time of 2 steps; the longest is step 1 with 12.0 ms."
+    assert {key.colour for key in made.keys} == {"compute", "exposed_comm", "idle"}
+    assert made.sentence == "Time of 2 steps, mean over ranks; the longest is step 1 with 12.0 ms."
 
 
 def cells(busy_ms: list[list[int]], marks: list[StepMark] | None = None) -> StepMap:

@@ -231,7 +231,9 @@ def test_what_was_not_measured_is_not_zero(page: Element) -> None:
 def test_many_steps_are_averaged_and_say_so() -> None:
     page = page_of(factory.diagnosis(2, 1000))
     drawn = page.one("header", id="top").all("div", role="img")[1]
-    assert drawn.attributes["aria-label"].startswith("Time of 111 steps;")
+    assert drawn.attributes["aria-label"].startswith(
+        "Time of 998 steps, mean over ranks and 9 steps; the longest is that of steps "
+    )
     labels = [cell.text for cell in page.one("table", _class="heat").one("thead").all("th")]
     assert len(labels) <= 62
     assert labels[2] == "0-16"
