@@ -145,12 +145,16 @@ class Hook:
         """Undo `install`."""
 
     def around(
-        self, original: Callable[..., Any], before: Before, after: After
+        self,
+        original: Callable[..., Any],
+        before: Before,
+        after: After,
+        *,
+        also_if_raised: bool = True,
     ) -> Callable[..., Any]:
         """Wrap a method: `before` gets its arguments and gives `after` a token, both guarded.
 
-        `after` runs also when the method raises; neither runs while nothing is recorded or while
-        torch.compile traces.
+        Neither runs while nothing is recorded or while torch.compile traces.
         """
         hook, hot, is_compiling = self, self.recorder.hot, torch.compiler.is_dynamo_compiling
         switch = self.switch
@@ -164,11 +168,15 @@ class Hook:
             except BaseException as error:  # code of plugins: a panic of Rust is no Exception
                 hook.fail(error)
                 return original(*args, **kwargs)
+            ended = also_if_raised
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                ended = True
+                return result
             finally:
                 try:
-                    after(token)
+                    if ended:
+                        after(token)
                 except BaseException as error:
                     hook.fail(error)
 

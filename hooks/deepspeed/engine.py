@@ -87,7 +87,8 @@ class DeepSpeedEngineHook(Hook):
         if target.name == INSTRUCTIONS:
             return {kind: self._wrap_instruction(kind, run) for kind, run in original.items()}
         before, after = self._around[target.name]
-        method = self.around(original, before, after)
+        is_step = target.name == "_take_model_step"  # no step is taken if it raises
+        method = self.around(original, before, after, also_if_raised=not is_step)
         if target.name not in _IN_C:
             return method
         number, phase = _IN_C[target.name]

@@ -33,6 +33,7 @@ class Engine:
     optimizer = None
     module: Any = Module()
     training = True
+    fails = False
 
     def __init__(self) -> None:
         self.micro_steps = 0
@@ -56,7 +57,8 @@ class Engine:
             self._take_model_step()
 
     def _take_model_step(self) -> None:
-        pass
+        if self.fails:
+            raise ValueError("of the optimizer")
 
 
 @pytest.fixture
@@ -163,6 +165,16 @@ def test_an_exception_of_the_engine_passes_and_ends_the_phase(recorder: Recorder
     with pytest.raises(ValueError, match="of the user"):
         hook.wrap(target, broken)(Engine())
     assert phases(recorder) == [("forward", 0, 0)]
+    assert recorder.progress.scope.phase == ""
+
+
+def test_a_step_that_raises_is_no_step(recorder: Recorder, engine: Engine) -> None:
+    train(engine, 4)
+    engine.fails = True
+    with pytest.raises(ValueError, match="of the optimizer"):
+        train(engine, 2)
+    assert steps(recorder) == [(0, 2, "deepspeed"), (1, 2, "deepspeed")]
+    assert recorder.failures == {}
     assert recorder.progress.scope.phase == ""
 
 

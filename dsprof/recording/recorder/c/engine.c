@@ -134,10 +134,12 @@ static int count_step(Wrapper *self, EngineProgress *engine)
     return done == NULL ? -1 : 0;
 }
 
-/* Do what comes after the method, also if it raised. */
-static int end(Wrapper *self, EngineProgress *engine, Span *begun)
+/* Do what comes after the method, also if it raised: then it took no step. */
+static int end(Wrapper *self, EngineProgress *engine, Span *begun, int has_raised)
 {
     long long method = self->numbers[METHOD];
+    if (method == MODEL_STEP && has_raised)
+        return 0;
     if (method == EPILOGUE)
         return close_backward(self->hot, engine);
     if (method == STEP)
@@ -168,7 +170,8 @@ PyObject *call_engine(Wrapper *self, const Given *given)
     if (!PyErr_Occurred()) {
         result = pass_on(self->original, given);
         Raised raised = put_aside();
-        result = finish(self, result, raised, end(self, engine, begun) < 0);
+        int has_failed = end(self, engine, begun, result == NULL) < 0;
+        result = finish(self, result, raised, has_failed);
     } else if (give_up(self) == 0)
         result = pass_on(self->original, given);
     Py_XDECREF((PyObject *)begun);
