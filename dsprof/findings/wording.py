@@ -64,8 +64,8 @@ def some(names: Sequence[str], at_most: int = 3) -> str:
 
 
 def sentence(text: str) -> str:
-    """End a sentence with a full stop; a question has its mark."""
-    return text if text.endswith("?") else f"{text}."
+    """End a sentence with a full stop; a question has its mark, and no words are no sentence."""
+    return text if not text or text.endswith("?") else f"{text}."
 
 
 def capitalised(text: str) -> str:

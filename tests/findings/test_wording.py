@@ -16,6 +16,7 @@ from dsprof.findings.wording import (
     ranks_do,
     rate,
     reason,
+    sentence,
     size,
     some,
 )
@@ -97,6 +98,13 @@ def test_ranks_are_ranges_whatever_their_order() -> None:
 )
 def test_a_reason_is_a_sentence(summary: str, why: str) -> None:
     assert reason(summary) == why
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"), [("It is slow", "It is slow."), ("Is it?", "Is it?"), ("", "")]
+)
+def test_a_sentence_ends_where_there_are_words(text: str, ended: str) -> None:
+    assert sentence(text) == ended
 
 
 def test_a_number_keeps_its_unit_on_its_line() -> None:
