@@ -356,7 +356,8 @@ class _Reading:
         _, place, most = self._sides()
         still[self.is_pair] |= (rows.waits == 0)[self.is_pair] & (self._pair_seq == most[place])
         if not self.is_on_device:  # one that was neither waited for nor seen to end may be complete
-            still &= (rows.is_open & self._is_awaited()) | (rows.waits > 0) | (rows.done_ns > 0)
+            is_known = (rows.waits > 0) | (rows.done_ns > 0) | self._is_shown()
+            still &= (rows.is_open & self._is_awaited()) | is_known
         return self._pairs(still)
 
     def _pairs(self, chosen: BoolArray) -> Iterable[PairCall]:
@@ -371,12 +372,15 @@ class _Reading:
         Gloo calls none complete before a wait, so a line does not tell: the state of the rank does,
         and the dump of its watchdog.
         """
-        trace, ids = self.trace, self.rows.id
-        if trace.trailer is not None or trace.state is not None:
-            return np.ones(len(ids), np.bool_)  # what the state does not show is not open
-        dump = trace.hang_dump
+        if self.trace.trailer is not None or self.trace.state is not None:
+            return np.ones(len(self.rows), np.bool_)  # what the state does not show is not open
+        return self._is_shown()
+
+    def _is_shown(self) -> BoolArray:
+        """Say which rows the dump of the watchdog shows in flight, if nothing went on after it."""
+        dump = self.trace.hang_dump
         shown = dump.state.in_flight if dump and dump.state and self._ended_in(dump) else []
-        return np.isin(ids, [call.id for call in shown])
+        return np.isin(self.rows.id, [call.id for call in shown])
 
     def _is_doubtful_pair(self) -> BoolArray:
         """Say which send or receive is the last of all calls, and perhaps waited for."""

@@ -506,13 +506,16 @@ def test_without_its_state_it_is_unknown_whether_a_killed_rank_waited_for_a_rece
     assert "recv 1" not in found.cause.text
 
 
-def test_the_dump_of_the_watchdog_shows_what_a_killed_rank_waited_for() -> None:
-    call = hanging("recv", 1000, seq=1, peer=2)
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_the_dump_of_the_watchdog_shows_what_a_rank_waited_for(is_interrupted: bool) -> None:
+    call, end = hanging("recv", 1000, seq=1, peer=2), KILLED
+    if is_interrupted:  # its wait did not return: the row says neither that nor an end
+        call, end = issued("recv", 1000, None, seq=1, peer=2, pending_ns=1_000_000_000), CTRL_C
     shown = StateCall(call.args.id, 1, 1, "recv", "", 4, 1, 0, 12, 1, 2, is_pair=True, done_ns=0)
     state = msgspec.structs.replace(KEPT["state"], calls=[shown])
     dump = HangDump(header(), 0, 10**15, "quiet", state=state)
     traces = [rank(n, [], **KILLED) for n in (1, 2, 3)]
-    found = root(rank(0, [call], **KILLED, hang_dump=dump), *traces)
+    found = root(rank(0, [call], **end, hang_dump=dump), *traces)
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0,))
 
 
