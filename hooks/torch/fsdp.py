@@ -177,7 +177,13 @@ class FSDPHook(Hook):
                 self._record(doing, 0)
 
     def _begin_reduce_2(self, group: Any, *args: Any, **kwargs: Any) -> _Doing:
-        return self._begin(self._unit_2(group), "flush")
+        unit = self._unit_2(group)
+        # The gradients of frozen parameters, as of a model beside its adapters, are not reduced.
+        trained = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+        if len(trained) < unit.parameters:
+            elements = sum(param._orig_size.numel() for param in trained)
+            unit = unit._replace(elements=elements, parameters=len(trained))
+        return self._begin(unit, "flush")
 
     def _unit_2(self, group: Any) -> _Unit:
         unit = self._units.get(group)

@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dsprof.hooks.torch.ddp import DDPHook
 from dsprof.hooks.torch.fsdp import FSDPHook
+from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import Model, Phase
+from dsprof.trace.schema import Fetch, Flush, Model, Phase
 from tests.handed_over import handed_over
 
 Install = Callable[..., Recorder]
@@ -104,6 +105,18 @@ def test_units_of_fsdp1_run_before_recording_knew_the_root_are_no_models(install
 def test_a_forward_in_which_recording_begins_is_one_phase_to_its_end(install: Install) -> None:
     model, first = root(fsdp2)
     assert phases(begun_within(model, first, install)) == ["forward"] * 2
+
+
+def test_gradients_of_frozen_parameters_are_not_of_a_reduction(install: Install) -> None:
+    """As with adapters beside a frozen model, whose units are gathered whole."""
+    model, first = root(fsdp2)
+    first.layers[0].weight.requires_grad_(False)
+    recorder = install(FSDPHook, ProcessGroupHook)
+    train(model)
+    records = handed_over(recorder)
+    reduced = {(one.elements, one.parameters) for one in records if isinstance(one, Flush)}
+    assert reduced == {(WIDTH, 1), (OF_LINEAR, 2)}
+    assert {one.elements for one in records if isinstance(one, Fetch)} == {OF_LINEAR}
 
 
 @WRAPS
