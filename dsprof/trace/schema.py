@@ -125,7 +125,9 @@ class Collective(msgspec.Struct, gc=False, omit_defaults=True):
     done_ns: Annotated[Instant, "first seen done: completion came before"] = 0
     wait_ns: Annotated[Instant, "start of the first wait"] = 0
     waited_ns: Annotated[Instant, "end of the last wait"] = 0
-    blocked_ns: Annotated[Duration, "host time blocked in a sync call and in waits"] = 0
+    blocked_ns: Annotated[
+        Duration, "host time blocked: in waits; of a sync call on the host, from its issue on"
+    ] = 0
     waits: Annotated[int, "number of waits"] = 0
     on_wire: Annotated[bool, "`false` for a request that never reached c10d"] = True
     captured: Annotated[bool, "it went into a CUDA graph, whose replays are not recorded"] = False

@@ -59,6 +59,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(folder)
 
 
+def test_sums_of_blocked_time_are_those_of_details(run: Run) -> None:
+    start, end = blocked(run.rows)
+    once = np.flatnonzero((run.rows.waits < 2) & ~run.rows.is_estimated)
+    assert {False, True} == set(run.rows.is_async[once].tolist())
+    assert run.rows.blocked_ns[once].tolist() == (end - start)[once].tolist()
+
+
 @pytest.mark.parametrize("scenario", ONE_WAIT)
 def test_blocked_time_is_what_the_program_saw(run: Run, scenario: str) -> None:
     truth = run.truth[scenario]

@@ -136,21 +136,21 @@ def test_sums_are_of_one_step_and_thread(install: Install) -> None:
     in_c.know_thread(other, 9)
     for number, one in enumerate(noted):
         one.step, one.nbytes, one.blocked_ns = number // 4, 10, number
-        one.issue_ns, one.done_ns, one.waited_ns = 100, 100, 150
+        one.waits, one.issue_ns, one.done_ns, one.waited_ns = 1, 100, 100, 100 + number
         one.op, one.thread = ("all_reduce", "broadcast")[number == 2], (thread, other)[number == 3]
         one.phase = ("backward", "forward", "step")[number % 3]
     assert in_c.take(noted, 99, True)[1:] == (
         *(4, 0),
         (
-            ("comm", "all_reduce", 1, 10, 0, 50, thread, False),
-            ("comm", "all_reduce", 1, 10, 1, 1, thread, True),
-            ("comm", "broadcast", 1, 10, 2, 50, thread, True),
-            ("comm", "all_reduce", 1, 10, 3, 3, other, False),
+            ("comm", "all_reduce", 1, 10, 0, thread, False),
+            ("comm", "all_reduce", 1, 10, 1, thread, True),
+            ("comm", "broadcast", 1, 10, 2, thread, True),
+            ("comm", "all_reduce", 1, 10, 3, other, False),
         ),
     )
     assert in_c.take(noted, 2, True)[1:] == (
         *(2, 1),
-        (("comm", "all_reduce", 2, 20, 9, 55, thread, True),),
+        (("comm", "all_reduce", 2, 20, 9, thread, True),),
     )
     assert [one.step for one in noted] == [1, 1]
 

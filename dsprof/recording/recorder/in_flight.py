@@ -246,7 +246,7 @@ class InFlight:
                 self.state.done(record.id, record.done_ns or -end_ns)
             record.wait_ns = start_ns
             record.waited_ns = end_ns
-            record.blocked_ns = end_ns - start_ns
+            record.blocked_ns = end_ns - (start_ns if record.is_async else record.issue_ns)
             record.waits = 1
             self._add(record)
         except Exception as error:

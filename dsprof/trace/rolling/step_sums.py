@@ -46,11 +46,11 @@ def take_memory(sums: StepTotals, sample: MemorySample) -> None:
 
 def count_sums(sums: StepTotals, more: Sequence[Sum], threads: Threads) -> None:
     """Add sums of collectives and phases."""
-    for kind, name, _, _, spent_ns, _, thread, _ in more:
+    for kind, name, _, _, spent_ns, thread, _ in more:
         if kind == PHASE:
             threads.train(thread)
             _count_phase(sums, name, spent_ns)
-    for kind, name, calls, nbytes, spent_ns, _, thread, is_at_work in more:
+    for kind, name, calls, nbytes, spent_ns, thread, is_at_work in more:
         if kind == COMM:
             blocked_ns = threads.blocked_ns(thread, is_at_work, spent_ns)
             _count_op(sums, name, calls, nbytes, blocked_ns)

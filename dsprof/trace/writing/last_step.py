@@ -30,10 +30,10 @@ _DEVICE_BYTES = {
 }
 
 
-Sum = tuple[str, str, int, int, int, int, int, bool]
-"""Kind of records, name, calls, bytes, time, blocked time, thread, whether in a phase of `AT_WORK`.
+Sum = tuple[str, str, int, int, int, int, bool]
+"""Kind of records, name, calls, bytes, time, thread, whether in a phase of `AT_WORK`.
 
-The time of collectives is that of their waits; blocked time is as `LastStep` counts it.
+The time of collectives is their `blocked_ns`.
 """
 
 
@@ -66,7 +66,7 @@ class LastStep:
             sums = self._sums[record.step]
             sums.calls += record.on_wire
             sums.nbytes += record.nbytes if record.on_wire else 0
-            sums.blocked_ns += _blocked_ns(record)
+            sums.blocked_ns += record.blocked_ns
         elif isinstance(record, Flush):
             self._sums[record.step].flushes += 1
         elif isinstance(record, Stall):
@@ -80,7 +80,7 @@ class LastStep:
     def add(self, step: int, sums: Iterable[Sum]) -> None:
         """Add sums of a step."""
         of_step = self._sums[step]
-        for kind, _, calls, nbytes, _, blocked_ns, _, _ in sums:
+        for kind, _, calls, nbytes, blocked_ns, _, _ in sums:
             if kind == COMM:
                 of_step.calls += calls
                 of_step.nbytes += nbytes
@@ -114,10 +114,3 @@ class LastStep:
             if counter in self._device:
                 figures[f"dsprof/device_{name}_bytes"] = self._device[counter]
         self.figures = figures
-
-
-def _blocked_ns(call: Collective) -> int:
-    """Return how long a collective blocked its caller, as `blocked` of the analysis places it."""
-    if call.is_async:
-        return call.blocked_ns
-    return max((call.waited_ns or call.return_ns) - call.issue_ns, 0)

@@ -95,6 +95,14 @@ def test_a_wait_finds_its_collective(recorder: Recorder) -> None:
     assert recorder.in_flight.unmatched_waits == 0
 
 
+def test_a_synchronous_call_blocks_from_its_issue(recorder: Recorder) -> None:
+    work = Work()
+    record = issued(recorder, work)
+    record.is_async, record.issue_ns = False, 120
+    recorder.in_flight.waited(work, 200, 250, finished=True)
+    assert (record.wait_ns, record.waited_ns, record.blocked_ns) == (200, 250, 130)
+
+
 def test_a_wait_after_completion_was_seen_still_finds_it(recorder: Recorder) -> None:
     work = Work()
     record = issued(recorder, work)

@@ -275,8 +275,7 @@ typedef struct { /* of the records with one kind, name and thread */
     unsigned long thread;
     int is_at_work; /* see AT_WORK */
     long long calls, nbytes;
-    long long spent_ns;   /* in phases; in waits for collectives */
-    long long blocked_ns; /* in collectives, as `LastStep` counts it */
+    long long spent_ns; /* time in phases; time blocked in collectives */
 } Sum;
 
 typedef struct {
@@ -285,28 +284,19 @@ typedef struct {
     Sum of[MOST_SUMS];
 } Sums;
 
-/* Return how long a collective blocked its caller. */
-static long long blocked_ns(const Call *call)
-{
-    if (call->is_async)
-        return call->blocked_ns;
-    long long span_ns = (call->waited_ns ? call->waited_ns : call->return_ns) - call->issue_ns;
-    return span_ns > 0 ? span_ns : 0;
-}
-
 static Sum of_call(const Call *call)
 {
     PyObject *phase = call->phase;
     int is_at_work = PyUnicode_CompareWithASCIIString(phase, "forward") == 0 ||
                      PyUnicode_CompareWithASCIIString(phase, "step") == 0;
     return (Sum){"comm",           call->op, call->thread, is_at_work, 1, call->nbytes,
-                 call->blocked_ns, blocked_ns(call)};
+                 call->blocked_ns};
 }
 
 static Sum of_span(const Span *span)
 {
     return (Sum){span->kind->name, span->phase, span->thread, 0, 1, 0,
-                 span->end_ns - span->start_ns, 0};
+                 span->end_ns - span->start_ns};
 }
 
 /* Add a record. There must be room for one more sum. */
@@ -317,13 +307,12 @@ static void add(Sums *sums, Sum one)
                           sum->thread != one.thread || sum->is_at_work != one.is_at_work))
         sum++;
     if (sum == end) {
-        *sum = (Sum){one.kind, held(one.name), one.thread, one.is_at_work, 0, 0, 0, 0};
+        *sum = (Sum){one.kind, held(one.name), one.thread, one.is_at_work, 0, 0, 0};
         sums->count++;
     }
     sum->calls += one.calls;
     sum->nbytes += one.nbytes;
     sum->spent_ns += one.spent_ns;
-    sum->blocked_ns += one.blocked_ns;
 }
 
 /* Return the sums as a tuple, and release their names. NULL: an error, or none are needed. */
@@ -333,9 +322,9 @@ static PyObject *taken(Sums *sums, int is_needed)
     for (int at = 0; at < sums->count; at++) {
         Sum *sum = sums->of + at;
         PyObject *one = all == NULL ? NULL
-                                    : Py_BuildValue("sOLLLLkN", sum->kind, sum->name, sum->calls,
-                                                    sum->nbytes, sum->spent_ns, sum->blocked_ns,
-                                                    sum->thread, PyBool_FromLong(sum->is_at_work));
+                                    : Py_BuildValue("sOLLLkN", sum->kind, sum->name, sum->calls,
+                                                    sum->nbytes, sum->spent_ns, sum->thread,
+                                                    PyBool_FromLong(sum->is_at_work));
         if (one != NULL)
             PyTuple_SetItem(all, at, one);
         else

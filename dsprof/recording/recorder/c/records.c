@@ -31,8 +31,9 @@ Span *new_span(const Hot *hot, const SpanKind *kind)
     return span;
 }
 
-/* Note whether the call was asked to return a Work; -1: error. Only the writer asks: in training
-   each attribute of what pybind11 made costs 0.5 to 2 us, for its code is far from all caches. */
+/* Note whether the call was asked to return a Work; -1: error. One that was not blocked from its
+   issue on. Only the writer asks: in training each attribute of what pybind11 made costs 0.5 to
+   2 us, for its code is far from all caches. */
 int read_async(Call *call)
 {
     int is = is_true(call->options, NAME("asyncOp"));
@@ -41,6 +42,8 @@ int read_async(Call *call)
         is = call->is_followed;
     }
     call->is_async = is > 0;
+    if (is == 0 && call->blocked_ns)
+        call->blocked_ns = (call->waits ? call->waited_ns : call->return_ns) - call->issue_ns;
     return is;
 }
 
