@@ -125,7 +125,7 @@ class CommunicationBoundStep:
             severity=Severity.MEDIUM,
             title="Pipeline stages take unequal time",
             cause=f"The stages of {who} take longer than those of the others, which wait for "
-            "their activations and gradients.",
+            "their activations and gradients: they have more work, or a slower processor.",
             action=action,
             problem="Pipeline stages take unequal time",
             fix=f"Move layers from the stages of {who} to the others",
