@@ -156,8 +156,14 @@ _CLOSURE = (
     "such as L-BFGS, needs each reduction; accumulation inside the closure needs only the last one."
 )
 
-_ACTION = "Reduce only in the last micro-step: use no_sync() around the others."
-_ENGINE_ACTION = f"{_ACTION[:-1]}, or let the engine handle gradient_accumulation_steps."
+_ACTION = (
+    "Reduce only in the last micro-step: use no_sync() around forward and backward of the others. "
+    "Around backward only, DDP reduces all the same."
+)
+_ENGINE_ACTION = (
+    "Reduce only in the last micro-step: use no_sync() around the others, or let the engine handle "
+    "gradient_accumulation_steps."
+)
 _HIDDEN = (
     "No change is needed for speed: computation hides the repetition. no_sync() around all "
     "micro-steps but the last saves the bytes, e.g. on a shared network."
