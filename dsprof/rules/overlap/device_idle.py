@@ -206,7 +206,7 @@ REMEDIES = {
         "or waits for data, another process or the file system.",
         "Profile once with with_stack=True and ProfilerActivity.CPU, or with "
         "nsys --trace=cuda,osrt, to see what the host does.",
-        "Profile once with `with_stack=True`",
+        "Profile once with `with_stack=True`, or nsys `--trace=osrt`",
         is_sure=False,
     ),
     NO_HOST: Remedy(
