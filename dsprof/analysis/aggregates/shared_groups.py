@@ -21,7 +21,7 @@ class SharedGroups(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> SharedGroups:
-        """Look for groups of one rank that both use."""
+        """Look for groups that both use, on one rank."""
         table = trace.collectives
         both = np.intersect1d(
             table.group[table.is_background & table.on_wire],

@@ -64,7 +64,7 @@ _LAYERS = _Origin(
     f"{_FEW} Larger micro-batches send more at once.",
 )
 _SHARDED_OPTIMIZER = _Origin(
-    "The optimizer broadcasts one by one the parameters that each rank updates.",
+    "The optimizer broadcasts each parameter separately from the rank that updates it.",
     f"{_FEW} Otherwise pass parameters_as_bucket_view=True to ZeroRedundancyOptimizer: it then "
     "broadcasts one bucket for each rank.",
 )
