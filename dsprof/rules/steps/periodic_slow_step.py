@@ -200,16 +200,21 @@ class PeriodicSlowStep:
         cost_ns = excess_ns * np.count_nonzero(mine) / len(mine)
         share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
         part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
-        ranks = columns.ranks_behind(~slow, mine, excess_ns / 2)
+        repeats = _has_more_micro_steps(columns, ~slow, mine)
+        # A slower rank is so in each of several iterations.
+        ranks = () if repeats else columns.ranks_behind(~slow, mine, excess_ns / 2)
         forwards = columns.forwards
         evaluates = forwards is not None and bool(
             np.median(forwards[mine]) > np.median(forwards[~slow])
         )
-        holds_up = bool(ranks) or (part == "compute_ns" and not evaluates)
+        holds_up = bool(ranks) or (part == "compute_ns" and not (evaluates or repeats))
         fault = holds_up and share >= thresholds.fail_share
-        cause, action = (
-            _evaluation(columns) if evaluates and not ranks else _why(columns, part, ranks)
-        )
+        if repeats:
+            cause, action = _REPEATED
+        elif evaluates and not ranks:
+            cause, action = _evaluation(columns)
+        else:
+            cause, action = _why(columns, part, ranks)
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
@@ -223,6 +228,18 @@ class PeriodicSlowStep:
             evidence=(_table(columns, mine),),
             confidence="medium",
         )
+
+
+_REPEATED = (
+    "These steps have more micro-steps than others: the program skipped an optimizer step, or "
+    "accumulated more gradients.",
+    "If it skips steps, find what made their gradients unusable: with loss scaling, overflows.",
+)
+
+
+def _has_more_micro_steps(columns: StepColumns, one: np.ndarray, other: np.ndarray) -> bool:
+    count = columns.work["micro_steps"]
+    return bool(np.median(count[other]) > np.median(count[one]))
 
 
 def _evaluation(columns: StepColumns) -> tuple[str, str]:

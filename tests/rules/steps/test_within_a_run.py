@@ -327,6 +327,18 @@ def test_the_part_that_takes_longer_is_the_cause(extra: dict[str, Extra], where:
     assert where in said(periodic_slow_step.RULE, *ranks(**extra)).cause
 
 
+def test_steps_of_two_iterations_are_no_fault_of_the_slower_rank() -> None:
+    """As when all ranks skip an optimizer step every ten iterations, and rank 0 is slower."""
+    traces = [rank(0, computing=every(10, 90)), rank(1, waiting=every(10, 90))]
+    assert said(periodic_slow_step.RULE, *traces).ranks == (0,)
+    for trace in traces:
+        for one in trace.steps:
+            one.micro_steps = 2 if one.step % 10 == 9 else 1
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert "skipped an optimizer step" in finding.cause
+
+
 def test_without_marked_phases_no_phase_is_the_cause() -> None:
     """A loop without DDP or an engine marks its optimizer at most, a device none."""
     for rule, extra in zip(RULES, (from_step(30, 40), lambda n: n, every(10, 90)), strict=True):
