@@ -23,7 +23,7 @@ def is_scalar(kind: Kind) -> bool:
 def is_object(kind: Kind) -> bool:
     """Say whether it carries pickled bytes.
 
-    DeepSpeed also sends parameters as bytes, and nobody adds up pickled ones.
+    DeepSpeed also sends parameters as bytes, and pickled bytes are never added up.
     """
     are_bytes = kind.dtype == "uint8" and family(kind.op) not in ("all_reduce", "reduce")
     return "object" in kind.requested or (are_bytes and not kind.requested)
