@@ -39,6 +39,7 @@ class Call:
     reduce_op: str = ""
     peer: int = -1  # root or other side, as a global rank
     is_completed: bool = False  # of dumps: its end was seen
+    is_started: bool = False  # of dumps: the device was seen in it
 
     @property
     def in_flight_ns(self) -> int:
@@ -146,6 +147,7 @@ def _call(entry: FlightEntry, is_in_flight: bool) -> Call:
         is_even=is_even(entry.op),
         is_of_zero3=entry.is_of_zero3,
         is_completed=entry.state == "completed",
+        is_started=entry.state == "started",
     )
 
 

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.endings import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
 from dsprof.analysis.hang.fates import by_exception, by_kill, may_wait_in
+from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
 from dsprof.analysis.hang.waits import LEAST_WAIT_NS, Hang
@@ -26,6 +27,8 @@ from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
 
+_NAMED = 4
+_HEALTHY_OR_STUCK = "The run was healthy at that moment, or the network or a device is stuck."
 _ALONE = "no rank is known to have waited for another one"
 
 _MAY_RUN = (
@@ -169,20 +172,46 @@ def _dumped(hang: Hang) -> HangVerdict:
             sentence=f"Unknown: only rank {only} was dumped.",
         )
     if not (pending := hang.stuck_groups):
-        return HangVerdict(kind="none", sentence="No collective was in flight in the dumps.")
+        return _in_pairs(hang) or HangVerdict(
+            kind="none", sentence="No collective was in flight in the dumps."
+        )
     first, more = words.call(pending[0]), len(pending) - 1
     what, whom = (
         (f"{first} and collectives of {plural(more, 'more group')} were", "them")
         if more
         else (f"{first} was", "it")
     )
+    late = _not_started(pending[0])
+    but = f", but the device of {named(late)} had not started it" if late else ""
     return HangVerdict(
         kind="unknown",
-        cause=Cause(
-            "unknown",
-            "The run was healthy at that moment, or the network or a device is stuck.",
-        ),
-        sentence=f"{what} in flight; every rank with a dump had joined {whom}.",
+        ranks=late,
+        cause=Cause("unknown", _HEALTHY_OR_STUCK),
+        sentence=f"{what} in flight; every rank with a dump had joined {whom}{but}.",
+    )
+
+
+def _not_started(state: GroupState) -> tuple[int, ...]:
+    """Return the ranks whose device is not in a call that others are in."""
+    started = {rank: call.is_started for rank, call in state.calls.items()}
+    return tuple(rank for rank in started if not started[rank]) if any(started.values()) else ()
+
+
+def _in_pairs(hang: Hang) -> HangVerdict | None:
+    """Say that only sends and receives are in flight, whose numbers do not tell who is missing."""
+    pairs = [
+        f"rank {rank} in {pair}"
+        for rank, dump in hang.flights.ranks.items()
+        if (pair := words.pair(dump))
+    ]
+    if not pairs:
+        return None
+    more = f", and {plural(len(pairs) - _NAMED, 'more rank')}" if len(pairs) > _NAMED else ""
+    return HangVerdict(
+        kind="unknown",
+        cause=Cause("unknown", _HEALTHY_OR_STUCK),
+        sentence="Only sends and receives were in flight in the dumps: "
+        f"{', '.join(pairs[:_NAMED])}{more}.",
     )
 
 

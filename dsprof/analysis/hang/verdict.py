@@ -345,15 +345,8 @@ class _Judge:
 
     def _peers(self, ranks: Iterable[int]) -> str:
         """Say in which send or receive the first of these ranks waits itself; "" if in none."""
-        for rank in ranks:
-            dump = self.hang.flights.ranks[rank]
-            for name, group in dump.groups.items():
-                for entry in group.p2p_in_flight:
-                    members = dump.members.get(name, ())
-                    other = entry.target if entry.op == "send" else entry.source
-                    whom = f" with rank {members[other]}" if 0 <= other < len(members) else ""
-                    return f"Rank {rank} itself waits in {entry.op}{whom}"
-        return ""
+        pairs = ((rank, words.pair(self.hang.flights.ranks[rank])) for rank in ranks)
+        return next((f"Rank {rank} itself waits in {pair}" for rank, pair in pairs if pair), "")
 
 
 def _stale(hang: Hang) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsprof.analysis.aggregates.flight_recorders import DumpedRank
 from dsprof.analysis.hang.flight_recorders import Apart, GroupState, Mismatch
 from dsprof.findings.frames import shortened
 from dsprof.findings.wording import duration, long_duration, named, size
@@ -52,6 +53,16 @@ def _before(found: Mismatch) -> str:
     one = found.before
     at = f", called at {one.frame}" if one and one.frame else ""
     return f"{one.op if one else ''} {found.seq - 1:,} of {found.label}{at}"
+
+
+def pair(dump: DumpedRank) -> str:
+    """Name the first send or receive in flight, with its peer; "" if there is none."""
+    for name, group in dump.groups.items():
+        for entry in group.p2p_in_flight:
+            members = dump.members.get(name, ())
+            other = entry.target if entry.op == "send" else entry.source
+            return entry.op + (f" with rank {members[other]}" if 0 <= other < len(members) else "")
+    return ""
 
 
 def missed(state: GroupState) -> str:

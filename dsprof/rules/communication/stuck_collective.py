@@ -104,9 +104,9 @@ class StuckCollective:
         return self.meta.finding(
             Status.INFO,
             verdict.sentence,
-            title="Collectives that every rank had joined were in flight",
+            title="Calls were in flight in the dumps",
             cause=verdict.cause.text,
-            evidence=(stuck_of(hang.stuck_groups),),
+            evidence=(stuck_of(hang.stuck_groups),) if hang.stuck_groups else (),
         )
 
     def _finding(self, verdict: HangVerdict, hang: Hang, endings: Endings) -> Finding:

@@ -772,6 +772,33 @@ def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
 
 
+def test_dumps_name_the_rank_whose_device_has_not_started_what_others_are_in(
+    tmp_path: Path,
+) -> None:
+    for number in range(RANKS):
+        state = "scheduled" if number == 2 else "started"
+        entries = [flight.call(1, done=True), flight.call(2, state=state)]
+        flight.write(tmp_path, number, flight.document(entries, {"0": range(RANKS)}))
+    [found] = dumped(tmp_path)
+    assert (found.kind, found.ranks, found.confidence) == ("unknown", (2,), "low")
+    assert found.sentence.endswith(
+        "every rank with a dump had joined it, but the device of rank 2 had not started it."
+    )
+
+
+def test_sends_in_flight_in_dumps_are_named(tmp_path: Path) -> None:
+    send = flight.call(2, "send 0->1", is_p2p=True, p2p_seq_id=1)
+    for number, entries in enumerate(
+        [[flight.call(1, done=True), send], [flight.call(1, done=True)]]
+    ):
+        flight.write(tmp_path, number, flight.document(entries))
+    [found] = dumped(tmp_path)
+    assert (found.kind, found.ranks) == ("unknown", ())
+    assert found.sentence == (
+        "Only sends and receives were in flight in the dumps: rank 0 in send with rank 1."
+    )
+
+
 def test_one_dump_of_several_shows_nobodys_wait(tmp_path: Path) -> None:
     flight.write(tmp_path, 1, flight.document([flight.call(1)], {"0": range(RANKS)}))
     [found] = dumped(tmp_path)
