@@ -193,7 +193,7 @@ class CommunicationBoundStep:
             title="Exposed communication is mostly waiting for a late rank" if is_most else "",
             cause="The ranks that wait least arrive last: their own work takes longer. The "
             "network does not cause the additional waiting of the others.",
-            action=f"Look at what {who} does before its collectives: data loading, a slower "
+            action=f"Look at what comes before the collectives of {who}: data loading, a slower "
             "processor, other programs on the host, or a larger share of the model."
             if late
             else "Balance what the ranks do before their collectives: tokens, samples, experts.",
