@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dsprof.diagnosis.model import ExpectedCurve, TransferRow
 from dsprof.findings import formatting as fmt
-from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, level, line
+from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Key, Shape, Word, level, line
 
 _PLOT_PX, _TOP_PX, _AXIS_PX, _SIDE = 140, 14, 20, 40
-_SERIES = 6
 _LEAST = 3  # sizes: fewer are read in the table
 
 
@@ -28,7 +27,7 @@ def bandwidth_drawing(
     expected = [curve for curve in curves if curve.bytes and _name(curve) in lines]
     rates = [row.busbw for row in rows] + [rate for curve in expected for rate in curve.busbw]
     axes = _Axes([float(row.bytes) for row in rows], rates)
-    colours = {name: f"series-{n % _SERIES + 1}" for n, name in enumerate(lines)}
+    colours = {name: f"series-{n % SERIES + 1}" for n, name in enumerate(lines)}
     fastest = max(rows, key=lambda row: row.busbw)
     sources = dict.fromkeys(curve.source for curve in expected)
     return Drawing(

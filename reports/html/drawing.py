@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 WIDTH = 1000
+SERIES = 8
+"""Colours for things of one kind, such as operations: further ones begin again."""
+
 _LANES_PX = 64
 _LETTER_PX, _CAPITAL_PX = 7, 9
 _PHONE_CHARACTERS = 39  # below a drawing, after `step `

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dsprof.diagnosis.model import Bar, Timeline
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import (
+    SERIES,
     WIDTH,
     Drawing,
     Key,
@@ -36,7 +37,6 @@ MAX_BARS = 3000
 """Bars of one figure: beyond, drawing and zooming become slow."""
 
 _PHASES = ("forward", "backward", "step")
-_SERIES = 6
 _NEAR_THE_EDGE = 95  # per cent: words would leave the page
 _MOST_LETTERS = 22  # of the name of a lane
 _LANE_PX, _BAR_PX, _GAP_PX, _TOP_PX, _AXIS_PX = 14, 11, 8, 4, 20
@@ -140,7 +140,7 @@ def _key(bar: Bar, operations: Sequence[str]) -> Key:
     if bar.kind == "blocked":
         return Key("blocked", "exposed_comm")
     if bar.is_communication:
-        return Key(bar.kind, f"series-{operations.index(bar.kind) % _SERIES + 1}")
+        return Key(bar.kind, f"series-{operations.index(bar.kind) % SERIES + 1}")
     if bar.kind in _PHASES:
         return Key(bar.kind, f"phase-{bar.kind}")
     return Key(bar.kind, bar.kind if bar.kind in ("compute", "copies", "idle") else "other")

@@ -8,9 +8,8 @@ from operator import itemgetter
 
 from dsprof.diagnosis.model import Topology
 from dsprof.findings import formatting as fmt
-from dsprof.reports.html.drawing import WIDTH, Drawing, Shape, Word, rectangle, spread
+from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Shape, Word, rectangle, spread
 
-_SERIES = 6
 _ROW_PX, _BAR_PX = 22, 18
 _LONGEST_NAME = 24
 _LETTER = 2.6  # per cent of the width of a drawing on a phone
@@ -59,7 +58,7 @@ def _row(row: int, numbers: Sequence[int], groups: Sequence[str]) -> Iterator[Sh
     gap = min(WIDTH / len(numbers) * 0.06, 3)
     for number, left, right in _runs(numbers):
         path = rectangle(left, row * _ROW_PX, right - left - gap, _BAR_PX)
-        colour = f"series-{number % _SERIES + 1}" if groups else "other"
+        colour = f"series-{number % SERIES + 1}" if groups else "other"
         yield Shape(path, colour, f"group {number}" if groups else "", "tint")
 
 

@@ -3,7 +3,7 @@
   const section = document.getElementById("timeline");
   const live = section?.querySelector(".live");
   const part = (name) => live.querySelector(name);
-  const WIDTH = 1000, ROW = 14, BAR = 11, GAP = 8, LEVELS = 3, SERIES = 6, MOST = 22, LEAST_NS = 100;
+  const WIDTH = 1000, ROW = 14, BAR = 11, GAP = 8, LEVELS = 3, SERIES = 8, MOST = 22, LEAST_NS = 100;
   const LANES = ["activity", "phase", "communication", "copies"];
   const named = (lane) => (lane === "phase" ? "phases" : lane.replace(/^group /, ""));
   const communicates = (bar) => bar.lane === "communication" || bar.lane.startsWith("group ");

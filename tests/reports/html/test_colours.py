@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dsprof.reports.content import PARTS, Part, StepBar
+from dsprof.reports.html.drawing import SERIES
 from dsprof.reports.html.step_drawings import step_bar
 from dsprof.reports.html.templates import asset
 
@@ -40,7 +41,7 @@ TOGETHER = (
         *("compute", "exposed_comm", "copies", "idle", "other"),
         *("phase-forward", "phase-backward", "phase-step"),
     ),
-    tuple(f"series-{n}" for n in range(1, 7)),
+    tuple(f"series-{n}" for n in range(1, SERIES + 1)),
 )
 
 
@@ -74,6 +75,10 @@ def test_words_inside_a_bar_can_be_read(scheme: str) -> None:
     for word, part in zip(drawn.words, parts, strict=True):
         dark, pale = sorted(map(luminance, (colours[word.colour or "paper"], colours[part.key])))
         assert (pale + 0.05) / (dark + 0.05) >= 4.5, part.key
+
+
+def test_the_script_has_as_many_colours_as_the_drawings() -> None:
+    assert f" SERIES = {SERIES}," in asset("timeline.js")
 
 
 @pytest.mark.parametrize("sight", SIGHT)
