@@ -158,7 +158,7 @@ def test_a_step_that_is_mostly_in_no_part_says_so() -> None:
     assert made.headline.problem == "Step: 20 % compute, 5 % exposed communication, 75 % other"
 
 
-def test_a_loop_that_marks_only_its_optimizer_names_no_share_of_computation() -> None:
+def test_a_loop_that_marks_no_forward_names_no_share_of_computation() -> None:
     spans = [span("step", 100 * n, 100 * n + 20, n) for n in range(6)]
     made = diagnosed(*(zero_rank(rank, spans=spans) for rank in (0, 1)))
     assert made.headline.problem == "Step: 5 % exposed communication, 95 % other"

@@ -327,8 +327,8 @@ class _Split(NamedTuple):
 def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
     """Return the parts of each step window by what dsprof saw of waits.
 
-    Compute is None where forward and backward are not marked: a loop without DDP, FSDP or an engine
-    shows only its optimizer. Copies are None without any: a library may copy where no hook sees it.
+    Compute is None where forward or backward is not marked: a loop without DDP, FSDP or an engine
+    shows no forward. Copies are None without any: a library may copy where no hook sees it.
     On a device both are None: phases and copies are those of the host, and what kernels ran only a
     profiler beside tells.
     """
@@ -348,14 +348,14 @@ def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
     moving = np.where(detailed, (moves | waits).within(start, end) - seen, 0)
     copying = moving if len(moves.starts) else None
     working = phases(trace)
-    if not len(working.starts) or _is_only_optimizer(trace):
+    if not len(working.starts) or _lacks_a_phase(trace):
         return _Split(waiting, None, copying)
     inside = (working | waits | moves).within(start, end)
     working_ns = np.where(detailed, np.maximum(inside - waiting - moving, 0), 0)
     return _Split(waiting, working_ns, copying)
 
 
-def _is_only_optimizer(trace: RankTrace) -> bool:
+def _lacks_a_phase(trace: RankTrace) -> bool:
     spans = span_columns(trace)
     names = {spans.names[code] for code in np.unique(spans.name[~spans.is_annotation])}
     return "step" in names and not {"forward", "backward"} <= names

@@ -151,7 +151,7 @@ def _method(summary: RunSummary) -> str:
         recorded = len(facts.numbers)
         method += f", over the {len(facts.measured)} of {recorded} steps recorded in full detail"
     if facts.total.compute_ns is None:
-        method += "; compute time is unknown: forward and backward are not marked"
+        method += "; compute time is unknown: forward or backward is not marked"
     return method
 
 

@@ -56,7 +56,7 @@ class LowComputeShare:
         total, count = run[Steps].total, len(run[Steps].measured)
         is_marked = {"forward", "backward"} <= set(run[Phases].rows)
         if total.idle_ns is None and run[Run].is_cpu and not is_marked:
-            yield self.meta.unknown("Unknown: forward and backward are not marked.")
+            yield self.meta.unknown("Unknown: forward or backward is not marked.")
             return
         if total.compute_ns is None or not total.total_ns or run[Steps].is_counted:
             yield self.meta.unknown("Unknown: compute time is not measurable in this run.")

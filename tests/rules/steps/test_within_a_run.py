@@ -340,7 +340,7 @@ def test_steps_of_two_iterations_are_no_fault_of_the_slower_rank() -> None:
 
 
 def test_without_marked_phases_no_phase_is_the_cause() -> None:
-    """A loop without DDP or an engine marks its optimizer at most, a device none."""
+    """A loop without DDP or an engine marks no forward, a device no phase."""
     for rule, extra in zip(RULES, (from_step(30, 40), lambda n: n, every(10, 90)), strict=True):
         traces = ranks(computing=extra)
         for trace in traces:
