@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from dsprof.recording import session
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import Phase
 from dsprof.trace.scope import Scope, clock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,12 +33,9 @@ class Annotation:
     def __exit__(self, *error: object) -> None:
         stack = self._begun.get(get_ident())
         begun = stack.pop() if stack else None  # it may be left in another thread
-        if begun is None:
-            return
-        recorder, scope, start_ns = begun
-        span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
-        span.name, span.thread, span.is_annotation = str(self._name), get_ident(), True
-        recorder.outbox.add(span)
+        if begun is not None:
+            recorder, scope, start_ns = begun
+            recorder.annotate(str(self._name), scope, start_ns)
 
     def __call__(self, function: F) -> F:
         """Return `function` with a span of each call, and of each time that a generator runs.

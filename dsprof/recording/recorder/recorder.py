@@ -22,8 +22,8 @@ from dsprof.recording.recorder.interrupts import (
 from dsprof.recording.recorder.listeners import Listeners
 from dsprof.recording.recorder.outbox import Outbox
 from dsprof.recording.recorder.progress import Progress
-from dsprof.trace.schema import Collective
-from dsprof.trace.scope import clock
+from dsprof.trace.schema import Collective, Phase
+from dsprof.trace.scope import Scope, clock
 
 SAMPLE = 31
 """Every so many collectives the hook times itself. A prime: else often the same one of a step."""
@@ -132,6 +132,12 @@ class Recorder:
                 self.fail("session", error)
                 self.stopped = True
         return self.recording
+
+    def annotate(self, name: str, scope: Scope, start_ns: int) -> None:
+        """Record a span that ends now, and began in `scope`."""
+        span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
+        span.name, span.thread, span.is_annotation = name, threading.get_ident(), True
+        self.outbox.add(span)
 
     def stop(self) -> None:
         """Record no more; hooks that stay in someone's chain only pass calls through.
