@@ -495,9 +495,9 @@ def test_two_runs_of_a_node_do_not_hear_each_other(tmp_path: Path) -> None:
 def _two_runs(folder: Path, keys: tuple[str, str]) -> list[tuple[Capture, RollingWriter]]:
     """Begin the first rank of two runs on one node, whose ranks meet in different places."""
     runs = []
-    for node, key in enumerate(keys):
+    for port, key in enumerate(keys, 29500):
         where = "dsprof.recording.capture_announcements.store_address"
-        with patch(where, lambda node=node: f"node{node}:29500"):
+        with patch(where, lambda port=port: str(port)):
             runs.append(_begun(folder, 0, folder / "memory", key))
     return runs
 

@@ -316,9 +316,12 @@ def default_store() -> Any:
 
 
 def store_address() -> str:
-    """Return where the store of the default group is; "": there is none, or that is unknown."""
+    """Return the port or the file of the default group's store; "": it has none, or is unknown.
+
+    Ranks may name the host of a server differently.
+    """
     if (server := default_store()) is not None:
-        return f"{server.host}:{server.port}"
+        return str(server.port)
     with suppress(Exception):
         return str(_innermost_store().path)  # of a FileStore
     return ""

@@ -210,13 +210,13 @@ def test_a_mistake_of_dsprof_is_told_and_no_silence_of_the_store(tmp_path, monke
 def test_the_address_of_a_store_is_known_where_it_has_one(tmp_path, monkeypatch):
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     file = dist.FileStore(str(tmp_path / "store"), 1)
-    stores = [server, dist.PrefixStore("0", server), file, dist.HashStore()]
+    client = dist.TCPStore("localhost", server.port, is_master=False)
+    stores = [server, dist.PrefixStore("0", client), file, dist.HashStore()]
     found = []
     for store in stores:
         monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda store=store: store)
         found.append(exchange.store_address())
-    address = f"127.0.0.1:{server.port}"
-    assert found == [address, address, str(tmp_path / "store"), ""]
+    assert found == [str(server.port), str(server.port), str(tmp_path / "store"), ""]
 
 
 def test_without_a_group_no_store_has_an_address():
