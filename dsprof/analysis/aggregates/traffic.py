@@ -11,6 +11,7 @@ import numpy as np
 from dsprof.analysis.rank.engine_owners import NO_ENGINE, Part, owners, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
+from dsprof.analysis.rank.record_columns import span_columns
 from dsprof.analysis.rank.steps import (
     backwards_again,
     counted_steps,
@@ -119,17 +120,18 @@ def purposes(trace: RankTrace) -> Array:
     """Return what each collective was for, as an index into `PURPOSES`."""
     rows = trace.collectives
     purpose = np.where(rows.fetch > 0, _PARAMETERS, _OTHER)
-    purpose[_gradients(rows)] = _GRADIENTS
+    purpose[_gradients(trace)] = _GRADIENTS
     purpose[in_steps(rows.step, counted_steps(trace))] = _NOT_KNOWN
     return purpose
 
 
-def _gradients(rows: Collectives) -> BoolArray:
+def _gradients(trace: RankTrace) -> BoolArray:
     """Say which collectives reduced gradients.
 
     Those of a bucket flush did. Where no library said so, reductions outside forward and step did,
     unless they are scalars or their group also reduces in forward, as tensor parallelism does.
     """
+    rows = trace.collectives
     flushed = rows.flush > 0
     if flushed.any():
         return np.asarray(flushed, np.bool_)
@@ -137,8 +139,26 @@ def _gradients(rows: Collectives) -> BoolArray:
     reduces = np.isin(rows.op, codes) & (rows.nbytes >= _SCALAR_BYTES)
     forward = rows.phase == rows.code("forward")
     busy_forward = np.unique(rows.group[reduces & forward])
+    if not (forward.any() or span_columns(trace).named("forward").any()):
+        forward = _before_backward(trace)
+        # Between step and backward a loop may also average parameters, by the group of gradients.
+        in_backward = rows.phase == rows.code("backward")
+        busy_forward = np.intersect1d(rows.group[reduces & forward], rows.group[in_backward])
     elsewhere = ~forward & (rows.phase != rows.code("step"))
     return np.asarray(reduces & elsewhere & ~np.isin(rows.group, busy_forward), np.bool_)
+
+
+def _before_backward(trace: RankTrace) -> BoolArray:
+    """Say what was issued before the first backward of its step: where a plain loop has forward."""
+    rows, spans = trace.collectives, span_columns(trace)
+    is_backward = spans.named("backward") & ~spans.is_annotation
+    steps, place = np.unique(spans.step[is_backward], return_inverse=True)
+    if not len(steps):
+        return np.zeros(len(rows), np.bool_)
+    first = np.full(len(steps), np.iinfo(np.int64).max)
+    np.minimum.at(first, place, spans.start_ns[is_backward])
+    at = np.searchsorted(steps, rows.step).clip(max=len(steps) - 1)
+    return np.asarray((steps[at] == rows.step) & (rows.issue_ns < first[at]), np.bool_)
 
 
 def _volumes(trace: RankTrace, chosen: Array, purpose: Array, owner: Array) -> dict[Use, Volume]:

@@ -1,7 +1,17 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
-from tests.factories.trace import MS, captured, rank_trace, step, summary, sync, zero_rank
+from tests.factories.trace import (
+    MS,
+    captured,
+    group,
+    rank_trace,
+    span,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
 
 MIB = 1 << 20
 
@@ -52,6 +62,24 @@ def test_groups_that_reduce_in_forward_too_are_tensor_parallel():
         )
     )
     assert not found.of("gradients")
+
+
+def test_a_plain_loop_has_forward_before_its_first_backward():
+    """Group 2 is tensor parallel; group 1 averages gradients, and parameters before forward."""
+    comm = [
+        sync("all_reduce", 2, 1, step=0, nbytes=MIB),
+        sync("all_reduce", 10, 1, step=0, group=2, nbytes=2 * MIB),
+        sync("all_reduce", 30, 1, step=0, group=2, nbytes=2 * MIB, phase="backward"),
+        sync("all_reduce", 60, 1, step=0, nbytes=4 * MIB),
+    ]
+    trace = rank_trace(
+        steps=[step(0, 0, 100)],
+        comm=comm,
+        groups={1: group(2), 2: group(2, id=2, key="tp")},
+        spans=[span("backward", 20, 50, 0), span("step", 80, 90, 0)],
+    )
+    (found,) = traffic(trace).of("gradients").values()
+    assert (found.calls, found.nbytes) == (1, 4 * MIB)
 
 
 def test_micro_steps_that_reduced_are_counted():
