@@ -6,6 +6,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.models import Models, tokens_per_forward
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import Throughput, TypicalStep, UtilisationInfo
 from dsprof.findings.wording import percent
@@ -17,12 +18,12 @@ def throughput(run: RunSummary, typical: TypicalStep | None) -> Throughput:
     if typical is None or not typical.parts.total_ns:
         return Throughput()
     per_s = 1e9 / typical.parts.total_ns
-    tokens, samples = _tokens(run), run[Engines].setting("train_batch_size")
+    tokens, samples = _tokens(run), _samples(run)
     return Throughput(
         tokens_per_step=tokens,
         tokens_per_s=None if tokens is None else tokens * per_s,
-        samples_per_step=samples if _is_count(samples) else None,
-        samples_per_s=samples * per_s if _is_count(samples) else None,
+        samples_per_step=samples,
+        samples_per_s=None if samples is None else samples * per_s,
     )
 
 
@@ -35,8 +36,11 @@ def _tokens(run: RunSummary) -> float | None:
     return tokens_per_forward(model) * micro_steps * run[Run].first.world_size or None
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _samples(run: RunSummary) -> int | None:
+    """Return the samples of a step; engines that take steps in turn may train on the same ones."""
+    samples = run[Engines].setting("train_batch_size")
+    is_count = isinstance(samples, int) and not isinstance(samples, bool) and samples > 0
+    return samples if is_count and len(run[Traffic].turns) < 2 else None
 
 
 def utilisation_info(run: RunSummary) -> UtilisationInfo:
