@@ -171,8 +171,8 @@ _HIDDEN = (
 
 _ZERO_ACTION = (
     "Use ZeRO-1 if whole gradients fit into memory: it reduces once per step. Otherwise "
-    "engine.coalesce_grad_reduction() (DeepSpeed 0.19), or a larger micro-batch with fewer "
-    "micro-steps, trades memory for fewer reductions."
+    "engine.coalesce_grad_reduction() (DeepSpeed 0.19, unless managed_gradient_accumulation is "
+    "false), or a larger micro-batch with fewer micro-steps, trades memory for fewer reductions."
 )
 _FSDP_ACTION = (
     "If memory has room for whole gradients, keep FSDP from reducing in all micro-steps but the "
