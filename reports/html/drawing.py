@@ -12,7 +12,7 @@ from typing import Literal
 
 WIDTH = 1000
 SERIES = 8
-"""Colours for things of one kind, such as operations: further ones begin again."""
+"""Colours for operations, groups and the like: further ones begin again."""
 
 _LANES_PX = 64
 _LETTER_PX, _CAPITAL_PX = 7, 9
