@@ -395,7 +395,9 @@ class RollingWriter(TraceWriter):
         for step in sorted([step for step in self._unjudged if step < before]):
             details = self._judged[step] = self._unjudged.pop(step)
             totals, details.sums = details.sums, self._late
-            if details.step is not None:
+            if details.step is None:  # it was judged too long ago, or its end was lost
+                add_sums(self._late, totals)
+            else:
                 self._sum_up(totals)
                 self.alarms.judge(totals, self.interest.usual_ns)
                 for kept in self.interest.judge(step, totals.end_ns - totals.start_ns):
