@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+import msgspec
+
 from dsprof.diagnosis.model import StepMap, StepMark
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle, upright
@@ -34,6 +36,7 @@ def heat_map(found: StepMap) -> Drawing | None:
     known = sorted(ns for row in grid for ns in row if ns is not None)
     if not known:
         return None
+    found = msgspec.structs.replace(found, marks=_outstanding(found))
     usual, most = known[len(known) // 4], known[-1]  # of two ranks one may be slow all the time
     span = max(most - usual, usual * _LEAST_RANGE) or 1
     levels = [[_level(ns, usual, span) for ns in row] for row in grid]
@@ -47,6 +50,14 @@ def heat_map(found: StepMap) -> Drawing | None:
         lanes=tuple(_lanes(found, height)),
         keys=(*_keys(usual, most, span), *_mark_keys(found)),
     )
+
+
+def _outstanding(found: StepMap) -> list[StepMark]:
+    """Return the marks; none of outliers above most columns, as where each is of many steps."""
+    unusual = {mark.column for mark in found.marks if mark.kind == "outlier"}
+    if 2 * len(unusual) <= len(found.steps):
+        return found.marks
+    return [mark for mark in found.marks if mark.kind != "outlier"]
 
 
 def _keys(usual: int, most: int, span: float) -> Iterator[Key]:

@@ -120,6 +120,18 @@ def test_a_slow_rank_is_a_dark_row_and_marks_say_what_stands_out() -> None:
     assert [key.kind for key in made.keys] == ["area", "area", "outline", "triangle", "line"]
 
 
+@pytest.mark.parametrize(("marked", "shown"), [(1, 1), (2, 0)])
+def test_unusual_steps_are_marked_only_where_they_stand_out(marked: int, shown: int) -> None:
+    marks = [
+        StepMark(kind="outlier", step=7 + c, column=c, rank=None, row=None, text="slow")
+        for c in range(marked)
+    ]
+    made = heat_map(cells([[100, 101, 99], [100, 102, 101]], marks))
+    assert made is not None
+    assert sum(shape.title == "slow" for shape in made.shapes) == shown
+    assert ("unusual step" in {key.label for key in made.keys}) is bool(shown)
+
+
 def test_stragglers_that_are_neighbours_have_one_frame() -> None:
     late = [
         StepMark(kind="straggler", step=7 + c, column=c, rank=r, row=r, text=f"late in {7 + c}")
