@@ -217,7 +217,7 @@ def _of_each_start(files: Iterable[Path]) -> set[Path]:
 
 def _nothing_selected(selection: Selection, chosen: Choice | None = None) -> TraceError:
     hosts: list[str] = []
-    if chosen is not None and selection.hosts:
+    if chosen is not None and selection.hosts and not selection.ranks:  # else few were opened
         hosts = sorted({file.header.host for files in chosen.ranks for file in files} - {""})
     there = f" (the hosts are {some(hosts)})" if hosts else ""
     if chosen is None or len(chosen.epochs) < 2:

@@ -115,6 +115,8 @@ def test_hosts_are_chosen_by_name(tmp_path):
     assert [one.rank for one in run.headers] == [0, 2]
     with pytest.raises(TraceError, match=r"^no trace of hosts One .* \(the hosts are one, two\); "):
         find_run([tmp_path], Selection(hosts=hosts_in("One")))
+    with pytest.raises(TraceError, match=r"^no trace of ranks 1; hosts one was found; omit"):
+        find_run([tmp_path], Selection(ranks=ranks_in("1"), hosts=hosts_in("one")))
 
 
 def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
