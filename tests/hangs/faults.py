@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import resource
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -102,6 +103,11 @@ def wait_for_lock(_: Rank) -> None:
     lock.acquire()
 
 
+def wait_for_child(_: Rank) -> None:
+    """Wait for a program that ends only when this process has ended."""
+    subprocess.Popen(["cat"], stdin=subprocess.PIPE).wait()
+
+
 def wait_for_worker(rank: Rank) -> None:
     from torch.utils.data import DataLoader, Dataset
 
@@ -146,6 +152,24 @@ def other_order(rank: Rank) -> None:
         groups.reverse()
     for group in groups:
         rank.call("all_reduce", group)
+
+
+def other_root(rank: Rank) -> None:
+    others = (rank.draw.culprit + 1) % rank.draw.ranks
+    if rank.is_culprit:
+        rank.stalls()
+    dist.broadcast(torch.ones(64), src=rank.draw.culprit if rank.is_culprit else others)
+    rank.call("all_reduce", "world", elements=8)
+
+
+def monitored_barrier(rank: Rank) -> None:
+    """Half of the ranks meet in a barrier that gloo watches, and the others go on."""
+    if rank.is_culprit:
+        rank.stalls()
+        sleep_forever(rank)
+    if rank.rank in rank.draw.part:
+        dist.monitored_barrier(rank.groups["part"])
+    rank.call("all_reduce", "world", elements=8)
 
 
 def crossed_pipeline(rank: Rank) -> None:
