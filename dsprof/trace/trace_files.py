@@ -37,7 +37,10 @@ _SAVED = (
     "give the traces"
 )
 _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
-_FOLDER = "give the folder that the run named in its last line"
+_FOLDER = (
+    "give the folder that the run named in its last line; a run that ended before its first "
+    "collective, as in init_process_group, left none"
+)
 _MOST_FOLDERS = 5
 _MOST_LOOKS = 256
 """Most objects of a store that are opened to recognise them; each costs a request."""
