@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
 from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
+from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.hang.ends import exited_before, silent_before
+from dsprof.analysis.hang.model import HangVerdict
+from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import (
@@ -63,7 +66,7 @@ class DataQuality:
         why="A missing rank may be the straggler, and dropped events make every sum too small.",
         category="quality",
         order=10,
-        needs=(Run, Steps, Endings, Logs),
+        needs=(Run, Steps, Endings, FlightRecorders, Logs),
         judges_end=True,
     )
     thresholds = Thresholds()
@@ -72,7 +75,7 @@ class DataQuality:
         """Report each kind of gap by itself."""
         facts = run[Run]
         gaps = [
-            *self._gaps(facts, run[Endings], run[Logs]),
+            *self._gaps(facts, run[Endings], run[FlightRecorders], run[Logs]),
             *self._interrupted(facts, run[Endings]),
             *self._remarks(facts, run[Steps], thresholds),
         ]
@@ -82,7 +85,9 @@ class DataQuality:
             text = "They were not recorded by dsprof: whether they are complete is unknown."
             yield self.meta.finding(Status.PASS, text, title=title)
 
-    def _gaps(self, facts: Run, endings: Endings, logs: Logs) -> Iterable[Finding]:
+    def _gaps(
+        self, facts: Run, endings: Endings, flights: FlightRecorders, logs: Logs
+    ) -> Iterable[Finding]:
         if facts.unread_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
@@ -96,7 +101,7 @@ class DataQuality:
         # Rule device-out-of-memory explains the others.
         exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
         if exceptions:
-            yield self._failed(exceptions, endings)
+            yield self._failed(exceptions, endings, flights)
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         yield from self._refused(facts)
@@ -226,7 +231,9 @@ class DataQuality:
                 evidence=_last_calls(ends),
             )
 
-    def _failed(self, exceptions: dict[str, list[int]], endings: Endings) -> Finding:
+    def _failed(
+        self, exceptions: dict[str, list[int]], endings: Endings, flights: FlightRecorders
+    ) -> Finding:
         failed = {rank for some in exceptions.values() for rank in some}
         known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
         if silent := silent_before(known, endings.ranks):
@@ -234,7 +241,7 @@ class DataQuality:
         if known and all(map(endings.has_followed, known)):
             return self._lost_others(exceptions, known, endings)
         if known and all(end.has_lost_others for end in known.values()):
-            return self._timed_out(exceptions, sorted(known))
+            return self._timed_out(exceptions, sorted(known), verdicts(endings, flights)[0])
         followed = sorted(known.keys() - first_failed(known))
         first = {
             what: kept
@@ -289,9 +296,20 @@ class DataQuality:
             confidence="high",
         )
 
-    def _timed_out(self, exceptions: Iterable[str], ranks: Sequence[int]) -> Finding:
-        """Report ranks that gave up a call."""
+    def _timed_out(
+        self, exceptions: Iterable[str], ranks: Sequence[int], verdict: HangVerdict
+    ) -> Finding:
+        """Report ranks that gave up a call, as a consequence where it is known for whom."""
         problem = f"A call of {named(ranks)} timed out"
+        if verdict.ranks and not verdict.is_healthy:
+            return self.meta.finding(
+                Status.INFO,
+                f"{problem}: {', '.join(exceptions)}.",
+                title="Calls timed out",
+                cause=verdict.sentence,
+                ranks=tuple(ranks),
+                confidence=verdict.confidence,
+            )
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: {', '.join(exceptions)}.",

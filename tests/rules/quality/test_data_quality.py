@@ -22,6 +22,7 @@ from dsprof.trace.rank_log import (
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from dsprof.trace.selection import OPEN_END, Selection
+from tests.factories.hangs import without
 from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
 from tests.factories.trace_files import encode, run_events
 
@@ -134,6 +135,14 @@ def test_ranks_whose_call_timed_out_are_no_failed_program() -> None:
     finding = said(RULE, zero_rank(0, trailer=late), zero_rank(1, trailer=lost))
     assert finding.summary == "A call of ranks 0-1 timed out: RuntimeError."
     assert "did not join the call in time" in finding.cause
+
+
+def test_calls_that_timed_out_follow_from_the_rank_that_did_not_come() -> None:
+    late = Trailer(reason="exit", exception="RuntimeError", lost="timeout")
+    traces = [*without(3, trailer=late)[:3], without(3, trailer=None)[3]]
+    finding = next(one for one in judged(RULE, *traces) if one.title == "Calls timed out")
+    assert (finding.status, finding.ranks, finding.action) == (Status.INFO, (0, 1, 2), "")
+    assert finding.cause.startswith("Rank 3 ")
 
 
 def test_ranks_that_lost_one_that_had_exited_name_it() -> None:
