@@ -65,8 +65,8 @@ _LAYERS = _Origin(
 )
 _SHARDED_OPTIMIZER = _Origin(
     "The optimizer broadcasts each parameter separately from the rank that updates it.",
-    f"{_FEW} Otherwise pass parameters_as_bucket_view=True to ZeroRedundancyOptimizer: it then "
-    "broadcasts one bucket for each rank.",
+    f"{_FEW} Otherwise join them in one call for each rank: ZeroRedundancyOptimizer does with "
+    "parameters_as_bucket_view=True.",
 )
 _OF_UNITS = frozenset({"all_gather", "reduce_scatter"})
 
