@@ -12,16 +12,18 @@ import socket
 import subprocess
 from pathlib import Path
 
-from dsprof.config import SWITCH, Config
+from dsprof.config import SWITCH
 from dsprof.environment.own_command import own_command
 from dsprof.trace.schema import Header, Note
 
 
-def follow_beside(config: Config, header: Header, folder: Path) -> list[Note]:
+def follow_beside(
+    header: Header, folder: Path, metrics_port: int | None, alerts: Path | None
+) -> list[Note]:
     """Start it on the ranks that the settings name; return what could not be started."""
     is_first_here = header.local_rank == 0 or (header.local_rank < 0 and header.rank == 0)
-    port = config.metrics_port if is_first_here else None
-    file = config.alerts if header.rank == 0 else None
+    port = metrics_port if is_first_here else None
+    file = alerts if header.rank == 0 else None
     notes = []
     if port and _is_taken(port):
         taken = f"another program listens on port {port} of 127.0.0.1"
@@ -29,7 +31,7 @@ def follow_beside(config: Config, header: Header, folder: Path) -> list[Note]:
         port = None
     if port or file:
         try:
-            _start(str(folder), str(port or ""), file or "")
+            _start(str(folder), str(port or ""), str(file or ""))
         except OSError as error:
             notes.append(
                 Note(f"no metrics and no alerts: their process cannot start: {error.strerror}")

@@ -73,6 +73,7 @@ class Session:
         config, self._ignored = without_idle(config)
         self.config = config
         self._folder = _from_here(config.out)
+        self._alerts = _from_here(config.alerts) if config.alerts else None
         self.last_step = LastStep()
         self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
         self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
@@ -327,7 +328,9 @@ class Session:
         if self._is_followed:
             return [self._environment]
         self._is_followed = True
-        return [self._environment, *follow_beside(self.config, header, self._folder)]
+        port = self.config.metrics_port
+        notes = follow_beside(header, self._folder, port, self._alerts)
+        return [self._environment, *notes]
 
     def _describe_effective_environment(self, key: SharedKey) -> list[Any]:
         """Ask again after the first step: NCCL has read its configuration files by then."""
@@ -436,11 +439,11 @@ class Session:
                 )
 
 
-def _from_here(folder: str) -> Path:
-    """Return a folder that stays where it is if the program changes its own."""
+def _from_here(path: str) -> Path:
+    """Return a path that stays the same if the program changes its folder."""
     with suppress(OSError):  # the program's has been removed
-        return Path(folder).absolute()
-    return Path(folder)
+        return Path(path).absolute()
+    return Path(path)
 
 
 def _process_key() -> str:

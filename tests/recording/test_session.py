@@ -26,7 +26,7 @@ from dsprof.analysis.rank.steps import counted_steps
 from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
-from dsprof.recording import session
+from dsprof.recording import beside, session
 from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
@@ -623,13 +623,18 @@ def test_a_program_may_change_its_folder(
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(tmp_path)
-    dsprof.enable(out="out", mode=mode)
+    become(rank=0, world_size=4)
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(beside, "_start", lambda *arguments: started.append(arguments))
+    dsprof.enable(out="out", mode=mode, alerts="alerts.yaml")
     monkeypatch.chdir(other)
     communicate()
     dsprof.disable()
     assert read(tmp_path / "out").trailer is not None
+    assert started == [(str(tmp_path / "out"), "", str(tmp_path / "alerts.yaml"))]
     assert not [*other.iterdir()]
-    assert capfd.readouterr().err == ""
+    [line] = capfd.readouterr().err.splitlines()
+    assert line.endswith("trace files: 1; see them with: dsprof report out")
 
 
 def test_an_empty_local_rank_is_no_reason_to_record_nothing(
