@@ -51,6 +51,11 @@ class GroupState:
         return self.call.created_ns if self.call else 0
 
     @property
+    def held_up(self) -> tuple[int, ...]:
+        """The ranks that wait for others: those whose own device has not ended it do not."""
+        return tuple(rank for rank in self.waiting if rank not in self.unfinished)
+
+    @property
     def is_pair(self) -> bool:
         """Whether the call is a send or a receive; only traces match those."""
         return self.call is not None and self.call.op in POINT_TO_POINT

@@ -139,7 +139,7 @@ def groups_of(hang: Hang) -> Iterator[GroupWaits]:
             number=state.seq if call else None,
             bytes=call.nbytes if call else None,
             waited_ns=state.waited_ns or None,
-            waiting=state.waiting,
+            waiting=state.held_up,
             absent=state.absent,
             unfinished=state.unfinished,
             unknown=state.unknown,

@@ -8,7 +8,8 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.hang.verdict import verdicts
+from dsprof.analysis.hang.telling import groups_of
+from dsprof.analysis.hang.verdict import hang_of, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.stuck_collective import RULE
@@ -157,6 +158,16 @@ def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Pat
     [finding] = check(tmp_path, world(done, still, done))
     assert finding.title == "Ranks did not finish collectives that others finished"
     assert finding.ranks == (1,)
+
+
+def test_a_rank_whose_device_stands_still_waits_for_nobody(tmp_path: Path) -> None:
+    done = [make.call(seq, done=True) for seq in (1, 2, 3)]
+    still = [make.call(1, done=True), make.call(2), make.call(3)]
+    for rank, dump in world([*done, make.call(4)], [*still, make.call(4)], done).items():
+        make.write(tmp_path, rank, dump)
+    found = summarise(find_run([tmp_path]), [FlightRecorders, Endings])
+    [waits] = groups_of(hang_of(found[Endings], found[FlightRecorders]))
+    assert (waits.unfinished, waits.absent, 1 in waits.waiting) == ((1,), (2,), False)
 
 
 def test_a_root_may_be_far_ahead_of_those_it_sends_to(tmp_path: Path) -> None:
