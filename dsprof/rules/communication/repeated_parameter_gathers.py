@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches, FetchKind
@@ -13,7 +14,7 @@ from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, percent, size
+from dsprof.findings.wording import count, duration, percent, size
 from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
@@ -23,19 +24,54 @@ from dsprof.rules.savings import Range, about
 from dsprof.trace.schema import EngineConfig
 
 
+class _Remedy(NamedTuple):
+    """Why each forward all-gathers, and what lets it keep parameters; `fix` where a call does."""
+
+    cause: str
+    action: str
+    fix: str = ""
+
+
+_RESHARDS = "FSDP reshards a unit after each forward."
+_REMEDIES = {
+    "FSDP2": _Remedy(
+        _RESHARDS,
+        "If memory has room for whole parameters, call model.set_reshard_after_forward(False) "
+        "before these forwards, and model.set_reshard_after_forward(True) before the next one that "
+        "trains.",
+        "Keep them gathered in between",
+    ),
+    "FSDP1": _Remedy(
+        _RESHARDS,
+        "FSDP1 has no call that keeps parameters for some forwards. With FSDP2 (fully_shard), "
+        "model.set_reshard_after_forward(False) before them does.",
+    ),
+    "": _Remedy(
+        "ZeRO-3 releases parameters after their use.",
+        "deepspeed.zero.GatheredParameters around these forwards does not help: the engine's hooks "
+        "release parameters all the same. TRL removes the hooks while it generates "
+        "(ds3_gather_for_generation).",
+    ),
+}
+"""Keys are libraries as in `FetchKind`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """When all-gathers count as repeated, and when they cost."""
 
     repeated_share: float = 0.1  # of the elements gathered in a step
     held_share: float = 0.01  # of the step; less is of low severity, and no saving
+    times: float = 6.0  # per micro-step, that forward all-gathers them; several models do it, too
+    times_share: float = 0.05  # of the step, that it waits for all but the first of these
 
 
 class RepeatedParameterGathers:
-    """Parameters that forward had gathered are gathered again in backward of the same micro-step.
+    """Parameters are gathered again in backward, and in forwards without one, as in generation.
 
     That is how sharding saves memory. It is a problem where the user set ZeRO-3's limit so low that
-    parameters are released although the default would keep them, and memory is not short.
+    parameters are released although the default would keep them, and memory is not short; and where
+    each of many forwards, between which no parameter changes, all-gathers all of them.
     """
 
     meta = RuleMeta(
@@ -57,14 +93,44 @@ class RepeatedParameterGathers:
         gathered = _elements(run[Fetches], run[Traffic].rank_steps)
         whole = sum(gathered.values())
         repeated = gathered.get("backward", 0.0) + gathered.get("recomputation", 0.0)
+        further = [*self._in_forwards(run, thresholds)] if whole else []
+        yield from further
         if not whole:
             status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
             yield self.meta.finding(status, NO_DETAILED_GATHER)
         elif _is_known(run[WireDtypes]) and not run[WireDtypes].chosen(_is_again):
+            if further:
+                return
             text = "Backward all-gathers nothing: its parameters stay, or were prefetched."
             yield self.meta.finding(Status.PASS, text)
         elif repeated >= thresholds.repeated_share * whole:
             yield self._repeated(run, gathered, repeated / whole, thresholds)
+
+    def _in_forwards(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Judge forwards without a backward: each all-gathers what the one before released."""
+        times, cost_ms = _times(run), blocked_ms(run[WireDtypes].chosen(_is_of_forward))
+        if not cost_ms or times < thresholds.times:
+            return
+        saved_ms = cost_ms * (times - 1) / times
+        if share_of_step(saved_ms, run[Steps]) < thresholds.times_share:
+            return
+        remedy = _REMEDIES[_library(run[Fetches])]
+        fails = bool(remedy.fix) and not is_short(run[Memory])
+        yield self.meta.finding(
+            Status.FAIL if fails else Status.INFO,
+            f"Forward all-gathers the parameters {count(times)} times per micro-step, as in "
+            f"generation or evaluation: blocked time {duration(cost_ms * 1e6)} per step.",
+            title="Parameters are all-gathered anew in many forwards",
+            severity=Severity.MEDIUM if fails else Severity.NONE,
+            cause=f"{remedy.cause} Parameters change only when the optimizer steps.",
+            action=remedy.action,
+            problem=f"Forward all-gathers parameters {count(times)} times per micro-step",
+            fix=remedy.fix,
+            evidence=(_by_phase(_elements(run[Fetches], run[Traffic].rank_steps)),),
+            saving_ms_per_step=about(saved_ms) if fails else None,
+            saving_from="parameters",
+            confidence="medium",
+        )
 
     def _repeated(
         self, run: RunSummary, gathered: dict[str, float], share: float, thresholds: Thresholds
@@ -111,6 +177,32 @@ def _is_known(wire: WireDtypes) -> bool:
 
 def _is_again(kind: WireKind) -> bool:
     return kind.purpose == "parameters" and kind.phase == "backward"
+
+
+def _is_of_forward(kind: WireKind) -> bool:
+    return kind.purpose == "parameters" and kind.phase == "forward"
+
+
+def _times(run: RunSummary) -> float:
+    """Return how often forward all-gathers the parameters in a micro-step; 0: unknown."""
+    of_forward = {
+        kind: sums
+        for kind, sums in run[Fetches].rows.items()
+        if kind.phase == "forward" and _gathers(kind)
+    }
+    main, micro_steps = run[Engines].main, run[Traffic].micro_steps
+    if units := {kind.module for kind in of_forward} - {""}:
+        gathers = sum(sums.calls for sums in of_forward.values()) / len(units)
+    elif main is not None:
+        elements = sum(sums.elements for sums in of_forward.values())
+        gathers = elements / max(_elements_of_model(main), 1)
+    else:
+        return 0.0
+    return gathers / micro_steps if micro_steps else 0.0
+
+
+def _library(fetches: Fetches) -> str:
+    return max(kind.library for kind in fetches.rows if _gathers(kind))
 
 
 def _elements(fetches: Fetches, rank_steps: int) -> dict[str, float]:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dsprof.findings.finding import Severity, Status
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.repeated_parameter_gathers import RULE
 from dsprof.trace.device_counters import RETRIES
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import MemorySample, ParameterLayout
 from tests.factories.trace import (
     assert_reached_at,
@@ -12,7 +15,9 @@ from tests.factories.trace import (
     engine,
     fetch,
     header,
+    judged,
     said,
+    span,
     sync,
     zero_rank,
 )
@@ -118,6 +123,72 @@ def test_fsdp_does_so_by_design(library):
     assert finding.status is Status.INFO
     assert "reshard_after_forward" in finding.action
     assert finding.saving_ms_per_step is None
+
+
+def generating(times: int, library: str = "FSDP2", blocked_ms: float = 2, **fields: Any):
+    """A rank whose forward gathers the one unit of a model so often in each step."""
+    module = "layer" if library else ""
+    flights, fetches = [], []
+    for number in range(6):
+        told = {"phase": "forward", "step": number}
+        for turn in range(times):
+            key, at = 1000 + 100 * number + turn, 100 * number + 1 + 3 * turn
+            fetches.append(
+                fetch(key, at, 1, elements=10**6, library=library, module=module, **told)
+            )
+            flights.append(sync("all_gather", at, blocked_ms, fetch=key, nbytes=4 * MIB, **told))
+    return zero_rank(
+        stage=3,
+        extra=lambda number, start: [one for one in flights if one.args.step == number],
+        fetches=fetches,
+        **fields,
+    )
+
+
+def of_forwards(trace: RankTrace, **thresholds: float) -> Finding | None:
+    found = judged(RULE, trace, **thresholds)
+    return next((one for one in found if "many forwards" in one.title), None)
+
+
+def test_forwards_of_generation_that_gather_each_fail():
+    finding = of_forwards(generating(10))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.summary == (
+        "Forward all-gathers the parameters 10 times per micro-step, as in generation or "
+        "evaluation: blocked time 20.0 ms per step."
+    )
+    assert "set_reshard_after_forward(False)" in finding.action
+    low, high = finding.saving_ms_per_step
+    assert low < 18 < high <= 2 * low
+
+
+def test_parameters_that_stay_for_all_forwards_are_gathered_once():
+    trace = generating(1)
+    trace.spans += [
+        span("forward", 100 * n + t, 100 * n + t + 1, n) for n in range(6) for t in range(9)
+    ]
+    assert of_forwards(trace) is None
+
+
+def test_thresholds_of_forwards_are_reached_at_their_value():
+    trace = generating(10)
+    assert of_forwards(trace, times=10, times_share=0.18) is not None
+    assert of_forwards(trace, times=10.1) is None
+    assert of_forwards(trace, times_share=0.181) is None
+
+
+def test_where_no_call_keeps_parameters_forwards_are_a_remark():
+    assert of_forwards(generating(10, "FSDP1")).status is Status.INFO
+    config = engine(3)
+    config.parameters = 1_000_000
+    finding = of_forwards(generating(10, "", engine=config))
+    assert (finding.status, finding.saving_ms_per_step) == (Status.INFO, None)
+    assert "GatheredParameters" in finding.action
+
+
+def test_where_memory_is_short_units_are_meant_to_reshard():
+    memory = [MemorySample("step", n, step=n, device={RETRIES: 2 * n}) for n in range(2)]
+    assert of_forwards(generating(10, memory=memory)).status is Status.INFO
 
 
 def test_defaults_of_zero_3_are_by_design():
