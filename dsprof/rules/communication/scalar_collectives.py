@@ -24,6 +24,7 @@ from dsprof.rules.evidence.scalars import is_object, is_scalar
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, omitting_saves
+from dsprof.trace.collectives import family
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ScalarCollectives:
             for kind, row in rows.items()
             if is_scalar(kind)
             and _NORM not in kind.requested
-            and not (has_zero3 and _agrees_on_order(kind))
+            and not (has_zero3 and _is_of_zero3(kind))
         }
         scalars = over_all_ranks(scalars, run[Steps])
         numbers = {k: r for k, r in scalars.items() if _holds_numbers(k, r, thresholds)}
@@ -133,13 +134,15 @@ def _saving(scalars: Calls) -> Range | None:
     return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
 
 
-def _agrees_on_order(kind: Kind) -> bool:
-    """Say whether ZeRO-3 asks for this, to see that ranks ran the same modules.
+def _is_of_zero3(kind: Kind) -> bool:
+    """Say whether ZeRO-3 asks for this.
 
-    It does so after each forward without gradients in an order that is new to it, be it of the
-    bare module, as in generation between updates.
+    It broadcasts the order of modules after each forward without gradients in an order that is new
+    to it, to see that ranks ran the same ones, be it of the bare module, as in generation between
+    updates. Its GatheredParameters all-gathers each parameter, large or small, through DeepSpeed.
     """
-    return kind.dtype == "int64" and kind.requested == "broadcast"
+    compares = kind.dtype == "int64" and kind.requested == "broadcast"
+    return compares or (family(kind.requested) == "all_gather" and not is_object(kind))
 
 
 def _holds_numbers(kind: Kind, row: Row, thresholds: Thresholds) -> bool:

@@ -124,6 +124,20 @@ def test_what_zero3_compares_between_ranks_is_not_the_programs(stage, fields, st
     assert said(RULE, *ranks(0.5, 0.6, stage=stage, **sent)).status is status
 
 
+@pytest.mark.parametrize(
+    ("stage", "requested", "status"),
+    [
+        (3, "all_gather_into_tensor", Status.PASS),
+        (2, "all_gather_into_tensor", Status.FAIL),
+        (3, "", Status.FAIL),  # not asked of deepspeed.comm
+        (3, "all_gather_object", Status.FAIL),
+    ],
+)
+def test_parameters_that_gathered_parameters_gathers_are_not_the_programs(stage, requested, status):
+    sent = {"op": "all_gather_into_tensor", "requested": requested}
+    assert said(RULE, *ranks(0.5, 0.6, stage=stage, **sent)).status is status
+
+
 def test_thresholds_move_the_verdict():
     assert said(RULE, *ranks(0.5, 0.5), calls_per_step=5).status is Status.PASS
     assert said(RULE, *ranks(0.5, 0.5), saved_share=0.1).status is Status.INFO
