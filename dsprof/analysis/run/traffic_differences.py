@@ -162,7 +162,8 @@ class _Asking:
         ratio = done.micro_steps / self._steps / configured if configured else 1.0
         times = _share(total.nbytes, expected.nbytes.low * ratio)
         forwards, slack = _share(done.forwards, done.micro_steps), 1 + self._tolerance
-        often = f"gathered {plural(times, 'time')} per {'micro-step' if configured else 'forward'}"
+        trains = configured or done.forwards > done.micro_steps
+        often = f"gathered {plural(times, 'time')} per {'micro-step' if trains else 'forward'}"
         if times < 1:
             return f"{often}: some were still gathered, or not needed"
         if times <= 2 * slack:

@@ -144,6 +144,16 @@ def test_without_an_engine_the_layout_of_buckets_is_the_measure(share, elements,
     assert found.expected_calls is None
 
 
+@pytest.mark.parametrize(("forwards", "unit"), [(2, "micro-step"), (1, "forward")])
+def test_what_trains_without_an_engine_gathers_by_micro_step(forwards, unit):
+    done = Progress(steps=STEPS, micro_steps=STEPS, forwards=forwards * STEPS)
+    demand = Demand("parameters", (FAMILIES["parameters"],), "so it is")
+    asked = Expected(None, Span(2 * PASS, 2 * PASS))
+    account = Account({demand: asked}, {sent("parameters"): amount(2)}, done)
+    (found,) = compare(account, None, 0.01, 0.02)
+    assert found.cause.startswith(f"gathered 2 times per {unit}:")
+
+
 def test_parameters_that_nothing_asks_for_are_at_their_first_use():
     account = Account({}, {sent("parameters"): amount(1)}, Progress(steps=STEPS))
     (found,) = compare(account, engine(3), 0.01, 0.02)
