@@ -61,6 +61,7 @@ static PyObject *reduce_op(Call *self, void *unused)
 /* Return the `Collective`. */
 static PyObject *made_collective(Call *self, PyObject *unused)
 {
+    PyObject *was_async = is_async(self, NULL); /* first: blocked_ns depends on it */
     PyObject *fields[] = {
         PyLong_FromLongLong(self->id),
         PyLong_FromLongLong(self->group),
@@ -73,7 +74,7 @@ static PyObject *made_collective(Call *self, PyObject *unused)
         held(self->dtype),
         held(self->requested),
         PyLong_FromLongLong(self->request),
-        is_async(self, NULL),
+        was_async,
         reduce_op(self, NULL),
         PyLong_FromLong(-1), /* peer */
         PyLong_FromLongLong(self->site),
