@@ -34,7 +34,7 @@ def trace_path(text: str) -> Path:
     """Return what a PATH on the command line names: a local file or folder, or an address.
 
     Raises:
-        ConfigError: it is an address that is not read.
+        ConfigError: it is empty, or an address that is not read.
     """
     try:
         return input_path(text)
@@ -46,11 +46,11 @@ def local_path(text: str) -> Path:
     """Return what a PATH of a command that reads no addresses names.
 
     Raises:
-        ConfigError: it is an address.
+        ConfigError: it is empty, or an address.
     """
     if is_address(text):
         raise ConfigError("this command takes local paths only; dsprof report takes addresses")
-    return Path(text)
+    return trace_path(text)
 
 
 def add_paths(

@@ -29,11 +29,13 @@ def input_path(given: str | os.PathLike[str]) -> Path:
     """Return the path of a file or folder, or an address.
 
     Raises:
-        ValueError: it is an address that is not read; credentials in it are not repeated.
+        ValueError: it is empty, or an address that is not read; credentials in it are not repeated.
     """
     if isinstance(given, Path):
         return given
     text = os.fspath(given)
+    if not text:
+        raise ValueError("the path is empty; write a file, a folder, or . for this folder")
     return remote.address(text) if remote.is_address(text) else Path(text)
 
 

@@ -96,6 +96,7 @@ REPORTS = [
     ("saved-row.json", r"saved-row\.json: not a dsprof diagnosis: a row of a table has not one"),
     ("saved.json good", r"saved\.json: a saved diagnosis is shown as it is"),
     ("saved.json --config key.yaml", r"saved\.json: a saved diagnosis is shown as it is"),
+    ("", r"the path is empty; write a file, a folder, or \. for this folder"),
     ("good -o absent/report.html", r"cannot write absent/report\.html: there is no folder"),
     ("good -o nothing", r"cannot write nothing: it is a folder"),
     ("good -o other.json/x", r"cannot write other\.json/x: there is no folder"),
