@@ -207,8 +207,12 @@ def test_it_is_short(run: Run) -> None:
 @pytest.mark.parametrize("name", ["_MOST_GROWTH_BYTES", "_MOST_S"])
 def test_memory_and_time_end_it_within_a_step(run: Run, name: str) -> None:
     run.window.want(range(1, 10))
-    with patch.object(writing, name, -1):
-        run.train_until_it_ends(within_a_step=True)
+    with patch.object(writing, name, -1), patch.object(writing.ProfileWriter, "start"):
+        run.train(1)
+    torch.ones(3)  # before the thread asks for the end
+    assert run.window._writer is not None
+    run.window._writer.start()
+    run.wait_until_it_ends()
     assert "aten::ones" in run.end()
 
 
