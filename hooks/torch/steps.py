@@ -21,6 +21,8 @@ from dsprof.trace.schema import Phase
 
 _MOST_STEPS = 1 << 62
 
+_task = torch._C._current_graph_task_id  # -1 unless autograd is at work
+
 
 class TrainingLoopHook(Hook):
     """Marks backward and optimizer steps, and counts steps unless an engine or the user does."""
@@ -93,6 +95,8 @@ class TrainingLoopHook(Hook):
         return guarded
 
     def _begin_backward(self, *args: Any, **kwargs: Any) -> Phase | None:
+        if self._stepped and self.recorder.hot.phase != "backward":
+            self._end_steps_in_backward()  # of one that began before the recording
         return self._loop.begin_backward()
 
     def _end_backward(self, begun: Phase | None) -> None:
@@ -101,8 +105,11 @@ class TrainingLoopHook(Hook):
         self._loop.end_backward(begun)
         self._has_backward = self._had_backward = True
         if self._stepped:
-            self._stepped = False
-            self.recorder.progress.end_step("optimizer")
+            self._end_steps_in_backward()
+
+    def _end_steps_in_backward(self) -> None:
+        self._stepped = False
+        self.recorder.progress.end_step("optimizer")
 
     def _is_engines(self) -> bool:
         """Tell whether the optimizer step in progress is an engine's, whose steps are counted."""
@@ -125,7 +132,7 @@ class TrainingLoopHook(Hook):
         progress = self.recorder.progress
         if not (progress.steps or self._loop.has_engine):
             progress.taken_before = max(_steps_of(optimizer) - 1, -1)
-        if not self._loop.has_engine and self.recorder.hot.phase == "backward":
+        if not self._loop.has_engine and (self.recorder.hot.phase == "backward" or _task() != -1):
             self._stepped = True
         elif self._has_backward or not self._had_backward:
             progress.end_step("optimizer")

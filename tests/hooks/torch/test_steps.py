@@ -200,6 +200,23 @@ def test_optimizers_within_backward_make_one_step_at_its_end(recorder: Recorder)
     assert {name for name, _, _ in phases(recorder)} == {"backward"}
 
 
+def test_optimizers_within_a_backward_that_starts_the_recording_make_one_step(
+    recorder: Recorder,
+) -> None:
+    def start_and_step(parameter: torch.Tensor) -> None:
+        recorder.hot.recording = True
+        own[parameter].step()
+
+    model = nn.Linear(4, 4)
+    own = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+    for parameter in own:
+        parameter.register_post_accumulate_grad_hook(start_and_step)
+    recorder.hot.recording = False
+    for _ in range(3):
+        loss(model).backward()
+    assert len(steps(recorder)) == 3
+
+
 def test_a_backward_inside_of_a_backward_is_part_of_it(recorder: Recorder) -> None:
     model = nn.Linear(4, 4)
     inner = checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
