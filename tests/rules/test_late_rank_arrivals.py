@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from dsprof.analysis.aggregates import arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.late_rank import RULE
@@ -159,6 +161,37 @@ def test_a_rank_that_is_late_in_some_steps_is_not_said_to_delay_most(seconds: fl
     finding = said(RULE, *ranks, seconds=seconds)
     assert finding.ranks == (1,)
     assert finding.problem == f"{begin} 10 of 40 steps by 40.0 ms"
+
+
+def of_many_calls(number: int, late_steps: range) -> RankTrace:
+    """40 steps of 16 collectives; in some, rank 1 is late by 40 ms, at the first collective."""
+    comm, spans, steps, begin = [], [], [], 0.0
+    for n in range(40):
+        late = 40 if n in late_steps else 0
+        first = begin + 60 + (late if number == 1 else 0)
+        comm.append(sync("all_reduce", first, begin + 62 + late - first, seq=16 * n + 1, step=n))
+        for call in range(1, 16):
+            at = begin + 60 + late + 2 * call
+            comm.append(sync("all_reduce", at, 2, seq=16 * n + call + 1, step=n))
+        spans.append(span("forward", begin, first, n))
+        steps.append(step(n, begin, begin + 100 + late))
+        begin += 100 + late
+    parts = {"groups": {1: group(8)}, "comm": comm, "spans": spans, "steps": steps}
+    return rank_trace(number, 8, engine=engine(), **parts)
+
+
+def test_of_a_sample_of_calls_no_step_is_said_to_be_delayed_by_more_than_it_is(monkeypatch):
+    """Of 16 calls 8 are compared: the late one is among them in some steps, and counts twice."""
+    traces = [of_many_calls(number, range(10, 34)) for number in range(8)]
+    monkeypatch.setattr(arrivals, "ROWS", 1280)
+    finding = said(RULE, *traces)
+    assert finding.ranks == (1,)
+    assert re.fullmatch(r"Rank 1 delays a step by [\d.]+ ms on average \(\d+ %\)", finding.problem)
+    assert "show no single late rank" in finding.summary
+    assert finding.summary.endswith(
+        "Of 38 measured steps a sample of 20 is compared. "
+        "Of the collectives of a step one in 2 is compared."
+    )
 
 
 def at(*arrivals: float) -> list[RankTrace]:

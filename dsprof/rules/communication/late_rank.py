@@ -192,7 +192,9 @@ class LateRank:
         (cause, action, fix), table = _why(run, votes, thresholds)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
-        if begin := onset(late, place):
+        # Of a sample of calls, a single step shows several times its delay, or nothing of it.
+        begin = onset(late, place) if late.calls == 1 else None
+        if begin:
             delay = duration(begin.delay_ns)
             since = f" It is late from step {begin.step:,} on, by {delay} per step."
             who = ranks_do(votes.late, "delay")
@@ -348,13 +350,14 @@ class _Known(NamedTuple):
     of: int
     measured: int
     silent: int  # measured steps without a collective
+    calls: int  # of the collectives of a step, one in so many is compared
 
     @classmethod
     def of_run(cls, run: RunSummary, late: Lateness, steps: int) -> _Known:
         # Where some calls of a step are compared, a step without any is one of the sample, too.
         known = steps if late.calls == 1 else late.compared
         silent = sum(not run[Steps].parts[number].calls for number in run[Steps].measured)
-        return cls(known, late.compared, late.asked, silent)
+        return cls(known, late.compared, late.asked, silent, late.calls)
 
     @property
     def share(self) -> float:
@@ -375,6 +378,8 @@ class _Known(NamedTuple):
         if self.of < self.measured:
             note = f" Of {self.measured:,} measured steps a sample of {self.of:,} is compared."
             kind = "compared"
+        if self.calls > 1:
+            note += f" Of the collectives of a step one in {self.calls} is compared."
         if self.is_all:
             return note
         others = f" In the other {self.of - self.steps:,} {kind} steps"
@@ -390,12 +395,15 @@ def _steps(late: Lateness, count: int) -> str:
 def _delay(late: Lateness, votes: Votes, step_ns: float, known: _Known) -> str:
     """Say which steps the leader delays, and by how much: if few delays make the mean, by these."""
     place, mean = votes.leader, duration(votes.cost_ns)
+    share = percent(votes.cost_ns / step_ns)
     is_of_most = votes.is_of_most and known.is_all
-    if votes.is_uneven and is_of_most:
-        return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
     if not votes.is_uneven and (votes.is_of_all or is_of_most):
         named = known.named if votes.is_of_all else "most steps"
-        return f"{named} by {mean} ({percent(votes.cost_ns / step_ns)})"
+        return f"{named} by {mean} ({share})"
+    if known.calls > 1:
+        return f"a step by {mean} on average ({share})"
+    if votes.is_uneven and is_of_most:
+        return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
     of = votes.steps if known.is_all else known.of
     return f"{votes.votes[place]:,} of {_steps(late, of)} by {duration(int(votes.voted_ns[place]))}"
 
@@ -408,7 +416,8 @@ def _mean_waited(late: Lateness) -> float:
 
 def _others(late: Lateness, votes: Votes) -> str:
     none = votes.steps - votes.cast
-    return f"; {none:,} of {_steps(late, votes.steps)} have no single late rank" if none else ""
+    verb = "have" if late.calls == 1 else "show"
+    return f"; {none:,} of {_steps(late, votes.steps)} {verb} no single late rank" if none else ""
 
 
 def _bound(late: Lateness) -> str:
