@@ -97,17 +97,15 @@ def test_a_late_rank_is_exposed_communication_of_the_others(tmp_path: Path) -> N
 
 
 @by_variable
-def test_a_killed_rank_leaves_all_but_its_last_half_second(tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_what_it_did(tmp_path: Path) -> None:
+    """The last half second apart, for which it waits: see `tests/trace/test_writer.py`."""
     env = {"DSPROF": "1", "DSPROF_OUT": str(tmp_path / "trace")}
-    args = [tmp_path, "--steps", 100, "--kill", 1]
+    args = [tmp_path, "--steps", 20, "--kill", 1]
     assert launch(DISTURBED, args=args, env=env).returncode != 0
     [file] = (tmp_path / "trace").glob("*.rank00001.json")
     trace = read_trace(file)
     assert trace.trailer is None
-    ends_ns = [row["end_ns"] for row in truth(tmp_path, 1)]
-    settled = [end for end in ends_ns if end < ends_ns[-1] - 500_000_000]
-    assert settled, "the run was too short to tell"
-    assert len(trace.steps) >= len(settled)
+    assert [step.step for step in trace.steps] == [*range(20)]
     said = report(tmp_path / "trace")
     assert 1 in said["quality"]["unclean_ranks"]
     assert not said["run"]["is_running"]
