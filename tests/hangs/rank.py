@@ -107,6 +107,9 @@ def be_rank(draw: Draw, case: str, rank: int, folder: Path, port: int, timeout_s
     store = dist.TCPStore(
         os.environ["MASTER_ADDR"], port, draw.ranks, False, datetime.timedelta(seconds=60)
     )
+    # Gloo connects them within the timeout, and on a busy machine imports take longer: meet first.
+    store.set(f"here{rank}", "")
+    store.wait([f"here{one}" for one in range(draw.ranks)])
     dist.init_process_group(
         "gloo",
         store=store,
