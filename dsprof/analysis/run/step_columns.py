@@ -17,6 +17,8 @@ from dsprof.trace.columns import BoolArray, IntArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
 _WORK = ("micro_steps", "calls", "nbytes")
+_MOVED = 0.5
+"""Of steps of several kinds, as with two engines, one more of a kind moves the median as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,13 @@ class StepColumns:
         return {name: _more(column, one, other) for name, column in self.parts.items()}
 
     def work_changed(self, one: BoolArray, other: BoolArray, share: float) -> list[str]:
-        """Return which kinds of work differ by more than `share`."""
+        """Return which kinds of work differ by more than `share`, in at least half of the steps."""
         changed = []
         for name, column in self.work.items():
             before, after = float(np.median(column[one])), float(np.median(column[other]))
-            if abs(after - before) > share * max(before, after):
+            is_more = column > (before + after) / 2
+            moved = abs(is_more[one].mean() - is_more[other].mean())
+            if abs(after - before) > share * max(before, after) and moved >= _MOVED:
                 changed.append(name)
         return changed
 

@@ -57,3 +57,11 @@ def test_work_changes_if_it_differs_by_more_than_the_share_of_the_larger():
     found.work["nbytes"][:] = np.where(after, 8, 10)
     assert found.work_changed(~after, after, 0.19) == ["calls", "nbytes"]
     assert found.work_changed(~after, after, 0.2) == []
+
+
+def test_steps_of_two_kinds_that_alternate_do_not_change_their_work():
+    found = columns(0)
+    after = found.number >= 11  # 9 steps of each side: the median is of the kind with one more
+    found.work["calls"][:] = np.where(found.number % 2, 3, 5)
+    assert [float(np.median(found.work["calls"][side])) for side in (~after, after)] == [5, 3]
+    assert found.work_changed(~after, after, 0.05) == []
