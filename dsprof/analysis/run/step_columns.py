@@ -18,7 +18,7 @@ from dsprof.trace.columns import BoolArray, IntArray
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
 _WORK = ("micro_steps", "calls", "nbytes")
 _MOVED = 0.5
-"""Of steps of several kinds, as with two engines, one more of a kind moves the median as well."""
+"""With steps of several kinds, as of two engines, one more of a kind moves the median, too."""
 
 
 @dataclass(frozen=True, slots=True)
