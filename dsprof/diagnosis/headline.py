@@ -148,8 +148,10 @@ def _no_steps(summary: RunSummary) -> str:
     """Say that no step is measured; of a rolling recording, sums may be all that is kept."""
     if steps := summary[History].steps:
         return f"Only sums of {plural(steps, 'step')} are kept"
-    chosen = summary[Run].selection.steps
-    return f"{_NO_STEPS} in {Selection(steps=chosen)}" if chosen else _NO_STEPS
+    run = summary[Run]
+    if chosen := run.selection.steps:
+        return f"{_NO_STEPS} in {Selection(steps=chosen)}"
+    return "No optimizer step has ended yet" if run.is_running else _NO_STEPS
 
 
 def _for_steps(summary: RunSummary) -> str:
@@ -161,7 +163,7 @@ def _for_steps(summary: RunSummary) -> str:
     run = summary[Run]
     if run.selection.steps and any(trailer.steps for trailer in run.trailers):
         return "Select other steps."
-    return "In a plain loop, call dsprof.step() after each step."
+    return "If the loop has no torch optimizer, call dsprof.step() in it."
 
 
 def _without_steps(summary: RunSummary) -> str:

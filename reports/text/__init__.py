@@ -170,10 +170,8 @@ def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
     if unknown := [part.label for part in typical.parts if part.ns is None]:
         lines += page.wrap(f"{', '.join(unknown)}: {fmt.NOT_MEASURABLE}", "  ")
     if steps.estimated_share:
-        text = (
-            f"Of the exposed communication {fmt.share(steps.estimated_share)} is estimated: "
-            "DDP waits inside C++, at most this long."
-        )
+        share = fmt.share(steps.estimated_share)
+        text = f"{share} of the exposed communication is an upper bound: DDP waits inside C++."
         lines += page.wrap(text, "  ")
     return lines
 

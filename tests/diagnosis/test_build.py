@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis import build
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.headline import verdict
@@ -313,7 +314,7 @@ class _Case:
         ),
         _Case(
             (rank_trace(0), rank_trace(1)),
-            "No optimizer step was recorded. In a plain loop, call dsprof.step() after each step.",
+            "No optimizer step was recorded. If the loop has no torch optimizer, call",
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
@@ -337,6 +338,12 @@ def test_verdict_is_one_honest_sentence(case):
     sentence = diagnosed(*case.traces).verdict
     assert sentence.startswith(case.start)
     assert sentence.endswith(".")
+
+
+def test_a_run_that_has_just_begun_lacks_no_step():
+    traces = summary(rank_trace(0), rank_trace(1))
+    going = traces.with_part(replace(traces[Run], is_running=True))
+    assert verdict([], going, None).startswith("No optimizer step has ended yet. ")
 
 
 def test_an_environment_without_a_run_lacks_no_step():
@@ -475,4 +482,4 @@ def test_a_wait_that_is_estimated_is_said_to_be():
     steps = [step(n, 100 * n, 100 * n + 100) for n in range(4)]
     diagnosis = diagnosed(rank_trace(steps=steps, comm=reduced))
     assert diagnosis.steps.estimated_share == 1
-    assert "100 % of it estimated" in diagnosis.steps.method
+    assert "100 % of it is an upper bound" in diagnosis.steps.method

@@ -41,7 +41,7 @@ def _without_steps(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
         origin = next(iter(budget.findings.values())).origin
         yield (
             f"{origin}: findings could not be judged: no step was measured. Record 3 steps or "
-            "more; in a plain loop, call dsprof.step() after each"
+            "more; if the loop has no torch optimizer, call dsprof.step() in it"
         )
 
 

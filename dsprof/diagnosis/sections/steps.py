@@ -143,8 +143,8 @@ def _method(summary: RunSummary) -> str:
         return method
     method = "host clock: time blocked in synchronous calls and in waits"
     if facts.estimated_share:
-        share = f"{percent(facts.estimated_share)} of it estimated"
-        method += f" ({share}: DDP waits inside C++, at most this long)"
+        share = percent(facts.estimated_share)
+        method += f" ({share} of it is an upper bound: DDP waits inside C++)"
     if facts.is_counted:
         return f"{method}, from counters: no step after warm-up was recorded in full detail"
     if facts.counted:

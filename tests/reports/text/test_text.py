@@ -293,9 +293,9 @@ def test_printable_keeps_words_in_any_language() -> None:
 
 def test_what_is_estimated_says_so() -> None:
     made = factory.diagnosis()
-    assert "estimated" not in text(made)
+    assert "upper bound" not in text(made)
     made.steps.estimated_share = 0.25
-    assert "Of the exposed communication 25 % is estimated" in " ".join(text(made).split())
+    assert "25 % of the exposed communication is an upper bound" in " ".join(text(made).split())
 
 
 def test_spans_of_the_program_are_shown_by_step() -> None:
