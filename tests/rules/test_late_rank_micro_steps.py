@@ -41,7 +41,7 @@ def test_work_between_forward_and_backward_is_no_input() -> None:
 
 def test_late_input_of_micro_steps_is_told_where_no_forward_is_recorded() -> None:
     found = said(RULE, *map(without_forward, (rank(0, input_ms=5), rank(1, input_ms=25))))
-    assert "reaches its backwards, or the first collective, of a step 40.0 ms later" in found.cause
+    assert "reaches the backwards, or the first collective, of a step 40.0 ms later" in found.cause
     assert found.fix == "Speed up its data loading"
 
 

@@ -113,9 +113,9 @@ def by_pace(
     if not slow:
         took = duration(mine.before_ns - usual.before_ns)
         return Cause(
-            f"It reaches its backwards, or the first collective, of a step {took} later than the "
-            "others, and is about as fast as they are after that: it waits for input, or its "
-            "host does something else.",
+            f"It reaches the backwards, or the first collective, of a step {took} later than the "
+            "others, and is as fast as they are after that: it waits for input, or its host is "
+            "busy.",
             _INPUT.format(rank=rank),
             _INPUT_FIX.format(rank=rank),
         )
@@ -124,8 +124,8 @@ def by_pace(
         "it computes longer, or its host launches work late" if on_device else "it computes longer"
     )
     return Cause(
-        f"Its own time of a step is {took} longer than that of the others, and not only "
-        f"before its backwards or first collective: {why}.",
+        f"Outside its waits, a step takes {took} longer than on the others, also between its "
+        f"backwards and collectives: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
         _COMPARE_FIX.format(rank=rank),

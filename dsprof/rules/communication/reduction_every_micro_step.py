@@ -110,7 +110,7 @@ class ReductionEveryMicroStep:
             severity=Severity.NONE if hidden else Severity.HIGH if severe else Severity.MEDIUM,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
             action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
-            problem=f"Gradients are reduced {plural(reductions, 'time')} per step",
+            problem=f"A step reduces gradients in {plural(reductions, 'micro-step')}",
             fix="" if hidden else "Wrap all but the last in `no_sync()`",
             evidence=(evidence,),
             saving_bytes_per_step=extra,
@@ -158,7 +158,7 @@ _CLOSURE = (
 
 _ACTION = (
     "Reduce only in the last micro-step: use no_sync() around forward and backward of the others. "
-    "Around backward only, DDP reduces all the same."
+    "Around backward only, no_sync() has no effect in DDP."
 )
 _ENGINE_ACTION = (
     "Reduce only in the last micro-step: use no_sync() around the others, or let the engine handle "

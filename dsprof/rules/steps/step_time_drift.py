@@ -106,7 +106,7 @@ class StepTimeDrift:
             else "The work per step did not change. The growing part is unknown.",
             action="Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
-            "on a device, its temperature and clock.",
+            "then for what else slows the machine: other programs, temperature, clock.",
             problem=f"Step time grows by {percent(share)} in {of:,} steps",
             fix="Look for what is kept from step to step: graphs of losses, caches, logs",
             ranks=ranks,
