@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 
@@ -22,6 +23,7 @@ class SharedGroups(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> SharedGroups:
         """Look for groups that both use, on one rank."""
+        trace = to_the_end(trace)
         table = trace.collectives
         both = np.intersect1d(
             table.group[table.is_background & table.on_wire],

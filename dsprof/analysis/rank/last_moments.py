@@ -22,13 +22,30 @@ def to_the_end(trace: RankTrace) -> RankTrace:
     known = set(trace.collectives.id.tolist())
     unknown = [call for call in state.calls if call.id not in known and call.issue_ns >= start_ns]
     rows = _ended(trace.collectives, state)
+    if unknown:
+        more = _table(unknown, start_ns)
+        more.is_background = np.isin(more.thread, _beside_training(trace, unknown))
+        rows = appended(rows, more)
     return replace(
         trace,
-        collectives=appended(rows, _table(unknown, start_ns)) if unknown else rows,
+        collectives=rows,
         groups=state.groups | trace.groups,
         sites=state.sites | trace.sites,
         heartbeats=[*trace.heartbeats, _heartbeat(state)],
     )
+
+
+def _beside_training(trace: RankTrace, calls: Sequence[StateCall]) -> list[int]:
+    """Return the threads of calls that run beside the training.
+
+    The state does not hold phases. What trains has communicated by the end of the first step.
+    """
+    rows = trace.collectives
+    training = {span.thread for span in trace.spans if not span.is_annotation}
+    beside = set(rows.thread[rows.is_background].tolist())
+    if training and trace.steps:
+        beside |= {call.thread for call in calls} - training - set(rows.thread.tolist())
+    return [*beside]
 
 
 def _heartbeat(state: RankState) -> Heartbeat:

@@ -8,7 +8,7 @@ import pytest
 from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.schema import Header
-from tests.factories.trace import MS, hanging, header, rank_trace
+from tests.factories.trace import MS, hanging, header, rank_trace, span, step, sync
 
 
 def call(number: int, done_ns: int = 0, dtype: str = "bfloat16") -> StateCall:
@@ -68,6 +68,23 @@ def test_calls_from_before_the_recording_are_left_out():
     trace = rank_trace(comm=[], head=early)
     trace.state = state(call(7), call(8), head=early)
     assert to_the_end(trace).collectives.issue_ns.tolist() == [5 * MS]
+
+
+@pytest.mark.parametrize(
+    ("thread", "steps", "is_beside"),
+    [(2, 1, False), (3, 1, False), (4, 1, True), (4, 0, False)],
+)
+def test_a_thread_that_first_communicates_after_a_step_runs_beside_the_training(
+    thread: int, steps: int, is_beside: bool
+) -> None:
+    """Thread 2 trains, and thread 3 reduces gradients for it."""
+    trace = rank_trace(
+        comm=[sync("all_reduce", 20, 5, seq=1, step=0, phase="backward", thread=3)],
+        spans=[span("forward", 0, 10, thread=2)],
+        steps=[step(n, 0, 50) for n in range(steps)],
+    )
+    trace.state = state(msgspec.structs.replace(call(7), thread=thread))
+    assert to_the_end(trace).collectives.is_background.tolist() == [False, is_beside]
 
 
 def test_the_state_is_a_heartbeat():
