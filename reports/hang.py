@@ -81,7 +81,7 @@ def _chain(verdict: HangVerdict, page: Page) -> list[str]:
 
 def _stacks(verdict: HangVerdict, page: Page) -> list[str]:
     lines = []
-    for rank, stack in verdict.stacks.items():
+    for rank, stack in verdict.where.items():
         lines += page.wrap(f"rank {rank}", "  ")
         lines += (line for one in shown_frames(stack, _FRAMES) for line in page.wrap(one, "    "))
     return [page.heading("Where ranks are, the innermost call first"), *lines] if lines else []

@@ -63,7 +63,8 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One problem: `ranks` are those to look at, `waiting` those that they keep waiting.
 
     `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
-    stacks have the innermost call first.
+    stacks have the innermost call first. `last_calls` has the call sites of the last collectives
+    of ranks without a stack: they may have gone on from there.
     """
 
     kind: Kind
@@ -74,10 +75,17 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None = None
     cause: Cause = Cause("unknown", "")
     stacks: dict[str, tuple[str, ...]] = {}
+    last_calls: dict[str, str] = {}
     chain: tuple[tuple[int, int, str], ...] = ()
     confidence: Literal["high", "medium", "low"] = "low"
     sentence: str = ""
     is_of_device: bool = False  # the program went on, the device did not
+
+    @property
+    def where(self) -> dict[str, tuple[str, ...]]:
+        """Where ranks are, in lines; without a stack, that it is unknown."""
+        unknown = "unknown; last collective called at"
+        return {rank: (f"{unknown} {at}",) for rank, at in self.last_calls.items()} | self.stacks
 
     @property
     def is_healthy(self) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import Call
 from dsprof.analysis.hang import words
@@ -59,21 +61,29 @@ class Telling:
     def stacks(
         self, ranks: Iterable[int], at: GroupState | Mismatch | None = None
     ) -> dict[str, tuple[str, ...]]:
-        """Return where ranks are; without a stack, the call site of their last collective."""
+        """Return where ranks are, if it is known."""
         calls = at.calls if at else {}
         found: dict[str, tuple[str, ...]] = {}
         for rank in ranks:
             ending, call = self.endings.ranks.get(rank), calls.get(rank) or self._waits_in(rank)
-            flight = self.hang.flights.ranks.get(rank)
             stack = ending.symptoms.stack if ending else ()
             sites = (
                 ending.trailer.raised_at if ending and ending.trailer else "",
                 call.frame if call else "",
-                flight.last_frame if flight else "",
             )
             if stack := stack or tuple(filter(None, sites))[:1]:
                 found[str(rank)] = stack
         return found
+
+    def with_last_calls(self, verdict: HangVerdict) -> HangVerdict:
+        """Add where ranks called their last collective, if it is unknown where they are."""
+        flights = self.hang.flights.ranks
+        sites = {
+            str(rank): flights[rank].last_frame
+            for rank in (*verdict.ranks[:2], *verdict.waiting[:1])
+            if rank in flights and flights[rank].last_frame and str(rank) not in verdict.stacks
+        }
+        return msgspec.structs.replace(verdict, last_calls=sites)
 
     def _waits_in(self, rank: int) -> Call | None:
         waits = (state for state in self.hang.stuck_groups if rank in state.waiting)

@@ -55,6 +55,6 @@ def _ending(dump: HangDump, clock: RankClock) -> Endings:
 def paragraph(verdict: HangVerdict) -> str:
     """Say who, what, where and since when, with the stacks where ranks part."""
     lines = [f"{verdict.sentence} {verdict.cause.text}".strip()]
-    for rank, stack in list(verdict.stacks.items())[:2]:
+    for rank, stack in list(verdict.where.items())[:2]:
         lines += [f"  rank {rank}:", *(f"    {frame}" for frame in shown_frames(stack, _FRAMES))]
     return "\n".join(lines)

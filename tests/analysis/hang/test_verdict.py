@@ -81,7 +81,9 @@ def test_who_never_entered_is_named_with_the_call_and_who_waits() -> None:
     )  # fmt: skip
     assert (found.operation.step, found.operation.bytes) == (12, 4 << 20)
     assert found.waited_ns == 41 * 10**9
-    assert list(found.stacks) == ["2", "0"]  # the culprit, and a rank that waits for it
+    assert list(found.where) == ["2", "0"]  # the culprit, and a rank that waits for it
+    assert not found.stacks  # where they called their last collective they may have left
+    assert "unknown; last collective called at " in found.where["2"][0]
     assert found.cause.kind == "unknown"
     assert found.confidence == "high"
 
@@ -632,7 +634,7 @@ def test_what_failed_after_ctrl_c_is_no_root() -> None:
 def test_of_several_culprits_two_are_shown_with_a_rank_that_waits() -> None:
     found = root(*without(1, 2, 3, **CTRL_C))
     assert (found.ranks, found.waiting) == ((1, 2, 3), (0,))
-    assert list(found.stacks) == ["1", "2", "0"]
+    assert list(found.where) == ["1", "2", "0"]
 
 
 def test_a_rank_that_ended_long_after_the_others_is_mentioned() -> None:
