@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_NOT_KNOWN
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
@@ -24,7 +25,7 @@ from dsprof.rules.evidence.scalars import is_object, is_scalar
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, omitting_saves
-from dsprof.trace.collectives import family
+from dsprof.trace.collectives import REDUCTIONS, family
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Thresholds:
     number_bytes: int = 256  # mean size up to which something is a few numbers, and no tensor
     saved_share: float = 0.01  # of the step, that it is shorter without them
 
+
+_SMALL = (SIZE_CLASSES[0], SIZE_NOT_KNOWN)
 
 _NORM = "NormPartial"
 """What DTensor calls the norm of gradients: clipping needs that of all ranks in each step."""
@@ -73,18 +76,34 @@ class ScalarCollectives:
             and not (has_zero3 and _is_of_zero3(kind))
         }
         scalars = over_all_ranks(scalars, run[Steps])
-        numbers = {k: r for k, r in scalars.items() if _holds_numbers(k, r, thresholds)}
+        larger = {
+            (kind.op, site)
+            for kind, row in rows.items()
+            if kind.phase == "" and kind.size_class not in _SMALL and not is_object(kind)
+            for site, _ in row.sites
+        }
+        numbers = {
+            kind: row
+            for kind, row in scalars.items()
+            if is_object(kind)
+            or (
+                row.nbytes <= row.calls * thresholds.number_bytes
+                # A line that also sends more loops over tensors, such as weights and biases.
+                and not any((kind.op, site) in larger for site, _ in row.sites)
+            )
+        }
         tensors = {k: r for k, r in scalars.items() if k not in numbers}
-        many = [p for p in (numbers, tensors) if calls_per_step(p) >= thresholds.calls_per_step]
+        parts = (_repeated(part, thresholds.calls_per_step) for part in (numbers, tensors))
+        many = [part for part in parts if part]
         if not any(kind.group_size > 1 for kind in rows):
             yield self.meta.not_applicable(NO_COLLECTIVE)
         elif scalars and not many:
             calls = calls_per_step(scalars)
-            few = f"below the limit of {thresholds.calls_per_step:g} of a kind"
+            few = f"below the limit of {thresholds.calls_per_step:g} of a kind in a group"
             text = f"{count(calls)} per step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
-            told = _NUMBERS if part is numbers else _TENSORS
+            told = _NUMBERS if part.keys() <= numbers.keys() else _of_tensors(part)
             if by := caller(part):
                 told = told | _by_library(*by)
             yield self._judged(part, run[Steps], thresholds, told)
@@ -119,6 +138,17 @@ class ScalarCollectives:
         )
 
 
+def _of_tensors(tensors: Calls) -> Details:
+    action = "Join them into one tensor before they are sent, and split it afterwards."
+    if any(family(kind.op) in REDUCTIONS for kind in tensors):
+        action += " Leave gradients to DDP or DeepSpeed's engine, which send them in buckets."
+    return {
+        "title": "The training loop sends many small tensors separately",
+        "action": action,
+        "fix": "Join the tensors into one before sending",
+    }
+
+
 def _by_library(library: str, site: str) -> Details:
     return {
         "cause": f"{library} sends most of them, at {site}.",
@@ -128,10 +158,28 @@ def _by_library(library: str, site: str) -> Details:
     }
 
 
+def _repeated(calls: Calls, limit: float) -> Calls:
+    """Return those of groups with at least `limit` calls per step: no call joins two groups."""
+    return {
+        kind: row
+        for part in _by_group(calls)
+        if calls_per_step(part) >= limit
+        for kind, row in part.items()
+    }
+
+
+def _by_group(calls: Calls) -> Iterable[Calls]:
+    groups: dict[object, dict[Kind, Row]] = {}
+    for kind, row in calls.items():
+        groups.setdefault(row.members or kind.group, {})[kind] = row
+    return groups.values()
+
+
 def _saving(scalars: Calls) -> Range | None:
-    """Return what one collective per step in place of all would save."""
+    """Return what one collective per step and group in place of all would save."""
     calls = calls_per_step(scalars)
-    return omitting_saves(scalars, max(0.0, 1 - 1 / calls)) if calls else None
+    left = len(list(_by_group(scalars)))
+    return omitting_saves(scalars, max(0.0, 1 - left / calls)) if calls else None
 
 
 def _is_of_zero3(kind: Kind) -> bool:
@@ -145,20 +193,10 @@ def _is_of_zero3(kind: Kind) -> bool:
     return compares or (family(kind.requested) == "all_gather" and not is_object(kind))
 
 
-def _holds_numbers(kind: Kind, row: Row, thresholds: Thresholds) -> bool:
-    return is_object(kind) or row.nbytes <= row.calls * thresholds.number_bytes
-
-
 _NUMBERS: Details = {
     "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
     "reduce it every N steps. Send objects once, before the loop.",
     "fix": "Join the metrics into one tensor",
-}
-_TENSORS: Details = {
-    "title": "The training loop sends many small tensors separately",
-    "action": "Join them into one tensor before they are sent, and split it afterwards. Leave "
-    "gradients to DDP or DeepSpeed's engine, which send them in buckets.",
-    "fix": "Join the tensors into one before sending",
 }
 
 RULE: Rule = ScalarCollectives()

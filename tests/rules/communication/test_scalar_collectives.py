@@ -63,13 +63,58 @@ def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():
     assert finding.status is Status.FAIL
     assert finding.title == "The training loop sends many small tensors separately"
     assert "Join them" in finding.action
-    assert "every so many steps" not in finding.action
+    assert "Leave gradients to DDP" in finding.action
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
+
+
+def test_a_batch_that_is_broadcast_holds_no_gradients():
+    finding = said(RULE, *ranks(0.5, 0.6, op="broadcast", nbytes=2048, dtype="int64"))
+    assert "Join them" in finding.action
+    assert "gradients" not in finding.action
 
 
 def test_the_size_of_a_tensor_is_a_threshold():
     assert "every N steps" in said(RULE, *ranks(0.5, 0.6, nbytes=256)).action
     assert "Join them" in said(RULE, *ranks(0.5, 0.6, nbytes=256), number_bytes=255).action
+
+
+@pytest.mark.parametrize(("line", "words"), [(66, "Join them"), (70, "every N steps")])
+def test_what_a_line_sends_that_also_sends_larger_tensors_are_tensors(line, words):
+    """As a loop that reduces the gradients of weights and biases; the biases are tiny."""
+
+    def loop(number, start):
+        fields = {"step": number, "phase": ""}
+        yield sync("all_reduce", start + 91, 0.5, nbytes=1 << 20, site=66, **fields)
+        for i in range(4):
+            yield sync("all_reduce", start + 92 + i, 0.5, nbytes=64, site=line, **fields)
+
+    sites = {line: Site(id=line, file="/home/me/train.py", line=line) for line in (66, 70)}
+    finding = said(RULE, *(zero_rank(rank, extra=loop, sites=sites) for rank in (0, 1)))
+    assert finding.status is Status.FAIL
+    assert words in finding.action
+
+
+@pytest.mark.parametrize(("calls", "status"), [(1, Status.PASS), (2, Status.FAIL)])
+def test_numbers_of_different_groups_cannot_be_joined(calls, status):
+    """As the norm of gradients over all ranks and the loss over data parallel ranks."""
+
+    def loop(number, start):
+        for i in range(calls):
+            for id_ in (1, 2):
+                at, fields = start + 91 + 2 * i + id_, {"step": number, "phase": ""}
+                yield sync("all_reduce", at, 1, nbytes=4, group=id_, **fields)
+
+    def groups(rank):
+        pair = [rank - rank % 2, rank - rank % 2 + 1]
+        others = group(id=2, key=f"0/pair/{pair}", label=f"group {rank // 2}", ranks=pair)
+        return {1: group(4), 2: others}
+
+    traces = (zero_rank(rank, 4, extra=loop, groups=groups(rank)) for rank in range(4))
+    finding = said(RULE, *traces)
+    assert finding.status is status
+    if calls == 2:
+        assert "4 collectives" in finding.summary
+        assert finding.saving_ms_per_step == pytest.approx((0.75 * 2, 1.25 * 2))
 
 
 def test_waiting_for_a_late_rank_is_not_promised():
