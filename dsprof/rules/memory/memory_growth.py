@@ -112,10 +112,11 @@ class MemoryGrowth:
             yield self._finding(
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
-                "The processes keep more with each step: result lists, data set caches, or pinned "
-                "buffers of new sizes.",
-                "Compare tracemalloc snapshots taken 100 steps apart, and run once without the "
-                "data loader.",
+                "The processes keep more with each step (result lists, data set caches, pinned "
+                "buffers of new sizes), or tensors of varying sizes fragment the heap of glibc.",
+                "Run once with MALLOC_MMAP_THRESHOLD_=131072. If memory then stops growing, the "
+                "heap was fragmented: keep the variable. Otherwise compare tracemalloc snapshots "
+                "taken 100 steps apart, and run once without the data loader.",
             )
 
     def _finding(self, grown: list[_Growth], title: str, cause: str, action: str) -> Finding:
