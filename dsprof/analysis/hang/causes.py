@@ -16,7 +16,7 @@ from dsprof.trace.dumps.hang_dump import FILE_WAITS
 STOPPED = frozenset("tT")
 
 _LARGEST_SOURCE_BYTES = 1 << 20
-_FRAME = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: (?P<function>.*))?")
+_FRAME = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: (?P<function>.*))?")
 
 Patterns = Sequence[tuple[str, CauseKind]]
 

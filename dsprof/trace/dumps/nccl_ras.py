@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 START = re.compile(r"^Job summary\s*\n=+", re.MULTILINE)
 _HEAD = re.compile(r"#(\d+-\d+) \([0-9a-f]+\) (\w+)")
 _OPERATION = re.compile(r"Communicator ranks have different (?:(\w+) )?operation counts")
-_COUNT = re.compile(r"(\d+) ranks? (?:has|have) launched up to operation (\d+)")
+_COUNT = re.compile(r"(\d{1,18}) ranks? (?:has|have) launched up to operation (\d{1,18})")
 _MISSING = re.compile(r"Missing communicator data from (\d+) ranks?")
-_RANK = re.compile(r"Rank (\d+) -- ")
+_RANK = re.compile(r"Rank (\d{1,18}) -- ")
 _MOST = 100_000
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-_PROCESS = re.compile(r"Process (\d+): ")
+_PROCESS = re.compile(r"Process (\d{1,9}): ")
 _THREAD = re.compile(r'Thread \S+ \([^)]*\)(?:: "(.*)")?')
-_FRAME = re.compile(r"(.+) \((.+):(\d+)\)")
 _MAIN = "MainThread"
 _MOST_FRAMES = 200
 
@@ -29,10 +28,18 @@ def main_stacks(text: str) -> dict[int, tuple[str, ...]]:
             frames = []
         elif thread := _THREAD.fullmatch(line):
             frames = threads.setdefault(thread[1] or "", [])
-        elif (frame := _FRAME.fullmatch(line)) and len(frames) < _MOST_FRAMES:
-            frames.append(f"{frame[2]}:{frame[3]} {frame[1]}")
+        elif len(frames) < _MOST_FRAMES and (frame := _frame(line)):
+            frames.append(frame)
     stacks = {
         pid: threads.get(_MAIN) or next(filter(None, threads.values()), [])
         for pid, threads in found.items()
     }
     return {pid: tuple(stack) for pid, stack in stacks.items() if stack}
+
+
+def _frame(line: str) -> str:
+    """Return `file:line function` of `function (file:line)`, "" of any other line."""
+    function, _, place = line.removesuffix(")").rpartition(" (")
+    file, _, number = place.rpartition(":")
+    is_frame = line.endswith(")") and function and file and number.isdecimal()
+    return f"{place} {function}" if is_frame else ""

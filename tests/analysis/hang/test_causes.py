@@ -29,3 +29,7 @@ def test_a_call_of_torch_that_is_not_recorded_has_the_name_that_was_called():
     )
     found = in_own_code(Symptoms(stack=stack))
     assert found == ("diverged", "is in new_group of torch.distributed at /home/u/train.py:33 main")
+
+
+def test_a_frame_whose_line_is_no_number_of_a_line_says_nothing():
+    assert in_own_code(Symptoms(stack=(f"/home/u/train.py:{'9' * 5000} main",))) is None

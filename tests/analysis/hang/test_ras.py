@@ -64,3 +64,9 @@ def test_where_most_are_behind_nobody_is_accused() -> None:
 def test_a_healthy_job_and_any_other_text_have_none() -> None:
     assert communicators(HEAD) == []
     assert communicators("  Rank 3 -- GPU\nMissing communicator data from 9 ranks\n") == []
+
+
+def test_numbers_that_no_counter_reaches_are_passed_over() -> None:
+    many = "9" * 5000
+    lines = f"  {many} ranks have launched up to operation {many}\n  Rank {many} -- GPU 3\n"
+    assert communicators(HEAD + BEHIND + lines) == communicators(HEAD + BEHIND)

@@ -37,3 +37,13 @@ def test_the_main_thread_counts_and_native_frames_do_not() -> None:
 def test_any_other_text_has_no_stacks() -> None:
     assert main_stacks("Process : x\nThread\n  a (b:c)\n") == {}
     assert main_stacks("") == {}
+
+
+def test_a_number_that_no_process_has_is_no_process() -> None:
+    assert main_stacks(f"Process {'9' * 5000}: python\n{TEXT}") == main_stacks(TEXT)
+
+
+def test_a_line_as_long_as_the_file_takes_no_longer_than_others() -> None:
+    """Backtracking over each bracket and colon of it would take an hour."""
+    line = f"    x{' (:1' * 250_000}"
+    assert main_stacks(TEXT.replace("    other", f"{line}\n    other")) == main_stacks(TEXT)
