@@ -41,3 +41,29 @@ COMM_LINE, OPEN_LINE = LINES[COMM], LINES[OPEN]
 
 AnyLine = reduce(or_, LINES.values())
 """Types that a decoder takes."""
+
+_SETTINGS = (LINES["engine"], LINES["environment"])
+"""Lines of which no number is a time."""
+
+
+def fits(value: object) -> bool:
+    """Say whether all integers in `value`, at any depth, have 64 bits, and differences of times.
+
+    DeepSpeed writes sys.maxsize for what has no limit, and so do hosts.
+    """
+    limit = 2**63 if isinstance(value, _SETTINGS) else 2**62
+    pending: list[Any] = [value]
+    for one in pending:  # it grows meanwhile
+        kind = type(one)
+        if kind is str:  # most are, and a chain of isinstance is slow
+            continue
+        if kind is int:
+            if not -limit <= one < limit:
+                return False
+        elif isinstance(one, msgspec.Struct):
+            pending += msgspec.structs.astuple(one)
+        elif kind is dict:
+            pending += one.values()
+        elif kind is list:
+            pending += one
+    return True

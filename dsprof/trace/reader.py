@@ -16,7 +16,7 @@ from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.background import mark_background
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
-from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line
+from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line, fits
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
 from dsprof.trace.rolling.parts import (
     KEPT,
@@ -59,8 +59,6 @@ _LONGEST_LINE_BYTES = 1 << 24
 _ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config", "job_keys")
 """Fields of headers that many ranks have in common."""
 _READ_APART = (COMM_LINE, LINES["header"])
-_SETTINGS = (LINES["engine"], LINES["environment"])
-"""Lines of which no number is a time."""
 _SUMS = (LINES["totals"], LINES["kept"])
 _STEP = b'"cat":"step"'
 _UNREADABLE = b"\xff"  # no JSON begins with it
@@ -418,29 +416,6 @@ def add_collectives(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
         builder.add(fitting)
         return len(events) - len(fitting)
     return 0
-
-
-def fits(value: object) -> bool:
-    """Say whether all integers in `value`, at any depth, have 64 bits, and differences of times.
-
-    DeepSpeed writes sys.maxsize for what has no limit, and so do hosts.
-    """
-    limit = 2**63 if isinstance(value, _SETTINGS) else 2**62
-    pending: list[Any] = [value]
-    for one in pending:  # it grows meanwhile
-        kind = type(one)
-        if kind is str:  # most are, and a chain of isinstance is slow
-            continue
-        if kind is int:
-            if not -limit <= one < limit:
-                return False
-        elif isinstance(one, msgspec.Struct):
-            pending += msgspec.structs.astuple(one)
-        elif kind is dict:
-            pending += one.values()
-        elif kind is list:
-            pending += one
-    return True
 
 
 def take_rare(

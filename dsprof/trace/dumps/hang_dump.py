@@ -16,6 +16,7 @@ from dsprof.files import notes
 from dsprof.files.inputs import is_file, open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, process_of
+from dsprof.trace.lines import fits
 from dsprof.trace.schema import Header, MemorySample
 
 LARGEST_BYTES = 4 << 20
@@ -125,11 +126,14 @@ def read_dump(path: Path) -> HangDump:
             data = file.read(LARGEST_BYTES + 1)
         if len(data) > LARGEST_BYTES:
             raise TraceError(f"{path}: larger than any dump of a hang")
-        return msgspec.json.decode(data, type=HangDump)
+        dump = msgspec.json.decode(data, type=HangDump)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}: no dump of a hang: {error}") from None
+    if not fits(dump):
+        raise TraceError(f"{path}: no dump of a hang: a number is beyond 64 bits")
+    return dump
 
 
 def find_dump(header: Header, folder: Path) -> HangDump | None:

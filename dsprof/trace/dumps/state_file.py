@@ -20,6 +20,7 @@ import msgspec
 
 from dsprof.environment import boot_id
 from dsprof.errors import TraceError
+from dsprof.trace.lines import fits
 from dsprof.trace.schema import LARGEST_WORLD, Group, Header, Site
 
 STACKS = 1 << 16
@@ -49,6 +50,7 @@ PEER_SHIFT, DTYPE_SHIFT = 32, 16
 
 _LOW, _WORD = (1 << PEER_SHIFT) - 1, (1 << DTYPE_SHIFT) - 1
 _LARGEST = 1 << 62
+_MOST_RANKS = 32 * SIZE_BYTES  # of all groups, as of a trace: a line of 40 bytes may name a million
 _TEXT_START = TEXT * WORD_BYTES
 
 
@@ -312,24 +314,29 @@ class _Text:
         self.groups: dict[int, Group] = {}
         self.sites: dict[int, Site] = {}
         self.words: dict[int, str] = {}
+        self._most_ranks = _MOST_RANKS
         for line in _lines(text.split(b"\n")):
             self.header = self.header or line.header
             if line.group is not None:
-                self.groups[line.group.id] = _whole(line.group, line.span)
+                self.groups[line.group.id] = self._whole(line.group, line.span)
             if line.site is not None:
                 self.sites[line.site.id] = line.site
             if line.word is not None:
                 self.words |= [line.word]
 
-
-def _whole(group: Group, span: tuple[int, int] | None) -> Group:
-    if span is None or not 0 < span[1] * group.size <= LARGEST_WORLD or span[0] < 0:
-        return group
-    ranks = range(span[0], span[0] + span[1] * group.size, span[1])
-    return msgspec.structs.replace(group, ranks=list(ranks))
+    def _whole(self, group: Group, span: tuple[int, int] | None) -> Group:
+        if span is None or not 0 < span[1] * group.size <= LARGEST_WORLD or span[0] < 0:
+            return group
+        ranks = range(span[0], span[0] + span[1] * group.size, span[1])
+        if len(ranks) > self._most_ranks:
+            return group
+        self._most_ranks -= len(ranks)
+        return msgspec.structs.replace(group, ranks=list(ranks))
 
 
 def _lines(lines: Iterable[bytes]) -> Iterator[Line]:
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            yield msgspec.json.decode(line, type=Line)
+            found = msgspec.json.decode(line, type=Line)
+            if fits(found):
+                yield found

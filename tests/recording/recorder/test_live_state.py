@@ -240,3 +240,15 @@ def test_a_large_group_is_known_if_its_ranks_are_regular(
 ) -> None:
     state.define(Group(id=4, key="k", label="data", ranks=ranks, size=len(ranks)))
     assert read(state).groups[4].ranks == known
+
+
+def test_few_bytes_do_not_make_ranks_without_end(
+    state: LiveState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_file, "_MOST_RANKS", 2000)
+    ranks = list(range(1024))
+    for number in range(4, 7):
+        state.define(Group(id=number, key="k", label="data", ranks=ranks, size=len(ranks)))
+    found = read(state).groups
+    assert {number: len(group.ranks) for number, group in found.items()} == {4: 1024, 5: 0, 6: 0}
+    assert found[6].size == 1024

@@ -60,3 +60,12 @@ def test_a_cut_dump_is_refused(tmp_path):
 
     with pytest.raises(TraceError, match="no dump"):
         read_dump(path)
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 10**30])
+def test_a_dump_with_a_number_that_no_clock_reaches_is_refused(tmp_path, number):
+    path = write_dump(tmp_path, dump())
+    path.write_bytes(path.read_bytes().replace(b'"noticed_ns": 7', b'"noticed_ns": %d' % number))
+
+    with pytest.raises(TraceError, match="no dump of a hang"):
+        read_dump(path)
