@@ -136,13 +136,13 @@ def _governors(facts: EnvironmentFacts) -> Values:
 
 
 def _megahertz(clock: str) -> int:
-    found = re.match(r"\d+", clock)
+    found = re.match(r"\d{1,9}", clock)
     return int(found[0]) if found else 0
 
 
 def _counted(ports: str) -> int:
     """Return how many ports a description counts: 8 of `7 of infiniband, 1 of roce`."""
-    return sum(int(count) for count in re.findall(r"(\d+) of ", ports))
+    return sum(int(count) for count in re.findall(r"(\d{1,9}) of ", ports))
 
 
 def _ports(facts: EnvironmentFacts) -> Values:

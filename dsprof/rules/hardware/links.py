@@ -19,8 +19,8 @@ from dsprof.analysis.run.transfer_speed import Path
 from dsprof.files.tables import rows
 from dsprof.rules.hardware.hosts import accelerators_of_a_host, kind_of
 
-_UP = re.compile(r"(?!docker|veth|virbr|br-|ib|lo\b)\S+ up (\d+) Mbit/s")
-_RATE = re.compile(r"([\d.]+) Gb/sec")
+_UP = re.compile(r"(?!docker|veth|virbr|br-|ib|lo\b)\S+ up (\d{1,9}) Mbit/s")
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) Gb/sec")
 
 
 class Link(NamedTuple):

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.summary import RankClock
 from dsprof.environment import EnvSnapshot
+from dsprof.environment.machine import Adapter
 from dsprof.rules.hardware.links import LinkModel
 from tests.factories import machines
 from tests.factories.trace import header, rank_trace
@@ -135,6 +136,8 @@ def test_ethernet_is_shared_by_the_ranks_of_a_host():
         {"adapters": [], "network_devices": ["eth0 up"]},  # virtual machines tell no speed
         {"adapters": machines.slingshot()["adapters"]},
         {"adapters": []},
+        {"adapters": [Adapter("mlx5_0:1", "mlx5_core", "InfiniBand", "4.0.0 Gb/sec", "ACTIVE")]},
+        {"adapters": [], "network_devices": [f"eth0 up {'9' * 5000} Mbit/s"]},
     ],
 )
 def test_a_network_that_does_not_tell_its_rate_has_no_model(changes):
