@@ -39,13 +39,18 @@ def load_alerts(path: Path) -> OnFinding:
     Raises:
         ConfigError: it cannot be read, or something in it is wrong. No address or header is quoted.
     """
+    import yaml
+
+    from dsprof.config.shallow_yaml import ShallowLoader
+
     try:
-        found = msgspec.yaml.decode(read_input(path, _LARGEST_BYTES), type=_File).on_finding
+        plain = yaml.load(read_input(path, _LARGEST_BYTES), ShallowLoader)
+        found = msgspec.convert(plain, _File).on_finding
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{os.fspath(path)}: {error}") from None
-    except (msgspec.DecodeError, RecursionError):
+    except Exception:  # noqa: BLE001 - yaml raises what it likes, as of a date that is none
         raise ConfigError(f"{os.fspath(path)}: invalid YAML") from None
     if found.command is None and not found.webhook:
         raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")

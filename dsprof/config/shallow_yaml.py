@@ -1,9 +1,9 @@
-"""YAML that is not nested without end; in a module of its own because importing yaml takes long."""
+"""YAML that neither nests nor grows without end; importing yaml takes long, hence a module."""
 
 from __future__ import annotations
 
 from yaml import SafeLoader
-from yaml.nodes import Node
+from yaml.nodes import MappingNode, Node
 
 _DEEPEST = 100
 
@@ -25,3 +25,6 @@ class ShallowLoader(SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def flatten_mapping(self, node: MappingNode) -> None:
+        """Merge nothing: `<<` of mappings that merge others doubles them with each line."""

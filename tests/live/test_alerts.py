@@ -20,6 +20,11 @@ from dsprof.live import alerts as module
 from dsprof.live.alerts import Alerts
 from tests.live.test_screen import finding, run
 
+_MERGED = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40)
+)
+"""Each line doubles the mapping of the line before."""
+
 APPEND = "open(sys.argv[1], 'ab').write(sys.stdin.buffer.read() + b'\\n')"
 
 
@@ -257,6 +262,11 @@ def test_a_webhook_that_never_answers_is_given_up(
         ("on_finding: {webhook: 'http://x', timeout_s: .inf}", "<= 1000000"),
         ("{", "invalid YAML"),
         ("", "Expected `object`, got `null`"),
+        ("on_finding: {every_minutes: 2026-99-99}", "invalid YAML"),
+        ("on_finding: {timeout_s: " + "9" * 5000 + "}", "invalid YAML"),
+        ("on_finding: {webhook: !!timestamp x}", "invalid YAML"),
+        ("on_finding: {webhook: !!int ''}", "invalid YAML"),
+        (_MERGED, "invalid YAML"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(tmp_path: Path, text: str, said: str) -> None:
