@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+_SPARSE = "all_reduce_sparse"
+"""Ranks give as many values as they have, and take those of all."""
+
 _FAMILIES = {
+    "allreducesparse": _SPARSE,
     "allreduce": "all_reduce",
     "reducescatter": "reduce_scatter",
     "allgather": "all_gather",
@@ -20,7 +24,9 @@ _FAMILIES = {
     "recv": "recv",
 }
 
-SYNCHRONISING = frozenset({"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"})
+SYNCHRONISING = frozenset(
+    {"all_reduce", _SPARSE, "reduce_scatter", "all_gather", "all_to_all", "barrier"}
+)
 """No rank leaves one of these before every rank has entered it."""
 
 OTHER_SIDE = {"send": "recv", "recv": "send"}
@@ -32,7 +38,7 @@ POINT_TO_POINT = frozenset(OTHER_SIDE)
 SHARDED = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 """NCCL states the size of the part of one rank in these, not of the total array."""
 
-REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+REDUCTIONS = frozenset({"all_reduce", _SPARSE, "reduce_scatter", "reduce"})
 
 
 def family(op: str) -> str:
@@ -57,4 +63,4 @@ _EVEN = (
 def is_even(op: str) -> bool:
     """Say whether every rank must give and take as much as the others."""
     bare = op.replace("_", "").lower()
-    return bare == "reduce" or bare.startswith(_EVEN)
+    return bare == "reduce" or (bare.startswith(_EVEN) and family(op) != _SPARSE)

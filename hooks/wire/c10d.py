@@ -64,7 +64,8 @@ class _WireHook(Hook):
         name, per_rank, is_point_to_point = op.name, op.per_rank, op.is_point_to_point
         is_of_host = name == _BLOCKING
         plain, dtypes, next_is_timed = torch.Tensor, DTYPES, recorder.cost.are_timed.__next__
-        live, kinds = in_flight.state, Kinds(in_flight.state.words, name)
+        live, sparse = in_flight.state, f"{name}_sparse"
+        dense_kinds, sparse_kinds = Kinds(live.words, name), Kinds(live.words, sparse)
 
         def note(
             tensors: Sequence[torch.Tensor],
@@ -86,6 +87,7 @@ class _WireHook(Hook):
             on_host = state.is_host or is_of_host
             nbytes = elements = 0
             dtype = ""
+            called, kinds = name, dense_kinds
             count = len(tensors)
             if count:
                 tensor = tensors[-1]
@@ -94,7 +96,8 @@ class _WireHook(Hook):
                     return None
                 dtype, item_bytes = dtypes[tensor.dtype]
                 if tensor.is_sparse:
-                    nbytes = sum(t._nnz() * item_bytes for t in tensors)
+                    called, kinds = sparse, sparse_kinds
+                    nbytes = sum(t._values().nbytes for t in tensors)
                 elif count == 1:
                     nbytes = tensor.nbytes
                 else:
@@ -120,7 +123,7 @@ class _WireHook(Hook):
                 nbytes,
                 elements,
                 issue_ns,
-                name,
+                called,
                 count,
                 dtype,
                 context.requested,

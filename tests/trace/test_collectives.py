@@ -10,6 +10,7 @@ from dsprof.trace.collectives import family, is_even
     [
         ("all_reduce", "all_reduce"),
         ("allreduce_coalesced_", "all_reduce"),
+        ("all_reduce_sparse", "all_reduce_sparse"),
         ("all_gather_into_tensor", "all_gather"),
         ("_allgather_base_", "all_gather"),
         ("reduce_scatter_tensor", "reduce_scatter"),
@@ -32,7 +33,10 @@ def test_family_knows_the_spellings(op, name):
 
 @pytest.mark.parametrize(
     ("op", "even"),
-    [("reduce", True), ("_allgather_base_", True), ("all_gather", False), ("scatter", False)],
+    [
+        *(("reduce", True), ("_allgather_base_", True), ("all_reduce", True)),
+        *(("all_gather", False), ("scatter", False), ("all_reduce_sparse", False)),
+    ],
 )
 def test_ranks_give_and_take_as_much_as_the_others(op, even):
     assert is_even(op) is even

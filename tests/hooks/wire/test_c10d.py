@@ -370,13 +370,15 @@ def test_one_in_so_many_records_is_timed(install: Install, kind: type) -> None:
 
 @pytest.mark.parametrize("kind", IN_DISPATCHER)
 def test_sparse_tensors_have_the_size_of_their_values(install: Install, kind: type) -> None:
+    """Two rows of an embedding with three values each."""
     recorder = install(kind)
     sparse = torch.sparse_coo_tensor(
-        torch.tensor([[0, 2]]), torch.ones(2), (4,), check_invariants=True
+        torch.tensor([[0, 2]]), torch.ones(2, 3), (4, 3), check_invariants=True
     )
     dist.all_reduce(sparse)
     assert recorder.failures == {}
-    assert [record.nbytes for record in collectives(recorder)] == [8]
+    [record] = collectives(recorder)
+    assert (record.op, record.nbytes, record.elements) == ("all_reduce_sparse", 24, 6)
 
 
 def test_every_c10d_operation_and_method_is_known() -> None:

@@ -117,7 +117,7 @@ def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread:
     assert ("async_save" in finding.action) == (thread == 3)
 
 
-def test_in_traces_sizes_of_all_reduces_are_compared_and_those_of_all_to_alls_not() -> None:
+def test_in_traces_sizes_of_dense_all_reduces_are_compared_and_others_not() -> None:
     def run(op: str) -> Finding:
         def one(rank: int) -> RankTrace:
             sizes = [1024] * 20
@@ -130,6 +130,7 @@ def test_in_traces_sizes_of_all_reduces_are_compared_and_those_of_all_to_alls_no
     assert (run("all_reduce").status, run("all_reduce").ranks) == (Status.FAIL, (1,))
     assert "2,048 bytes on rank 1" in run("all_reduce").summary
     assert run("all_to_all").status is Status.PASS
+    assert run("all_reduce_sparse").status is Status.PASS
 
 
 def test_in_traces_a_count_that_differs_at_the_edges_is_no_mismatch() -> None:
