@@ -62,15 +62,18 @@ class BarrierInStep:
             text = f"Barriers are rare: {count(calls_per_step(barriers))} per step."
             yield self.meta.finding(Status.PASS, text)
         elif barriers:
-            yield self._judged(barriers, run[Steps], thresholds)
+            only = all(family(k.op) == "barrier" for k in rows if k.group_size > 1)
+            yield self._judged(barriers, run[Steps], thresholds, _ORDER if only else _ACTION)
 
-    def _judged(self, barriers: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
+    def _judged(
+        self, barriers: Calls, steps: Steps, thresholds: Thresholds, action: str
+    ) -> Finding:
         summary = f"{plural(calls_per_step(barriers), 'barrier')} per step and rank"
         table = calls_table(barriers)
         cost_ms, saving = blocked_ms(barriers), omitting_saves(barriers)
         if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
-            return self.meta.finding(Status.INFO, text, evidence=(table,), action=_ACTION)
+            return self.meta.finding(Status.INFO, text, evidence=(table,), action=action)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
         waits, by = cost_ms > 4 * (least_blocked_ms(barriers) or 0.0), caller(barriers)
         return self.meta.finding(
@@ -80,10 +83,10 @@ class BarrierInStep:
             severity=Severity.MEDIUM if costs else Severity.NONE,
             cause="Most of it is waiting for a late rank. Without the barrier, ranks would "
             "wait for it in the next collective."
-            if waits
+            if waits and action is not _ORDER
             else f"{by.library if by else 'The program'} calls a barrier in the training loop"
             f"{f', at {by.site}' if by else ''}.",
-            action=_BY_LIBRARY.format(by.library) if by else _ACTION,
+            action=_BY_LIBRARY.format(by.library) if by else action,
             problem=f"{plural(calls_per_step(barriers), 'barrier')} per step",
             fix=f"Find what makes {by.library} call it"
             if by
@@ -102,6 +105,10 @@ _BY_LIBRARY = (
 _ACTION = (
     "Remove the barrier from the loop, or call it only before checkpoints. Training needs none: "
     "the gradient reduction synchronises all ranks. For timing, synchronise the device instead."
+)
+_ORDER = (
+    "Remove each barrier that orders nothing: the ranks exchange nothing else. Keep one after "
+    "which a rank reads what another has written, such as a file."
 )
 
 RULE: Rule = BarrierInStep()

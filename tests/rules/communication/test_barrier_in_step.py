@@ -6,7 +6,16 @@ from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.barrier_in_step import RULE
 from dsprof.trace.schema import Site
-from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    group,
+    header,
+    rank_trace,
+    said,
+    step,
+    sync,
+    zero_rank,
+)
 
 
 def ranks(*barrier_ms: float, every: int = 1, **fields):
@@ -35,6 +44,21 @@ def test_a_barrier_in_each_step_fails_with_its_line():
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
     assert "train.py:12" in finding.evidence[0].rows[0]
     assert finding.evidence[0].rows[0][4:] == (1.0, 0, 3.5, 3.0)
+
+
+@pytest.mark.parametrize("second_ms", [4, 60])
+def test_barriers_without_another_collective_may_order_files(second_ms):
+    """As in a job that prepares data: no gradient reduction keeps its ranks together."""
+
+    def barriers(rank, ms):
+        steps = [step(number, 100 * number, 100 * (number + 1)) for number in range(6)]
+        comm = [sync("barrier", 100 * n + 30, ms, nbytes=0, step=n) for n in range(6)]
+        return rank_trace(rank, steps=steps, comm=comm)
+
+    finding = said(RULE, barriers(0, 3), barriers(1, second_ms))
+    assert "orders nothing" in finding.action
+    assert "gradient" not in finding.action
+    assert "next collective" not in finding.cause
 
 
 def test_a_library_that_calls_the_barrier_is_named():
