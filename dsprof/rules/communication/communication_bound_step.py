@@ -182,7 +182,7 @@ class CommunicationBoundStep:
         who = named(late) if late else "the last rank to arrive"
         is_most = split is None or split.waiting > split.transfer
         parts = (
-            f"{percent(split.waiting)} of the step waits, mostly for {who}, "
+            f"{percent(split.waiting)} of the step is waiting, mostly for {who}; "
             f"{percent(split.transfer)} is transfer."
             if split
             else f"{capitalised(who)} waits least, so it arrives last."

@@ -73,8 +73,8 @@ class HostSynchronisation:
             "memory with non_blocking=True, and remove torch.cuda.synchronize() from timers and "
             "loggers. With overlap_comm, leave contiguous_gradients and "
             "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
-            problem=f"{_without_work(waits)} for {percent(share)} of the "
-            f"{'step' if waits.rank_steps else 'record'} while the host waits",
+            problem=f"{_without_work(waits)} around waits of the host: {percent(share)} of the "
+            f"{'step' if waits.rank_steps else 'record'}",
             fix="" if breakdown else "Call `.item()` only every N steps",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),

@@ -142,7 +142,7 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
     assert finding.title == "Exposed communication is mostly waiting for a late rank"
-    assert "12 % of the step waits, mostly for rank 1, 10 % is transfer." in finding.summary
+    assert "12 % of the step is waiting, mostly for rank 1; 10 % is transfer." in finding.summary
     assert finding.action.startswith("Look at what comes before the collectives of rank 1")
 
 

@@ -18,7 +18,7 @@ def test_stops_in_each_step_fail():
     assert "waits for the device 3 times per step" in finding.summary
     assert "The device is idle around these waits for 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
-    assert finding.problem == "The device is idle for 7.5 % of the step while the host waits"
+    assert finding.problem == "The device is idle around waits of the host: 7.5 % of the step"
     assert finding.fix == "Call `.item()` only every N steps"
     assert [one.label for one in finding.evidence[0].columns[3:]] == [
         "calls per step and rank",
@@ -72,7 +72,7 @@ def test_a_profile_shows_item():
     assert finding.status is Status.FAIL
     assert "waits for the device 3 times per step" in finding.summary
     assert "for 20.0 ms per step" in finding.summary
-    assert finding.problem.startswith("No kernel runs for 20 % of the step")  # copies may
+    assert finding.problem.startswith("No kernel runs around waits of the host: 20 %")  # copies may
     assert finding.evidence[0].rows == (("cudaStreamSynchronize", "aten::item", "", 3.0, 6.0),)
     assert "cudaStreamSynchronize in aten::item blocks longest" in finding.summary
     assert said(RULE, reading(gap=0)).status is Status.PASS
