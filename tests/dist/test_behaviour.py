@@ -8,7 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -50,13 +50,6 @@ def truth(tmp_path: Path, rank: int) -> list[dict[str, int]]:
     return [json.loads(line) for line in lines]
 
 
-def gained(values: list[int], sleeps_ns: list[int]) -> float:
-    """By how much the steps before which a rank slept exceed the others, as share of the sleep."""
-    slow = [value for value, sleep in zip(values, sleeps_ns, strict=True) if sleep]
-    quick = [value for value, sleep in zip(values, sleeps_ns, strict=True) if not sleep]
-    return (median(slow) - median(quick)) / median(filter(None, sleeps_ns))
-
-
 def test_losses_gradients_and_weights_are_bit_identical(tmp_path: Path) -> None:
     launch(PROGRAMS / "same_training.py", args=[tmp_path], imported="torch").check()
     for rank in range(2):
@@ -73,13 +66,19 @@ def test_losses_gradients_and_weights_are_bit_identical(tmp_path: Path) -> None:
 @by_variable
 def test_a_sleep_of_all_ranks_before_the_step_is_idle_or_other(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "--sleep-ms", SLEEP_MS, "--sleepers", 0, 1)
-    sleeps_ns = [row["sleep_ns"] for row in truth(tmp_path, 0)][2:]
+    ranks = zip(truth(tmp_path, 0), truth(tmp_path, 1), strict=True)
+    sleeps_ns = [mean(row["sleep_ns"] for row in step) for step in ranks][2:]
     rows = report(folder)["steps"]["rows"][2:]
     for row in rows:
         parts = ("compute_ns", "exposed_comm_ns", "copies_ns", "idle_ns", "other_ns")
         assert sum(row[part] or 0 for part in parts) == row["total_ns"]
     nowhere = [(row["idle_ns"] or 0) + row["other_ns"] for row in rows]
-    assert gained(nowhere, sleeps_ns) == pytest.approx(1, abs=0.05)
+    awake_ns = [ns - sleep for ns, sleep in zip(nowhere, sleeps_ns, strict=True)]
+    assert min(awake_ns) > 0
+    # The least of them: whatever else runs on the machine makes only some steps longer.
+    slow = min(ns for ns, sleep in zip(awake_ns, sleeps_ns, strict=True) if sleep)
+    quick = min(ns for ns, sleep in zip(awake_ns, sleeps_ns, strict=True) if not sleep)
+    assert slow == pytest.approx(quick, abs=0.05 * SLEEP_NS)
 
 
 @by_variable
