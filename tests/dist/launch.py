@@ -65,7 +65,7 @@ def launch(
     *,
     args: Sequence[object] = (),
     env: Mapping[str, str] | None = None,
-    timeout: float = 240.0,
+    timeout: float = 900.0,
     python: str | Path = sys.executable,
     behind: Sequence[str] = (),
     imported: Literal["nothing", "torch", "compiler"] = "nothing",

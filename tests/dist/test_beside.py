@@ -79,7 +79,7 @@ def test_inference_without_a_step_is_recorded_and_reported(folder: Path) -> None
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What torch.compile made of rows that communicate."""
     folder = tmp_path_factory.mktemp("compiled")
-    launch(PROGRAMS / "compiled.py", args=[folder], timeout=600, imported="torch").check()
+    launch(PROGRAMS / "compiled.py", args=[folder], imported="torch").check()
     return folder
 
 

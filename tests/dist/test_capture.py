@@ -24,7 +24,6 @@ from tests.dist.launch import PROGRAMS, ROOT, environment
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.long,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("unshare"),
         reason="memory of a node needs root and unshare",
@@ -32,7 +31,8 @@ pytestmark = [
 ]
 
 _NODE = "mount -t tmpfs none /dev/shm && exec {command}"
-_WITHIN_S = 120
+_WITHIN_S = 900
+"""Only a test that fails takes this long."""
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def test_two_nodes_keep_the_same_steps(tmp_path: Path) -> None:
         os.kill(read_header(paths(tmp_path)[3]).pid, signal.SIGUSR2)
         until(tmp_path, 50)
         (tmp_path / "last-step").write_text("0")
-        assert [launcher.wait(60) for launcher in launchers] == [0, 0]
+        assert [launcher.wait(_WITHIN_S) for launcher in launchers] == [0, 0]
     kept = [asked(read_trace(path)) for path in paths(tmp_path)]
     assert kept == [kept[0]] * 4
     assert {*kept[0].values()} == {"dsprof capture", "SIGUSR2 on rank 3"}

@@ -20,7 +20,7 @@ ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up; 
 
 def test_torch_shows_our_page_until_recording_ends(tmp_path: Path) -> None:
     program = PROGRAMS / "debugged.py"
-    output = launch(program, args=[tmp_path], behind=ALONE, timeout=120).check().output
+    output = launch(program, args=[tmp_path], behind=ALONE).check().output
     pages = dict(re.findall(r"(RECORDING|DISABLED) (.*?) END", output, re.DOTALL))
     for rank, part in enumerate(pages["RECORDING"].split("<h2>")[1:]):
         assert f"Rank {rank}" in part

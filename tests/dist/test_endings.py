@@ -23,7 +23,7 @@ CANNOT_WRITE = {"is_out_of_memory", "has_a_read_only_folder"}
 FULL_DISK = "has_a_full_disk"
 _TIME = re.compile(r"\[F\d{4} [\d:.]+ ")  # in gloo's messages
 
-pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.dist, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

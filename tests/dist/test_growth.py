@@ -15,7 +15,7 @@ from tests.dist.launch import PROGRAMS, environment
 
 BOUND_MIB = 64
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long]
 
 
 @pytest.mark.parametrize(("waits", "count"), [("waited", 1_000_000), ("dropped", 200_000)])

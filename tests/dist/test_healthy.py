@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.dist,
     pytest.mark.long,
     pytest.mark.alone,  # a run beside it would make a rank late
-    pytest.mark.timeout(900),
 ]
 
 STEPS = 26
@@ -44,7 +43,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     def train(ranks: int, *ways: str) -> dict[str, Diagnosis]:
         out: Path = tmp_path_factory.mktemp(f"ranks{ranks}")
         program = PROGRAMS / "healthy.py"
-        launch(program, ranks, args=[out, *ways], timeout=600, imported="torch").check()
+        launch(program, ranks, args=[out, *ways], imported="torch").check()
         return {folder.name: diagnose(find_run([folder])) for folder in out.iterdir()}
 
     return train

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.long]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("variations")
-    launch(PROGRAMS / "zero_variations.py", args=[out], timeout=900, imported="compiler").check()
+    launch(PROGRAMS / "zero_variations.py", args=[out], imported="compiler").check()
     return out
 
 

@@ -12,7 +12,7 @@ from dsprof.trace.run import find_run
 from tests.dist.launch import PROGRAMS, launch
 from tests.dist.programs.dies import ENDS, ROUNDS
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist]
 
 
 @pytest.mark.parametrize("end", ENDS)

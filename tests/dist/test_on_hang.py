@@ -15,7 +15,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import FILE_PATTERN
 from tests.dist.launch import PROGRAMS, Result, launch
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist]
 
 _HAS_PY_SPY = shutil.which("py-spy") or Path(sys.executable).with_name("py-spy").exists()
 

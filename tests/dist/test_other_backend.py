@@ -12,7 +12,7 @@ import pytest
 from dsprof.__main__ import main
 from tests.dist.launch import PROGRAMS, ROOT, launch
 
-pytestmark = [pytest.mark.dist, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.dist, pytest.mark.long]
 
 LARGE = {"all_gather_into_tensor", "reduce_scatter_tensor"}
 

@@ -17,7 +17,7 @@ from tests.dist.launch import PROGRAMS, environment, launch
 from tests.dist.programs.rolling_endings import STEPS
 
 PROGRAM = PROGRAMS / "rolling_endings.py"
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist]
 
 
 def settings(folder: Path) -> dict[str, str]:

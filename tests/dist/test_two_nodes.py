@@ -21,14 +21,14 @@ from tests.hangs.__main__ import verdict
 
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")),
         reason="namespaces of a node need root, ip and unshare",
     ),
 ]
 
-_WITHIN_S = 120
+_WITHIN_S = 900
+"""Only a test that fails takes this long."""
 
 
 def run(fault: str, folder: Path, is_over: Callable[[dict[int, str]], bool]) -> dict[int, str]:

@@ -100,12 +100,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
         program, nproc = PROGRAMS / "observed.py", RANKS.get(name, 2)
         bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         args = [script, out / "bare", "--count", *given]
-        launch(program, nproc, args=args, env=bare, timeout=900, imported="compiler").check()
+        launch(program, nproc, args=args, env=bare, imported="compiler").check()
         on = {"DSPROF": "1", "DSPROF_OUT": str(out / "traces")}
         args = [script, out / "recorded", *given]
         # Our examples begin as a user's run: without what dsprof hooks when it is imported.
         imported = "torch" if name in EXAMPLES else "compiler"
-        launch(program, nproc, args=args, env=on, timeout=900, imported=imported).check()
+        launch(program, nproc, args=args, env=on, imported=imported).check()
         files = sorted((out / "traces").glob("*.json"))
         assert len(files) == nproc
         return Run(out / "bare", out / "recorded", [read_trace(file) for file in files])

@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.dist,
     pytest.mark.long,
     pytest.mark.alone,  # a run beside it would make a rank late
-    pytest.mark.timeout(900),
 ]
 
 LINK = behind_link()

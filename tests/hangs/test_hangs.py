@@ -10,7 +10,7 @@ from tests.hangs.__main__ import judge
 from tests.hangs.draw import Draw
 from tests.hangs.launch import run, start_launcher
 
-pytestmark = [pytest.mark.dist, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist, pytest.mark.alone]
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def records(way: str, program: str = PROGRAM) -> list[dict[str, Any]]:
     In no order of the file either: that depends on when the writer takes what.
     """
     command = [sys.executable, "-W", "ignore", "-c", program, way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.partition("records ")[2].splitlines()
     events = [json.loads(line.strip("[,]")) for line in lines if line.startswith('{"cat"')]
@@ -256,7 +256,6 @@ def test_an_extension_of_older_sources_is_left_alone() -> None:
     assert done.stdout.split() == ["None", "dsprof.recording.recorder.hot_state"]
 
 
-@pytest.mark.timeout(500)
 def test_both_record_the_same() -> None:
     in_c, in_python = records("C"), records("Python")
     assert len(in_c) > 40
@@ -264,7 +263,6 @@ def test_both_record_the_same() -> None:
         assert mine == other
 
 
-@pytest.mark.timeout(500)
 def test_both_record_the_same_of_engines() -> None:
     in_c, in_python = records("C", ENGINES), records("Python", ENGINES)
     assert len(in_c) > 200

@@ -15,7 +15,7 @@ from tests.dist.launch import environment
 for package in ("accelerate", "lightning"):
     pytest.importorskip(package, reason=f"no {package} here: make test-trainers installs it")
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.dist]
 
 STEPS = 8
 

@@ -26,7 +26,7 @@ from tests.trainers.trackers import (
 for package in ("transformers", "lightning", "accelerate", "tensorboard", "mlflow", "wandb"):
     pytest.importorskip(package, reason=f"no {package} here: make test-trainers installs it")
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.dist]
 
 PROGRAM = Path(__file__).with_name("tracked.py")
 NAMES = ("dsprof/step", "dsprof/step_seconds", "dsprof/bytes", "dsprof/exposed_seconds")

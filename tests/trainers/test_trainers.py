@@ -20,7 +20,7 @@ from tests.dist.launch import launch
 for package in ("transformers", "accelerate", "lightning"):
     pytest.importorskip(package, reason=f"no {package} here: make test-trainers installs it")
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.dist]
 
 ACCUMULATION = 2
 CASES = {
@@ -71,7 +71,7 @@ def cases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     bare = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     recorded = {"DSPROF": "1", "DSPROF_OUT": str(out / "trace")}
     for folder, args, env in (("oracle", ["--oracle"], bare), ("counted", [], recorded)):
-        launch(program, args=[out / folder, *names, *args], env=env, timeout=560).check()
+        launch(program, args=[out / folder, *names, *args], env=env).check()
     return list(_cases(out, names))
 
 

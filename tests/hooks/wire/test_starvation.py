@@ -45,7 +45,6 @@ print("went on")
 CRASHES = "extern int *nowhere; int *nowhere; void _Py_DumpTracebackThreads() { *nowhere = 1; }"
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.version_info[:2] not in ((3, 11), (3, 12)), reason="not exported"),
 ]
 
