@@ -8,6 +8,7 @@ from statistics import median_high
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -18,7 +19,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, ranks_do
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.collectives import POINT_TO_POINT
+from dsprof.trace.collectives import POINT_TO_POINT, REDUCTIONS
 
 _ROWS = 16
 _LEAST_SHARE = 0.01  # of the step; a smaller wait is not worth a sentence
@@ -58,7 +59,7 @@ class CommunicationBoundStep:
         why="While a rank waits for communication, its device does not compute.",
         category="communication",
         order=380,
-        needs=(Arrivals, Engines, Pipelines, Run, Steps, Traffic),
+        needs=(Arrivals, Engines, Phases, Pipelines, Run, Steps, Traffic),
         needs_ranks=True,
         min_steps=2,
         left_to="late-rank",
@@ -156,7 +157,7 @@ class CommunicationBoundStep:
                 cause="gloo moves data with the CPU cores that also compute, and this model "
                 "computes little per byte that it sends. Settings that send less have their "
                 "own findings.",
-                action=f"{_more_computation(run[Engines], run[Traffic])}.",
+                action=f"{_remedy(run)}.",
                 evidence=evidence,
                 restates=EXPOSED,
                 confidence="medium",
@@ -168,9 +169,11 @@ class CommunicationBoundStep:
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
             cause=(_LATENCY if by_latency else _CAUSE) + _OR_RANK * bool(run[Run].missing_ranks),
-            action=f"{_more_computation(run[Engines], run[Traffic])}.{shard}",
+            action=f"{_remedy(run)}.{shard}",
             problem=f"{percent(by_network)} of the step is exposed communication",
-            fix=f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
+            fix="Send it in a lower precision, or over fewer ranks"
+            if _grows_with_batch(run)
+            else f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
             restates=EXPOSED,
             confidence="medium",
@@ -231,14 +234,22 @@ def _is_between_stages(run: RunSummary) -> bool:
     return run[Pipelines].stages > 1 and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
 
 
-def _more_computation(engines: Engines, traffic: Traffic) -> str:
+def _remedy(run: RunSummary) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
+    engines, traffic = run[Engines], run[Traffic]
+    if _grows_with_batch(run):
+        return (
+            "Send what most waits are for in a lower precision, or over fewer ranks: it grows with "
+            "the batch, so larger micro-batches do not compute more per byte"
+        )
     if engines.stage is not None:
         accumulation = " or more accumulation steps" if engines.stage < 2 else ""
     elif not _is_for_gradients(traffic):  # parameters and activations go in each micro-step
         accumulation = ""
     elif traffic.micro_steps > traffic.reducing_micro_steps:
         accumulation = " or more accumulation steps"
+    elif "backward" not in run[Phases].rows:  # inference reduces no gradients
+        accumulation = ""
     else:
         return (
             "Use larger micro-batches, or accumulate gradients and reduce them only in the "
@@ -246,6 +257,22 @@ def _more_computation(engines: Engines, traffic: Traffic) -> str:
             "compute more per byte"
         )
     return f"Use larger micro-batches{accumulation}: they compute more per byte"
+
+
+def _grows_with_batch(run: RunSummary) -> bool:
+    """Whether most of the waiting is for activations, or other data of the batch.
+
+    So are all-to-alls (experts, sharded embeddings), and reductions of tensor parallelism.
+    """
+    uses = run[Traffic].uses
+    of_batch_ns = sum(
+        one.exposed_ns
+        for use, one in uses.items()
+        if use.purpose == "other"
+        and (use.family == "all_to_all" or (use.family in REDUCTIONS and not run[Engines].engines))
+        and one.nbytes >= _SMALL_BYTES * one.calls
+    )
+    return 2 * of_batch_ns > sum(one.exposed_ns for one in uses.values())
 
 
 def _is_for_gradients(traffic: Traffic) -> bool:

@@ -81,6 +81,43 @@ def test_accumulation_is_offered_where_a_step_reduces_once(backend):
     assert "reduce them only in the last micro-step (no_sync()" in action(engine=None)
 
 
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize(
+    ("fields", "grows"),
+    [
+        ({"op": "all_to_all_single"}, True),
+        ({"op": "all_to_all_single", "nbytes": 1 << 12}, False),  # its calls become larger
+        ({"op": "all_reduce", "phase": "forward"}, True),
+        ({"op": "all_reduce", "phase": "backward", "flush": 1}, False),
+        ({"op": "all_gather_into_tensor", "fetch": 1}, False),
+    ],
+)
+def test_larger_batches_are_not_advised_for_what_grows_with_them(backend, fields, grows):
+    """Experts and sharded embeddings exchange tokens, tensor parallelism activations."""
+
+    def extra(number, start):
+        return [sync(at=start + 1, took=30, step=number, **fields)]
+
+    heads = [header(rank, backend=backend) for rank in range(2)]
+    traces = [zero_rank(head.rank, head=head, engine=None, extra=extra) for head in heads]
+    finding = said(RULE, *traces)
+    assert ("lower precision" in finding.action) == grows
+    assert ("Use larger micro-batches" in finding.action) != grows
+    if backend == "nccl":
+        assert ("larger micro-batches" in finding.fix) != grows
+
+
+def test_accumulation_is_not_offered_where_no_backward_is_marked():
+    """As in a server that divides its layers over ranks."""
+
+    def server(rank):
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(6)]
+        comm = [sync("all_reduce", 100 * n, 30, step=n, seq=n) for n in range(6)]
+        return rank_trace(rank, steps=steps, comm=comm)
+
+    assert "accum" not in said(RULE, server(0), server(1)).action
+
+
 def test_accumulation_with_one_reduction_is_not_advised_again():
     """Of two micro-steps the second one reduces, as with no_sync()."""
     steps = [step(n, 100 * n, 100 * (n + 1), 2) for n in range(6)]
