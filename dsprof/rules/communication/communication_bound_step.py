@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_high
 
+import numpy as np
+
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.phases import Phases
@@ -13,7 +15,11 @@ from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.run.lateness import CHANCE
+from dsprof.analysis.run.outliers import chance_of
+from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
+from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, ranks_do
@@ -97,8 +103,11 @@ class CommunicationBoundStep:
             f"{run[Pipelines].stages} stages of the pipeline."
         )
         late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
+        proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
+        if proven:
+            return self._of_uneven_stages(run, summary, proven)
         if late:
-            return self._of_uneven_stages(run, summary, late)
+            summary += f" {ranks_do(late, 'wait')} least, which may be chance."
         return self.meta.finding(
             Status.INFO,
             summary,
@@ -285,6 +294,24 @@ def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
     """Return the ranks that wait far less than half of all do: one that is early tells nothing."""
     usual = median_high(shares.values()) if shares else 0.0
     return tuple(sorted(rank for rank, share in shares.items() if usual - share >= spread))
+
+
+def _is_chance(steps: Steps, rank: int) -> bool:
+    """Say whether a rank waits less than half of all in no more steps than chance has it."""
+    shares = np.array([_shares(row, steps.measured) for row in steps.ranks.values()])
+    own = _shares(steps.ranks[rank], steps.measured)
+    votes = int((own < np.nanmedian(shares, axis=0)).sum())
+    return chance_of(votes, int(np.isfinite(own).sum()), 2) > CHANCE
+
+
+def _shares(row: RankSteps, wanted: list[int]) -> Floats:
+    """Return the exposed share of each of the steps; NaN where a rank has none."""
+    shares = np.full(len(wanted), np.nan)
+    if row.exposed_ns is not None:
+        chosen = np.isin(row.number, wanted) & (row.total_ns > 0)
+        share = row.exposed_ns[chosen] / row.total_ns[chosen]
+        shares[np.searchsorted(wanted, row.number[chosen])] = share
+    return shares
 
 
 def _evidence(run: RunSummary) -> tuple[Table, ...]:
