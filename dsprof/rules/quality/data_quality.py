@@ -38,6 +38,7 @@ from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
 _MOST_SKIPPED = 5
 _MOST_KINDS = 2  # of ends, in a headline
+_KILLED = "signal SIGKILL"
 _ENDED_BY_SLURM = {
     "time limit": (
         "The job reached its time limit",
@@ -142,6 +143,9 @@ class DataQuality:
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             return self._ended_by_slurm(ended[0], ranks, ends)
+        first = {} if _is_explained(logs) else logs.values(FAILED_FIRST)
+        if first and {*ranks_of(union(first.values()))} <= {*ranks}:
+            return self._failed_first(first, ranks, ends)
         problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
         return self.meta.finding(
             Status.FAIL,
@@ -153,41 +157,57 @@ class DataQuality:
             severity=Severity.HIGH,
             cause="A process that exits closes its record. A process that is killed by a signal or "
             "by the job's time limit cannot.",
-            action=f"Read the last lines of the log of {named(ranks)}. What was recorded is "
-            "analysed; up to the last half second is missing.",
+            action=f"Read the last lines of the log of {named(ranks)}. Give the log of torchrun to "
+            "the report, too: it names the rank that failed first. What was recorded is analysed; "
+            "up to the last half second is missing.",
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
             confidence="high",
         )
 
     def _ended_as_logged(self, logs: Logs) -> Iterable[Finding]:
-        """Report how a run failed of which only logs tell, unless another rule finds the cause."""
-        if any(log.out_of_memory or log.timeouts for log in logs.ranks.values()):
+        """Report how a run failed of which only logs tell."""
+        if _is_explained(logs):
             return
         if first := logs.values(FAILED_FIRST):
-            yield self._failed_first(first)
+            yield self._failed_first(first, (), {})
         elif failed := not _has_nccl_error(logs) and logs.values(LAUNCHER):
             problem = f"A process of the run failed: {', '.join(failed)}"
             yield self._failed_as_logged(problem, "Find the first traceback in the log")
         elif ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             yield self._ended_by_slurm(ended[0], (), {})
 
-    def _failed_first(self, first: Mapping[str, RankSet]) -> Finding:
+    def _failed_first(
+        self, first: Mapping[str, RankSet], broken: Sequence[int], ends: Mapping[int, Ending]
+    ) -> Finding:
+        """Report who failed first, as a log says; the records of `broken` end there."""
         ranks = ranks_of(union(first.values()))
         how = [f"{named_ranks(some)} ({how})" for how, some in first.items()]
         told = ", ".join(how) if len(how) <= _MOST_KINDS else named(ranks)
         is_one = len(ranks) == 1
+        fix = f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
+        if first.keys() == {_KILLED}:  # leaves no traceback
+            fix = f"Check the memory of {'its host' if is_one else 'their hosts'}: `dmesg`"
         return self._failed_as_logged(
             f"{capitalised(told)} failed first{'' if is_one else ' on their hosts'}",
-            f"Find {'its traceback' if is_one else 'their tracebacks'} in the log",
+            fix,
             ranks,
+            f"{after_step(ends, ranks)}; {broken_off(broken)}" if broken else "",
+            _last_calls(ends),
         )
 
-    def _failed_as_logged(self, problem: str, fix: str, ranks: tuple[int, ...] = ()) -> Finding:
+    def _failed_as_logged(
+        self,
+        problem: str,
+        fix: str,
+        ranks: tuple[int, ...] = (),
+        more: str = "",
+        evidence: tuple[Table, ...] = (),
+    ) -> Finding:
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}.",
+            f"{problem}{more}.",
             problem=problem,
             fix=fix,
             title="The run failed",
@@ -195,6 +215,7 @@ class DataQuality:
             cause=f"The launcher says so in the log.{killed}",
             action=f"{fix}.",
             ranks=ranks,
+            evidence=evidence,
             confidence="high",
         )
 
@@ -476,6 +497,11 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
     for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
+
+
+def _is_explained(logs: Logs) -> bool:
+    """Say whether another rule finds in the logs why the run failed."""
+    return any(log.out_of_memory or log.timeouts for log in logs.ranks.values())
 
 
 def _has_nccl_error(logs: Logs) -> bool:

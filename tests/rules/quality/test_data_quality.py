@@ -249,6 +249,20 @@ def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     assert "break off" in said(RULE, first, zero_rank(1, trailer=None)).summary
 
 
+def test_of_records_that_break_off_the_log_names_the_rank_that_failed_first():
+    ranks = [zero_rank(number, 3, trailer=None) for number in range(2)]
+    ranks.append(zero_rank(2, 3))
+    ranks[1].log = RankLog()
+    ranks[1].log.say(FAILED_FIRST, "signal SIGKILL")
+    finding = said(RULE, *ranks)
+    assert (finding.problem, finding.ranks) == ("Rank 1 (signal SIGKILL) failed first", (1,))
+    assert finding.fix == "Check the memory of its host: `dmesg`"  # it left no traceback
+    assert finding.summary.endswith("first after step 5; the records of ranks 0-1 break off.")
+    ranks[2].log = RankLog()
+    ranks[2].log.say(FAILED_FIRST, "exit code 1")  # its trace says that it did not
+    assert said(RULE, *ranks).problem.startswith("The records of ranks 0-1 break off")
+
+
 def logged(*facts, of_rank_0=None):
     """Ranks of which only logs tell, each with a fact."""
     ranks = [foreign(rank, len(facts)) for rank in range(len(facts))]
