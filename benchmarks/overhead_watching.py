@@ -5,7 +5,6 @@ its training thread, the writer's thread, the process beside, and the judgements
 """
 
 import json
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ import torch.distributed as dist
 import dsprof
 from dsprof.recording import session
 from tests.dist.leaving import leave_group
+from tests.ports import free_port
 
 STEP_S = 0.1
 WARM_STEPS, STEPS = 50, 600
@@ -62,12 +62,6 @@ def measured(settings: Mapping[str, Any]) -> dict[str, float]:
         dsprof.disable()
         dist.barrier()
     return {name: (after[name] - before[name]) / took_s for name in before}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def main(out: str) -> None:

@@ -28,6 +28,7 @@ from tests.beside import ROOT
 from tests.dask_cluster import address_of
 from tests.dask_cluster import cluster as started_cluster
 from tests.factories.trace_files import write_run
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
@@ -422,9 +423,8 @@ main()
 
 @pytest.mark.dist
 def test_a_scheduler_without_dsprof_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    host, port = address.split(":")
+    host, port = "127.0.0.1", str(free_port())
+    address = f"{host}:{port}"
     python, quiet = sys.executable, ["--no-dashboard"]
     scheduler = [python, "-c", _SCHEDULER, "--host", host, "--port", port, *quiet]
     worker = [python, "-m", "dask", "worker", address, "--nthreads", "1", "--no-nanny", *quiet]

@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -23,6 +22,7 @@ from dsprof.trace.schema import MemorySample
 from tests.dist.launch import PROGRAMS, ROOT, environment
 from tests.factories import trace as make
 from tests.factories.trace_files import encode, run_events
+from tests.ports import free_port
 
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "dsprof.rules.yml"
@@ -100,13 +100,6 @@ def write_device_run(folder: Path) -> None:
     ]
     folder.mkdir()
     (folder / "trace.rank00000.json").write_bytes(encode(events))
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from tests.dist.launch import PROGRAMS, ROOT, environment
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.dist,
@@ -38,10 +38,7 @@ _WITHIN_S = 900
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start two launchers of two ranks each; end them whatever happens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launchers = []
+    port, launchers = free_port(), []
     for node in range(2):
         command = (
             f"{sys.executable} -m torch.distributed.run --nnodes 2 --node-rank {node} "

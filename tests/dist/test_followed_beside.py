@@ -17,6 +17,7 @@ import pytest
 
 from dsprof.trace.reader import read_trace
 from tests.dist.launch import PROGRAMS, environment
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.dist]
 
@@ -32,13 +33,6 @@ on_finding:
   headers: {{Authorization: Bearer {secret}}}
   severity: low
 """
-
-
-def free_port() -> int:
-    with socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @contextmanager

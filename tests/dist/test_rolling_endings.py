@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from dsprof.findings.finding import Status
 from dsprof.trace.run import find_run, read_run
 from tests.dist.launch import PROGRAMS, environment, launch
 from tests.dist.programs.rolling_endings import STEPS
+from tests.ports import free_port
 
 PROGRAM = PROGRAMS / "rolling_endings.py"
 pytestmark = [pytest.mark.dist]
@@ -51,10 +51,7 @@ def test_a_rank_of_a_launcher_ends(tmp_path: Path, end: str) -> None:
 
 @pytest.mark.parametrize("how", ["spawn", pytest.param("fork", marks=pytest.mark.long)])
 def test_a_rank_of_multiprocessing_raises(tmp_path: Path, how: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, PROGRAM, "raises", str(port), how]
+    command = [sys.executable, PROGRAM, "raises", str(free_port()), how]
     process = subprocess.run(command, env=environment(settings(tmp_path)), capture_output=True)
     assert b"ValueError: the learning rate" in process.stderr
     # The parent kills rank 0, perhaps before it has noticed.

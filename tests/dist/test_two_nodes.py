@@ -60,9 +60,9 @@ def printed(folder: Path) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("fault", "why", "tells"),
     [
-        ("sleeps", "two_nodes.py:29 oversleep", (0, CULPRIT)),
+        ("sleeps", "two_nodes.py:28 oversleep", (0, CULPRIT)),
         ("stopped", "is stopped", (0,)),
-        ("store is dead", "two_nodes.py:29 oversleep", (0, CULPRIT)),
+        ("store is dead", "two_nodes.py:28 oversleep", (0, CULPRIT)),
     ],
 )
 def test_a_culprit_on_another_node_is_named(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.docs.desk import ROOT
 from tests.factories.trace_files import write_run
+from tests.ports import free_port
 
 SLURM = {
     "scontrol": "echo 127.0.0.1",
@@ -71,9 +71,8 @@ def test_commands_with_dask_report(block: str, tmp_path: Path) -> None:
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    block = block.replace("node1", "127.0.0.1").replace("/shared/", "").replace("8786", str(port))
+    port = str(free_port())
+    block = block.replace("node1", "127.0.0.1").replace("/shared/", "").replace("8786", port)
     block = block.replace("dask scheduler", f"dask scheduler --port {port}")
     started = subprocess.Popen(
         ["bash", "-eu", "-c", block.replace("--nworkers 8", "--nworkers 1")],

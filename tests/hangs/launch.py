@@ -11,7 +11,6 @@ import datetime
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,9 +24,13 @@ from tests.hangs import machine, network
 from tests.hangs.cases import CASES
 from tests.hangs.draw import Draw
 from tests.hangs.rank import LONG_S
+from tests.ports import free_port
 
 WITHIN_S = 60
-"""A run that has neither ended nor been judged by then is ended all the same."""
+"""A run that has neither ended nor been judged so long after its fault is ended all the same."""
+
+_STARTS_WITHIN_S = 300
+"""The fault comes by then, also on a busy machine."""
 
 _ANSWERS_S = 1
 
@@ -56,8 +59,12 @@ def run(launcher: subprocess.Popen[str], case: str, draw: Draw, folder: Path) ->
     launcher.stdin.write(f"{case} {draw.seed} {draw.ranks} {folder}\n")
     launcher.stdin.close()
     try:
-        _until(lambda: len(_ranks(folder)) == draw.ranks or launcher.poll() is not None)
+        _until(
+            lambda: len(_ranks(folder)) == draw.ranks or launcher.poll() is not None,
+            _STARTS_WITHIN_S,
+        )
         ranks = _ranks(folder)
+        _until(lambda: (folder / "stalled").exists() or not _alive(ranks), _STARTS_WITHIN_S)
         if CASES[case].is_calm:
             _until(lambda: not _alive(ranks), 2 * WITHIN_S)
             return Outcome(_judged_s(folder))
@@ -164,16 +171,10 @@ def _clean_up(launcher: subprocess.Popen[str], folder: Path) -> None:
     network.remove(folder)
 
 
-def _until(is_so: Callable[[], object], seconds: float = WITHIN_S) -> None:
+def _until(is_so: Callable[[], object], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not is_so() and time.monotonic() < end:
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _launch(case: str, draw: Draw, folder: Path) -> None:
@@ -186,7 +187,7 @@ def _launch(case: str, draw: Draw, folder: Path) -> None:
     fault = CASES[case].network
     link = network.Network.lay(fault, folder) if fault else None
     is_to_time_out = draw.end == "timeout" and not CASES[case].is_calm
-    port = _free_port()
+    port = free_port()
     pids = []
     for rank in range(draw.ranks):
         child = os.fork()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import pickle
-import socket
 from base64 import b64encode
 from hashlib import md5
 from pathlib import Path
@@ -15,6 +14,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.run import find_run
 from tests.dist.launch import launch
+from tests.ports import free_port
 from tests.trainers.trackers import (
     mlflow_server,
     tensorboard_events,
@@ -126,10 +126,7 @@ def test_all_trackers_have_figures_and_report_of_accelerate(of_accelerate: Path)
 def test_lightning_logs_figures_and_report_also_to_a_server(tmp_path: Path) -> None:
     from mlflow import MlflowClient, artifacts
 
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    with mlflow_server(tmp_path, port) as address:
+    with mlflow_server(tmp_path, free_port()) as address:
         run(tmp_path, "lightning", address)
         client = MlflowClient(address)
         (of_server,) = client.search_runs(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -87,17 +86,14 @@ def be_node(node: int, fault: str, folder: Path) -> None:
 def launch(fault: str, folder: Path) -> None:
     """Lay a network, start two nodes, and host their store; whoever started this ends it."""
     network.Network.lay("cut", folder)
-    with socket.socket() as free:
-        free.bind((os.environ["MASTER_ADDR"], 0))
-        port = free.getsockname()[1]
-    os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(port), "True"
-    store: object = dist.TCPStore(
+    store: dist.TCPStore | None = dist.TCPStore(
         os.environ["MASTER_ADDR"],
-        port,
+        0,
         is_master=True,
         wait_for_workers=False,
         timeout=datetime.timedelta(seconds=60),
     )
+    os.environ |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     command = f"{sys.executable} -m tests.dist.programs.two_nodes"
     nodes = [
         subprocess.Popen(
