@@ -17,6 +17,7 @@ from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.errors import TraceError
+from dsprof.findings.wording import broken_off, capitalised
 from dsprof.trace.run import RunFiles
 from dsprof.trace.schema import BECAME, NEW_GROUP
 
@@ -94,7 +95,11 @@ def _ending(summary: RunSummary) -> _Ending:
     endings = summary[Endings]
     reasons = {end.trailer.reason for end in endings.ranks.values() if end.trailer}
     if any(reason.startswith((BECAME, NEW_GROUP)) for reason in reasons):
-        return _Ending("new process group")
+        lost = tuple(summary[Run].unclean_ranks)  # the others go on without them
+        if not lost:
+            return _Ending("new process group")
+        why = f"{capitalised(broken_off(lost))}; other ranks created a new process group."
+        return _Ending("crashed", lost, why, has_failed=True)
     if any(end.is_interrupted for end in endings.ranks.values()):
         return _Ending("interrupted")
     first = verdicts(endings, summary[FlightRecorders])[0]

@@ -177,6 +177,17 @@ def test_a_process_group_that_is_made_again_is_no_failure(tmp_path: Path) -> Non
     assert diagnosis.epochs.rows[0].end == "new process group"
 
 
+def test_a_rank_that_broke_off_before_the_others_went_on_without_it_failed(tmp_path: Path) -> None:
+    left = ((f"{BECAME} 0 of 2", ""), (f"{BECAME} 1 of 2", ""), None)
+    found, diagnosis = judged(tmp_path, Start(0, world_size=3, ends=left), Start(21))
+    assert found.status is Status.FAIL
+    assert "Epoch 1 crashed (rank 2)." in found.summary
+    assert found.cause == (
+        "The record of rank 2 breaks off; other ranks created a new process group."
+    )
+    assert diagnosis.epochs.rows[0].end == "crashed"
+
+
 def test_a_training_from_step_0_after_one_that_finished_repeats_nothing(tmp_path: Path) -> None:
     done = ((NEW_GROUP, ""), (NEW_GROUP, ""))
     _, diagnosis = judged(tmp_path, Start(0, ends=done), Start(1), Start(3, taken_before=5))
