@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,13 @@ _FORK = multiprocessing.get_context("fork")
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a rank on this machine."""
     return {**os.environ, **_ENVIRONMENT, **changes}
+
+
+def succeeds(*command: str) -> bool:
+    """Say whether the machine has a command and lets it do what it is asked for."""
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 
 @dataclass(frozen=True)

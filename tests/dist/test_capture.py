@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,19 +17,21 @@ import pytest
 
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
-from tests.dist.launch import PROGRAMS, ROOT, environment
+from tests.dist.launch import PROGRAMS, ROOT, environment, succeeds
 from tests.ports import free_port
+
+_UNSHARED = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
+_NODE = "mount -t tmpfs none /dev/shm && exec {command}"
 
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.long,
     pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("unshare"),
-        reason="memory of a node needs root and unshare",
+        os.geteuid() != 0 or not succeeds(*_UNSHARED, _NODE.format(command="true")),
+        reason="memory of a node needs root, unshare and the right to use it",
     ),
 ]
 
-_NODE = "mount -t tmpfs none /dev/shm && exec {command}"
 _WITHIN_S = 900
 """Only a test that fails takes this long."""
 
@@ -53,8 +54,7 @@ def two_nodes(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
         }
         launchers.append(
             subprocess.Popen(
-                ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
-                + [_NODE.format(command=command)],
+                [*_UNSHARED, _NODE.format(command=command)],
                 cwd=ROOT,
                 env=environment(variables),
             )

@@ -1,21 +1,20 @@
 """Our page among those of torch's debug server, which listens in a network of its own here."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.dist.launch import PROGRAMS, launch
+from tests.dist.launch import PROGRAMS, launch, succeeds
 
 pytest.importorskip("tabulate", reason="torch's debug server needs it")
 pytest.importorskip("torch.distributed.debug._debug_handlers", reason="torch has it from 2.13 on")
 
+ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare here"),
+    pytest.mark.skipif(not succeeds(*ALONE, "true"), reason="no network of its own here"),
 ]
-ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
 
 
 def test_torch_shows_our_page_until_recording_ends(tmp_path: Path) -> None:

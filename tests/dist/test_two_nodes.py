@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,16 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.dist.launch import ROOT, environment
+from tests.dist.launch import ROOT, environment, succeeds
 from tests.dist.programs.two_nodes import CULPRIT
 from tests.hangs import network
 from tests.hangs.__main__ import verdict
 
+_MAY = "mount -t tmpfs none /dev/shm && hostname node0 && ip link add one type veth"
+
 pytestmark = [
     pytest.mark.dist,
     pytest.mark.skipif(
-        os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")),
-        reason="namespaces of a node need root, ip and unshare",
+        os.geteuid() != 0 or not succeeds("unshare", "--mount", "--uts", "--net", "sh", "-c", _MAY),
+        reason="namespaces of a node need root, ip, unshare and the right to use them",
     ),
 ]
 
