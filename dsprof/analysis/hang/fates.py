@@ -116,7 +116,9 @@ def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:
                 said = f"The record of rank {rank} breaks off earlier."
                 cause = Cause("unknown", said + stopped)
             return Fate("died", cause, is_sure)
-        if state.failed and (was_cut or not is_alive) and not (is_silent and notices):
+        # Who lived until the others gave up is killed for their failure.
+        is_first = was_cut and lost != "timeout"
+        if state.failed and (is_first or not is_alive) and not (is_silent and notices):
             return Fate("died", by_kill(rank, endings), is_sure)
         if is_silent and notices:
             is_sure = lost == "timeout" or not state.failed

@@ -249,6 +249,19 @@ def test_how_the_first_wait_failed_tells_killed_from_stopped(
     assert (found.kind, found.ranks, found.confidence) == (kind, (2,), confidence)
 
 
+@pytest.mark.parametrize(
+    ("lost", "kind"), [("timeout", "never_entered"), ("connection", "died"), ("", "died")]
+)
+def test_who_lived_until_others_gave_up_was_stuck_and_then_killed(lost: str, kind: str) -> None:
+    """Its last sign of life is up to a second old when the others fail and a launcher kills it."""
+    waiting = failing("all_reduce", 1000, 30_000, seq=4, nbytes=4 << 20)
+    end = Trailer("exit", "RuntimeError", exception_ns=31_000 * 10**6, lost=lost)
+    others = [rank(n, [waiting], 31_005, trailer=end) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], 30_900, **KEPT))
+    assert (found.kind, found.ranks) == (kind, (2,))
+    assert ("it was in its own code" in found.cause.text) is (lost == "timeout")
+
+
 @pytest.mark.parametrize("lost", ["connection", "timeout"])
 def test_of_equal_exceptions_the_one_that_lost_no_other_rank_is_the_cause(lost: str) -> None:
     end = Trailer("exit", "RuntimeError", exception_ns=900 * 10**6, lost=lost)
