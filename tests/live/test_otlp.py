@@ -51,6 +51,11 @@ class Receiver(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
+@pytest.fixture(autouse=True)
+def _nothing_received() -> None:
+    Receiver.got.clear()
+
+
 def received_spans() -> list[Span]:
     """Return those that were received."""
     return [
@@ -105,7 +110,6 @@ def test_steps_are_spans_of_the_trace_that_started_the_command(
     for rank in range(2):
         (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(events(rank, steps=3)))
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
-    Receiver.got.clear()
     with HTTPServer(("127.0.0.1", 0), Receiver) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
@@ -133,7 +137,6 @@ def test_sigterm_ends_the_command_which_sends_what_is_new(tmp_path: Path) -> Non
     file = tmp_path / "trace.rank00000.json"
     lines = encode(events(0, steps=6)).split(b",\n")
     file.write_bytes(b",\n".join(lines[:-3]) + b",\n")  # without the last step
-    Receiver.got.clear()
     with HTTPServer(("127.0.0.1", 0), Receiver) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         env = environment(
