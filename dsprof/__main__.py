@@ -35,6 +35,8 @@ exit codes (docs/reference/cli.md):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code (`_EXIT_CODES`)."""
     atexit.register(gc.freeze)  # else the collection at exit visits all that was read
+    if sys.stderr is None:  # as after 2>&- in a shell; print() would take standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open
     try:
         arguments = _parser().parse_args(argv)
         if "no_plugins" in arguments:
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     except Exception as error:  # noqa: BLE001 - the last line of defence
+        if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+            print("dsprof: the current folder was removed; change to another one", file=sys.stderr)
+            return 2
         print(f"dsprof: a bug in dsprof: {_described(error)}; please report it", file=sys.stderr)
         return 3
     return code

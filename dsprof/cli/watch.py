@@ -55,7 +55,7 @@ traces; the training does no extra work.
             _print(Watched(arguments.paths), arguments.format)
         elif arguments.format == "json":
             raise DsprofError("--format json works only with --once")
-        elif not sys.stdout.isatty():
+        elif sys.stdout is None or not sys.stdout.isatty():
             raise DsprofError("standard output is not a terminal; add --once to print the state")
         else:
             _app(arguments.paths)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,3 +202,30 @@ def test_a_full_disk_behind_standard_output_is_one_line(traces: Path, command: s
         done = dsprof(*command.split(), cwd=traces.parent, stdout=full)
     assert done.returncode == 2
     assert done.stderr == "dsprof: cannot write to standard output: No space left on device\n"
+
+
+def test_a_closed_standard_error_mixes_nothing_into_the_output(traces: Path) -> None:
+    (traces / "trace.rank00001.json").write_text("damaged")  # which is said on standard error
+    command = f"exec {sys.executable} -m dsprof report traces --format json -o - 2>&-"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=traces.parent,
+        env=environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["run"]["ranks"] == [0]
+
+
+def test_a_current_folder_that_was_removed_is_said_in_one_line(
+    traces: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = traces.parent / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["report", str(traces)]) == 2
+    assert capsys.readouterr().err.endswith(
+        "the current folder was removed; change to another one\n"
+    )
