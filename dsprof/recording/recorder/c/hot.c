@@ -65,8 +65,7 @@ PyObject *popped(PyObject *dict, PyObject *key)
 
 Context *new_context(const Context *like)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot(context_type, Py_tp_alloc);
-    Context *made = (Context *)alloc(context_type, 0);
+    Context *made = (Context *)PyType_GenericAlloc(context_type, 0);
     if (made != NULL) {
         memcpy(&made->request, &like->request, sizeof(Context) - offsetof(Context, request));
         Py_INCREF(made->requested);
@@ -241,8 +240,8 @@ static int hot_clear(Hot *self)
 void free_of_heap_type(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
+    int is_collected = PyType_HasFeature(type, Py_TPFLAGS_HAVE_GC);
+    (is_collected ? PyObject_GC_Del : PyObject_Free)(self);
     Py_DECREF(type);
 }
 

@@ -10,16 +10,11 @@ PyTypeObject *span_type;
 PyObject *scope_record, *collective_record, *phase_record, *step_record;
 PyObject *flush_record, *fetch_record;
 
-static void *allocated(PyTypeObject *type)
-{
-    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-}
-
-Call *new_call(void) { return allocated(call_type); }
+Call *new_call(void) { return (Call *)PyType_GenericAlloc(call_type, 0); }
 
 Span *new_span(const Hot *hot, const SpanKind *kind)
 {
-    Span *span = allocated(span_type);
+    Span *span = (Span *)PyType_GenericAlloc(span_type, 0);
     if (span != NULL) {
         span->kind = kind;
         span->step = hot->step;

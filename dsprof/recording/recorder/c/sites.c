@@ -211,7 +211,7 @@ static PyObject *known_sites_new(PyTypeObject *type, PyObject *args, PyObject *k
     Py_XDECREF(sys);
     if (getframe == NULL)
         return NULL;
-    KnownSites *self = (KnownSites *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    KnownSites *self = (KnownSites *)PyType_GenericAlloc(type, 0);
     if (self == NULL) {
         Py_DECREF(getframe);
         return NULL;

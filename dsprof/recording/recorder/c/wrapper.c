@@ -141,7 +141,7 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
             PyErr_SetString(PyExc_ValueError, "the state that hooks share is not complete");
             return NULL;
         }
-    Wrapper *self = (Wrapper *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    Wrapper *self = (Wrapper *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->vectorcall = vectorcall;
