@@ -95,7 +95,7 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         r"(?:(?<==)\"[^\r\n\"]*\"[^\r\n\"'\\]*)*",
         rf"\1{REDACTED}",
     ),
-    (r"(?i)\b(bearer|negotiate)(\s+)(?!<redacted>)[\w.~+/=-]{6,}", rf"\1\2{REDACTED}"),
+    (r"(?i)\b(bearer|negotiate|geniekey)(\s+)(?!<redacted>)[\w.~+/=-]{6,}", rf"\1\2{REDACTED}"),
     (r"\b(Basic)(\s+)(?=[A-Za-z+/]*[\d=+/A-Z])[A-Za-z0-9+/]{8,}={0,2}", rf"\1\2{REDACTED}"),
     (
         r"\b(basic)(\s+)(?=[A-Za-z+/]*\d)(?=[\da-z+/]*[A-Z])[A-Za-z0-9+/]{12,}={0,2}",
@@ -116,7 +116,7 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
     # By form: the keys of clouds, code hosts, model hubs, payment, chat and mail.
     (
         r"\b(?:A3T[A-Z0-9]|AKIA|ASIA|AGPA|AROA|AIPA|ANPA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
-        r"|\bya29\.[\w-]{8,}|\bGOCSPX-[\w-]{8,}"
+        r"|\bya29\.[\w-]{8,}|(?<!\w)1//0[\w-]{24,}|\bGOCSPX-[\w-]{8,}"
         r"|\b(?:hf|gh[oprsu]|github_pat|wandb_v\d|npm|dckr_pat|shp(?:at|ca|pa|ss)|whsec|lin_api"
         r"|r8|sbp|pscale_(?:tkn|pw|oauth)|figd|pnu|rdme|glsa|tfp|nvapi|ntn)_[\w-]{12,}"
         r"|\b(?:glpat|gldt|glrt|glptt|nvapi|sk|pk|rk|pypi|dop_v1|doo_v1|xox[abeoprs]|xapp|pat|sq0[a-z]{3}"
@@ -131,7 +131,8 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         r"|\b(?:pplx|xai|xkeysib)-(?=[\w-]{0,99}\d)[\w-]{16,}|\.atlasv1\.[\w-]{16,}"
         r"|(?<![\w~])[\w~]{3}\dQ~[\w~.-]{24,}|\bMUNGE:[\w+/=]+"
         r"|\$(?:apr1|[156y]|2[aby])\$[\w./$]{16,}|(?<=:thin:)[^\s@]{1,256}(?=@)"
-        r"|\bhooks\.slack\.com/services/[\w/]{16,}|\bdiscord(?:app)?\.com/api/webhooks/[\w/-]{16,}",
+        r"|\bhooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{16,}"
+        r"|\bdiscord(?:app)?\.com/api/webhooks/[\w/-]{16,}",
         REDACTED,
     ),
 )
