@@ -97,7 +97,7 @@ def test_a_part_that_was_checked_is_told(folder: Path, capsys: pytest.CaptureFix
     (folder / "budget.yaml").write_text(LOOSE)
     part = ["--ranks", "0", "--steps", "0:2"]
     assert main(["check", "run", "--budget", "budget.yaml", *part]) == 0
-    said = "the budget holds; only a part was checked: ranks 0, steps 0 to 1"
+    said = "the budget holds; only a part was checked: rank 0, steps 0 to 1"
     assert said in capsys.readouterr().out
 
 

@@ -95,7 +95,7 @@ def test_epochs_are_counted_alike_whichever_ranks_are_read(tmp_path):
     last = find_run([tmp_path], chosen)
     assert (last.epoch, len(last.epochs), last.headers[0].run_key) == (3, 3, "run-2")
     assert not last.strangers
-    with pytest.raises(TraceError, match="epoch 2 of 3 has no trace of ranks 3; name another"):
+    with pytest.raises(TraceError, match="epoch 2 of 3 has no trace of rank 3; name another"):
         find_run([tmp_path], replace(chosen, epoch=2))
 
 
@@ -113,9 +113,9 @@ def test_hosts_are_chosen_by_name(tmp_path):
         (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(lines))
     run = find_run([tmp_path], Selection(hosts=frozenset(["one"])))
     assert [one.rank for one in run.headers] == [0, 2]
-    with pytest.raises(TraceError, match=r"^no trace of hosts One .* \(the hosts are one, two\); "):
+    with pytest.raises(TraceError, match=r"^no trace of host One .* \(the hosts are one, two\); "):
         find_run([tmp_path], Selection(hosts=hosts_in("One")))
-    with pytest.raises(TraceError, match=r"^no trace of ranks 1; hosts one was found; omit"):
+    with pytest.raises(TraceError, match=r"^no trace of rank 1; host one was found; omit"):
         find_run([tmp_path], Selection(ranks=ranks_in("1"), hosts=hosts_in("one")))
 
 
@@ -144,7 +144,7 @@ def test_what_was_selected_and_is_not_there_is_named(tmp_path):
 def test_nothing_selected_is_an_error_that_says_so(tmp_path):
     write_run(tmp_path, 2)
     for chosen in (Selection(ranks=ranks_in("7")), Selection(hosts=frozenset(["elsewhere"]))):
-        with pytest.raises(TraceError, match=r"no trace of (ranks 7|hosts elsewhere)"):
+        with pytest.raises(TraceError, match=r"no trace of (rank 7|host elsewhere)"):
             find_run([tmp_path], chosen)
 
 
@@ -226,9 +226,10 @@ def test_what_follows_the_last_step_is_not_taken_for_a_run_without_steps(tmp_pat
     [
         (Selection(), "2 of 2 ranks, complete"),
         (Selection(steps=range(1, 3)), "2 of 2 ranks, selected: steps 1 to 2"),
+        (Selection(steps=range(1, 2)), "2 of 2 ranks, selected: step 1"),
         (
             Selection(hosts=hosts_in("node-a"), ranks=ranks_in("1")),
-            "1 of 2 ranks, selected: ranks 1, hosts node-a",
+            "1 of 2 ranks, selected: rank 1, host node-a",
         ),
     ],
 )

@@ -57,18 +57,19 @@ class Selection:
         """Say what is read; "" for all."""
         spans = [(some.start, some.stop - 1) for some in self.ranks]
         ranks = ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in spans)
-        told = {
-            "ranks": ranks,
-            "hosts": ", ".join(sorted(self.hosts)),
-            "steps": _named_steps(self.steps) if self.steps else "",
-        }
-        return "; ".join(f"{name} {text}" for name, text in told.items() if text)
+        steps = self.steps or range(0)
+        told = (
+            ("rank", sum(map(len, self.ranks)), ranks),
+            ("host", len(self.hosts), ", ".join(sorted(self.hosts))),
+            ("step", len(steps), _numbers(steps)),
+        )
+        return "; ".join(f"{one}{'s' * (count > 1)} {text}" for one, count, text in told if count)
 
 
-def _named_steps(steps: range) -> str:
+def _numbers(steps: range) -> str:
     if steps.stop == OPEN_END:
         return f"from {steps.start}"
-    return f"{steps.start} to {steps.stop - 1}"
+    return f"{steps.start} to {steps.stop - 1}" if len(steps) > 1 else f"{steps.start}"
 
 
 EVERYTHING = Selection()
