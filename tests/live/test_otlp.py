@@ -195,5 +195,7 @@ def test_a_variable_that_opentelemetry_refuses_is_said(
 ) -> None:
     (tmp_path / "trace.rank00000.json").write_bytes(encode(events(0, steps=3)))
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    # Its handler would stay for all tests that follow in this process, and for what they fork.
+    monkeypatch.setattr("dsprof.cli.metrics.signal", lambda *_: None)
     assert main(["metrics", str(tmp_path), "--port", "0", "--otlp"]) == 2
     assert "dsprof: OpenTelemetry refuses a variable OTEL_*: max_q" in capsys.readouterr().err
