@@ -430,7 +430,15 @@ class Session:
             return
         with suppress(OSError):
             traces = traces_in(self._folder)
-            if not any(path.stat().st_mtime >= self._started_s for path in traces):
+            if any(path.stat().st_mtime >= self._started_s for path in traces):
+                return
+            if os.environ.get("WORLD_SIZE", "1") != "1":
+                say(
+                    "nothing was recorded: the program did not communicate after "
+                    "torch.distributed.init_process_group(), with which recording begins; call it "
+                    "before the loop, also if the program makes process groups of its own"
+                )
+            else:
                 say(
                     "nothing was recorded: the program communicated with no other rank. Start "
                     f"several, such as: {'dsprof run -- ' if _is_command() else ''}torchrun "

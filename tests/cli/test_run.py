@@ -124,6 +124,17 @@ def test_a_command_that_records_nothing_ends_with_a_line(
     assert done.stderr.count("nothing was recorded") == (said in (ALONE, BESIDE))
 
 
+def test_a_rank_that_records_nothing_is_not_asked_to_start_several(tmp_path: Path) -> None:
+    """As one that makes process groups of its own, without init_process_group()."""
+    ranks = {**environment(), "RANK": "0", "WORLD_SIZE": "2"}
+    command = [sys.executable, "-m", "dsprof", "run", "--", sys.executable, "-c", "import torch"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ranks, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "did not communicate after torch.distributed.init_process_group()" in done.stderr
+    assert "Start several" not in done.stderr
+
+
 IDENTITY = """\
 import json, os, signal
 try:
