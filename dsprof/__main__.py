@@ -58,12 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        if isinstance(error, FileNotFoundError) and not _has_folder():
             print("dsprof: the current folder was removed; change to another one", file=sys.stderr)
             return 2
         print(f"dsprof: a bug in dsprof: {_described(error)}; please report it", file=sys.stderr)
         return 3
     return code
+
+
+def _has_folder() -> bool:
+    """Say whether the current folder still exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _described(error: Exception) -> str:
