@@ -300,8 +300,9 @@ def _is_chance(steps: Steps, rank: int) -> bool:
     """Say whether a rank waits less than half of all in no more steps than chance has it."""
     shares = np.array([_shares(row, steps.measured) for row in steps.ranks.values()])
     own = _shares(steps.ranks[rank], steps.measured)
-    votes = int((own < np.nanmedian(shares, axis=0)).sum())
-    return chance_of(votes, int(np.isfinite(own).sum()), 2) > CHANCE
+    timed = np.isfinite(own)
+    votes = int((own[timed] < np.nanmedian(shares[:, timed], axis=0)).sum())
+    return chance_of(votes, int(timed.sum()), 2) > CHANCE
 
 
 def _shares(row: RankSteps, wanted: list[int]) -> Floats:
