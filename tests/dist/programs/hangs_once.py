@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -52,7 +53,10 @@ def stop_launcher() -> None:
 
 def states_of_threads(pid: int) -> list[str]:
     """Return the state of each thread of a process, as /proc gives it."""
-    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    lines = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended
+            lines.append(path.read_text())
     return [line.rpartition(")")[2].split()[0] for line in lines]
 
 
