@@ -202,10 +202,11 @@ class Kinds(dict[str, int]):
 
     def __init__(self, words: Words, operation: str) -> None:
         super().__init__()
-        self._words, self._operation = words, words[operation]
+        self._words, self._operation = words, operation
 
     def __missing__(self, dtype: str) -> int:
-        kind = self[dtype] = self._operation | self._words[dtype] << DTYPE_SHIFT
+        words = self._words
+        kind = self[dtype] = words[self._operation] | words[dtype] << DTYPE_SHIFT
         return kind
 
 
