@@ -64,6 +64,6 @@ def fits(value: object) -> bool:
             pending += msgspec.structs.astuple(one)
         elif kind is dict:
             pending += one.values()
-        elif kind is list:
+        elif kind is list or kind is tuple:
             pending += one
     return True
