@@ -434,9 +434,9 @@ class Session:
                 return
             if os.environ.get("WORLD_SIZE", "1") != "1":
                 say(
-                    "nothing was recorded: the program did not communicate after "
-                    "torch.distributed.init_process_group(), with which recording begins; call it "
-                    "before the loop, also if the program makes process groups of its own"
+                    "nothing was recorded. Recording begins with torch.distributed."
+                    "init_process_group(), and the program communicated with no other rank after "
+                    "it. Call it before the loop, even if the program makes its own process groups"
                 )
             else:
                 say(

@@ -13,7 +13,9 @@ pytest.importorskip("torch.distributed.debug._debug_handlers", reason="torch has
 ALONE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.skipif(not succeeds(*ALONE, "true"), reason="no network of its own here"),
+    pytest.mark.skipif(
+        not succeeds(*ALONE, "true"), reason="unshare gives no network of its own here"
+    ),
 ]
 
 

@@ -297,7 +297,7 @@ def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
 
 
 def _is_chance(steps: Steps, rank: int) -> bool:
-    """Say whether a rank waits less than half of all in no more steps than chance has it."""
+    """Say whether chance explains in how many steps a rank waits less than the median."""
     shares = np.array([_shares(row, steps.measured) for row in steps.ranks.values()])
     own = _shares(steps.ranks[rank], steps.measured)
     timed = np.isfinite(own)

@@ -124,7 +124,7 @@ def by_pace(
         "it computes longer, or its host launches work late" if on_device else "it computes longer"
     )
     return Cause(
-        f"Outside its waits, a step takes {took} longer than on the others, also between its "
+        f"Outside its waits, its step takes {took} longer than those of the others, also between "
         f"backwards and collectives: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
