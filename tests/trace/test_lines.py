@@ -1,0 +1,17 @@
+"""Numbers that no clock reaches are found wherever they stand in a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.trace.dumps.state_file import Line
+from dsprof.trace.lines import fits
+from dsprof.trace.schema import Group
+
+
+@pytest.mark.parametrize(("first", "is_fit"), [(0, True), (2**62, False), (-(2**70), False)])
+def test_numbers_in_pairs_and_lists_count(first: int, is_fit: bool) -> None:
+    group = Group(id=1, key="k", label="data", ranks=[first], size=2)
+    assert fits(Line(span=(first, 1))) == is_fit
+    assert fits(Line(group=group)) == is_fit
+    assert fits(Line(word=(first, "all_reduce"))) == is_fit
