@@ -50,6 +50,11 @@ class Rows(NamedTuple):
         column: IntArray = self.table[_NAMES.index(name)]
         return column
 
+    def bounded_columns(self) -> dict[str, tuple[IntArray, int, int]]:
+        """Return the values of each field, the least one and the largest one."""
+        lows, highs = self.table.min(axis=1).tolist(), self.table.max(axis=1).tolist()
+        return dict(zip(_NAMES, zip(self.table, lows, highs, strict=True), strict=True))
+
     def where(self, is_wanted: BoolArray) -> Rows:
         """Return some of the collectives."""
         return Rows(self.table[:, is_wanted], self.words)

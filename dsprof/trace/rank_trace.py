@@ -106,10 +106,9 @@ def _getters(names: Iterable[str]) -> dict[str, attrgetter[Any]]:
 
 _NAME = attrgetter("name")
 _WORDS, _FLAGS, _NUMBERS = _getters(WORDS), _getters(FLAGS), _getters(NUMBERS)
+_COLUMNS = ("op", *WORDS, *NUMBERS, *FLAGS, "is_open")
+_BOOLEANS = {*FLAGS, "is_open"}
 
-
-_PARTS_PER_BLOCK = 64
-"""This many arrays of a column are joined: a large one goes back to the system when it is freed."""
 
 _LEAST_HELD_ONCE = 1 << 14
 """Shorter columns are small as they are."""
@@ -118,13 +117,56 @@ _SMALL = int(np.iinfo(np.int32).max)
 _UNTOLD = Collective(id=0, group=0, seq=0, nbytes=0, elements=0, issue_ns=0)
 
 
+_GROWTH = 4
+"""Memory of a column that nothing was written to is not taken from the system yet."""
+
+
+class _Column:
+    """A column that grows: one value while all are equal, 32 bits wide while all are small."""
+
+    def __init__(self, name: str) -> None:
+        self._dtype = np.dtype(np.bool_ if name in _BOOLEANS else np.int32)
+        self._count = self._value = 0
+        self._values: npt.NDArray[Any] | None = None  # the first `_count` of them are in use
+
+    def extend(self, values: npt.NDArray[Any], low: int, high: int) -> None:
+        """Append at least one value; all are from `low` to `high`, which both occur."""
+        if not self._count:
+            self._value = low
+        count = self._count + len(values)
+        if low < -_SMALL or high > _SMALL:
+            self._dtype = np.dtype(np.int64)
+        if self._values is not None or low != high or low != self._value:
+            room = self._room(count)
+            room[self._count : count] = values
+        self._count = count
+
+    def _room(self, count: int) -> npt.NDArray[Any]:
+        """Return an array for so many values that begins with those there are."""
+        held = self._values
+        if held is not None and len(held) >= count and held.dtype == self._dtype:
+            return held
+        room = np.empty(_GROWTH * count, self._dtype)
+        room[: self._count] = self._value if held is None else held[: self._count]
+        self._values = room
+        return room
+
+    def built(self) -> npt.NDArray[Any]:
+        """Return the values. A long column of equal ones is a view of one, which is read-only."""
+        if self._values is not None:
+            self._values.resize(self._count, refcheck=False)  # gives the rest back
+            return self._values
+        if self._count < _LEAST_HELD_ONCE:
+            return np.full(self._count, self._value, self._dtype)
+        return np.broadcast_to(np.array([self._value], self._dtype), self._count)
+
+
 class CollectivesBuilder:
     """Turns chunks of events into columns, so that no more than a chunk of objects is alive."""
 
     def __init__(self) -> None:
         self._vocabulary = Vocabulary()
-        self._parts: dict[str, list[npt.NDArray[Any]]] = {}
-        self._blocks: dict[str, list[npt.NDArray[Any]]] = {}
+        self._columns = {name: _Column(name) for name in _COLUMNS}
 
     def add(self, events: Sequence[Line]) -> None:
         """Append the rows of `events`: all of them, or none if one is refused.
@@ -144,32 +186,35 @@ class CollectivesBuilder:
         for name, get in _WORDS.items():
             columns[name] = np.fromiter(map(code, map(get, rows)), np.int32, count)
         for name, get in _NUMBERS.items():
-            columns[name] = _narrow(np.fromiter(map(get, rows), np.int64, count))
+            columns[name] = np.fromiter(map(get, rows), np.int64, count)
         for name, get in _FLAGS.items():
             columns[name] = np.fromiter(map(get, rows), np.bool_, count)
         # A collective may end, and the run too, before the line that would say so.
         is_open = isinstance(events[0], OPEN_LINE)
         columns["is_open"] = (columns["done_ns"] == 0) & is_open
-        self._append(columns)
+        self._append_all(columns)
 
     def add_rows(self, rows: Rows) -> None:
         """Append finished collectives that were parsed into a table."""
         if not len(rows):
             return
-        columns: dict[str, npt.NDArray[Any]] = {"is_open": np.zeros(len(rows), np.bool_)}
+        columns = rows.bounded_columns()
         for name in ("op", *_WORDS):
-            columns[name] = self._codes(rows.column(name), rows.words)
-        for name in _NUMBERS:
-            columns[name] = _narrow(rows.column(name).copy())
-        for name in _FLAGS:
-            columns[name] = rows.column(name).astype(np.bool_)
-        self._append(columns)
+            self._append(name, self._codes(*columns[name], rows.words))
+        for name in (*_NUMBERS, *_FLAGS):
+            self._columns[name].extend(*columns[name])
+        self._append("is_open", np.zeros(len(rows), np.bool_))
 
-    def _codes(self, places: IntArray, words: Sequence[str]) -> npt.NDArray[np.int32]:
+    def _codes(
+        self, places: IntArray, low: int, high: int, words: Sequence[str]
+    ) -> npt.NDArray[np.int32]:
         """Return the codes of words, of which new ones are numbered as they occur."""
+        if low == high:
+            return np.full(len(places), self._vocabulary[words[low]], np.int32)
         codes = np.array([self._vocabulary.get(word, -1) for word in words], np.int32)
-        for place in places[codes[places] < 0].tolist():
-            codes[place] = self._vocabulary[words[place]]
+        if codes.min() < 0:
+            for place in places[codes[places] < 0].tolist():
+                codes[place] = self._vocabulary[words[place]]
         return codes[places]
 
     def add_columns(
@@ -186,28 +231,23 @@ class CollectivesBuilder:
             told = words.get(name) or repeat(getattr(_UNTOLD, name))
             columns[name] = np.fromiter(map(code, told), np.int32, count)
         for name in (*_NUMBERS, *_FLAGS):
-            untold: npt.NDArray[Any] = np.full(count, getattr(_UNTOLD, name), _dtype(name))
-            columns[name] = _narrow(numbers.get(name, untold))
-        self._append(columns)
+            untold: npt.NDArray[Any] = np.full(count, getattr(_UNTOLD, name))
+            columns[name] = numbers.get(name, untold)
+        self._append_all(columns)
 
-    def _append(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _append_all(self, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, values in columns.items():
-            parts = self._parts.setdefault(name, [])
-            parts.append(values)
-            if len(parts) == _PARTS_PER_BLOCK:
-                self._blocks.setdefault(name, []).append(np.concatenate(parts))
-                parts.clear()
+            self._append(name, values)
+
+    def _append(self, name: str, values: npt.NDArray[Any]) -> None:
+        if len(values):
+            self._columns[name].extend(values, int(values.min()), int(values.max()))
 
     def build(self) -> Collectives:
         """Return all rows added so far."""
-        names = ["op", *_WORDS, *_NUMBERS, *_FLAGS, "is_open"]
-        columns = {}
-        for name in names:
-            parts = self._blocks.pop(name, []) + self._parts.pop(name, [])
-            columns[name] = np.concatenate(parts) if parts else np.zeros(0, _dtype(name))
+        columns = {name: self._columns.pop(name).built() for name in _COLUMNS}
         _complete_batches(columns)
         count = len(columns["op"])
-        columns = {name: _held_once(column) for name, column in columns.items()}
         columns |= {name: np.zeros(count, np.bool_) for name in ("is_untimed", "is_background")}
         columns["bound_ns"] = np.zeros(count, np.int64)
         return Collectives(words=list(self._vocabulary), **columns)
@@ -215,34 +255,15 @@ class CollectivesBuilder:
 
 def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
     """Take collectives that were launched together for complete when the last of them is."""
-    done_ns, (rows,) = columns["done_ns"], np.nonzero(columns["coalesced"])
+    (rows,) = np.nonzero(columns["coalesced"])
+    if not len(rows):
+        return
+    done_ns = columns["done_ns"].astype(np.int64)  # where all are equal, it is read-only
     batches, batch = np.unique(columns["coalesced"][rows], return_inverse=True)
     last_ns = np.zeros(len(batches), np.int64)
     np.maximum.at(last_ns, batch, done_ns[rows])
-    columns["done_ns"] = done_ns.astype(np.int64) if len(rows) else done_ns
-    columns["done_ns"][rows] = np.where(done_ns[rows] == 0, last_ns[batch], done_ns[rows])
-
-
-def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Store small numbers in 32 bits: most columns are ids and counts."""
-    small = (
-        values.size
-        and values.dtype == np.int64
-        and values.min() >= -_SMALL
-        and values.max() <= _SMALL
-    )
-    return values.astype(np.int32) if small else values
-
-
-def _held_once(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a long column of equal values, as many are, as a view of one, which is read-only."""
-    if len(values) < _LEAST_HELD_ONCE or values[0] != values[-1] or (values != values[0]).any():
-        return values
-    return np.broadcast_to(values[:1].copy(), len(values))
-
-
-def _dtype(name: str) -> type:
-    return np.bool_ if name in _FLAGS or name == "is_open" else np.int64
+    done_ns[rows] = np.where(done_ns[rows] == 0, last_ns[batch], done_ns[rows])
+    columns["done_ns"] = done_ns
 
 
 @dataclass(slots=True)
