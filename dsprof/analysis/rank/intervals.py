@@ -105,6 +105,7 @@ class Intervals:
         return np.asarray(covered[index] - beyond, np.int64)
 
 
+@remembered
 def blocked(rows: Collectives) -> tuple[Array, Array]:
     """Return start and end of the time in which each collective held its caller.
 
@@ -135,6 +136,7 @@ def completion(rows: Collectives) -> tuple[Array, Array]:
     return earliest.astype(np.int64, copy=False), latest
 
 
+@remembered
 def completed(rows: Collectives) -> Array:
     """Return when each collective was complete at the latest, as `completion` does."""
     returned = np.where(rows.waited_ns > 0, rows.waited_ns, rows.return_ns)
@@ -142,6 +144,7 @@ def completed(rows: Collectives) -> Array:
     return latest.astype(np.int64, copy=False)
 
 
+@remembered
 def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
     unwaited = rows.is_async & (rows.waits == 0)

@@ -8,8 +8,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rank_trace import Collectives, RankTrace
 
+A = TypeVar("A", RankTrace, Collectives)
 T = TypeVar("T")
 
 _found: ContextVar[tuple[RankTrace, dict[Callable[..., Any], Any]] | None] = ContextVar(
@@ -27,16 +28,19 @@ def unchanging(trace: RankTrace) -> Iterator[None]:
         _found.reset(token)
 
 
-def remembered(find: Callable[[RankTrace], T]) -> Callable[[RankTrace], T]:
-    """Have a function of a trace remember its result, which must not be written to."""
+def remembered(find: Callable[[A], T]) -> Callable[[A], T]:
+    """Have a function of a trace, or of its collectives, remember its result.
+
+    The result must not be written to.
+    """
 
     @wraps(find)
-    def known(trace: RankTrace) -> T:
+    def known(of: A) -> T:
         held = _found.get()
-        if held is None or held[0] is not trace:
-            return find(trace)
+        if held is None or not any(of is one for one in (held[0], held[0].collectives)):
+            return find(of)
         if find not in held[1]:
-            held[1][find] = find(trace)
+            held[1][find] = find(of)
         result: T = held[1][find]
         return result
 
