@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from operator import add, attrgetter
 from typing import NamedTuple
 
-import numpy as np
-
 from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples
 from dsprof.analysis.engine import Engine, Job, Progress, unshown
+from dsprof.analysis.freed_memory import keep_large_arrays
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.remembered import unchanging
@@ -82,21 +80,8 @@ def sample_ranks(run: RunFiles, engine: Engine) -> list[ClockSamples]:
     return sorted(samples, key=lambda one: one.header.rank)
 
 
-_LARGEST_KEPT_BYTES = 31 << 20  # glibc maps what is larger than 32 MB each time
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed arrays for the next ones.
-
-    It maps a large array by itself, as long as none of that size was freed. The pages of a million
-    collectives, mapped and cleared for each array again, took a tenth of the time of a report.
-    """
-    np.empty(_LARGEST_KEPT_BYTES, np.uint8)
-
-
 def _collect_file(task: _Task) -> Ranks:
-    _keep_freed_memory()
+    keep_large_arrays()
     try:
         with bounded_memory(task.files.path):
             return Ranks(_collected(read_rank(*task.files), task))
