@@ -84,8 +84,7 @@ def _kept_role(group: Any) -> str:
 def _names(keeper: Any, group: Any) -> Iterator[str]:
     for name, value in list(getattr(keeper, "__dict__", {}).items()):
         values = list(value.values()) if isinstance(value, dict) else value
-        values = values if isinstance(values, list) else [values]
-        if any(value is group for value in values):
+        if values is group or (isinstance(values, list) and any(one is group for one in values)):
             yield name
 
 
