@@ -30,12 +30,11 @@ _BOUND = "communication-bound-step"
 _LATE = "late-rank"
 _SLOW, _SURE = "periodic-slow-step", "medium"
 _BOUND_BY = {
-    "compute": "Compute-bound",
-    "exposed communication": "Communication-bound",
-    "copies": "Bound by host copies",
-    "idle": "The device is mostly idle",
+    "compute": ("Compute-bound", 0.7),  # of a step; from here on low-compute-share passes
+    "exposed communication": ("Communication-bound", 0.5),
+    "copies": ("Bound by host copies", 0.5),
+    "idle": ("The device is mostly idle", 0.5),
 }
-_MOST = 0.5  # of a step: such a part limits it
 _MUCH = 0.2  # of a step: where so much is in no part, it is said
 _LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
@@ -218,8 +217,8 @@ def limited_by(step: StepParts) -> str:
     if not shares:
         return "The parts of a step are unknown"
     most = max(shares, key=lambda name: shares[name])
-    parts = _parts(step)
-    return f"{_BOUND_BY[most]}: {parts}" if shares[most] >= _MOST else f"Step: {parts}"
+    limit, least_share = _BOUND_BY[most]
+    return f"{limit if shares[most] >= least_share else 'Step'}: {_parts(step)}"
 
 
 def _shares(step: StepParts) -> dict[str, float]:

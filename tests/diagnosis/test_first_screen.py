@@ -15,7 +15,7 @@ from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.tiles import tiles
-from dsprof.findings.finding import Severity
+from dsprof.findings.finding import Severity, Status
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs, snapshot
@@ -150,6 +150,13 @@ def test_without_a_problem_the_headline_says_what_limits_the_step() -> None:
     assert headline.problem == "Compute-bound: 85 % compute, 5 % exposed communication"
     assert headline.line == f"No problems found. {headline.problem}."
     assert (headline.rule, headline.fix, headline.severity) == ("", "", Severity.NONE)
+
+
+def test_a_step_is_bound_by_computation_only_where_the_rule_agrees() -> None:
+    made = diagnosed(*(zero_rank(rank, comm_ms=35) for rank in (0, 1)))
+    assert made.headline.problem == "Step: 55 % compute, 35 % exposed communication"
+    judged = {finding.rule: finding.status for finding in made.findings}
+    assert judged["low-compute-share"] is not Status.PASS
 
 
 def test_a_step_that_is_mostly_in_no_part_says_so() -> None:

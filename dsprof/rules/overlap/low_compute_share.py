@@ -39,7 +39,7 @@ class LowComputeShare:
     meta = RuleMeta(
         id="low-compute-share",
         title="Most of the step is computation",
-        failing_title="Little of the step is computation",
+        failing_title="Much of the step is not computation",
         why=(
             "Changes to communication, copies or input can save at most the time that is not "
             "computation."
@@ -92,10 +92,10 @@ class LowComputeShare:
             problem=f"{percent(outside)} of the step is outside its phases",
             # Without a name it says how little was marked: a finding with a cause goes first.
             severity=Severity.MEDIUM if span else Severity.LOW,
-            cause="Between the phases the program does something else: it waits for data, "
-            "evaluates, logs, or saves.",
-            action="Look at what the loop does between step and forward. Give the data loader more "
-            "workers and prefetching; log and save checkpoints less often. "
+            cause="Between the phases the program does something else: it waits for data or for "
+            "RPC, evaluates, logs, or saves.",
+            action="Look at what the loop does between step and forward. If it waits for data, "
+            "give the loader more workers and prefetching; log and save checkpoints less often. "
             "dsprof.annotate() gives such parts a name in the timeline.",
             fix=f"Shorten {span.name}, or run it beside the step"
             if span
