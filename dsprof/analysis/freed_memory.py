@@ -28,9 +28,11 @@ _LARGEST_KEPT_BYTES = 31 << 20  # glibc maps what is larger than 32 MiB each tim
 def keep_large_arrays() -> None:
     """Raise glibc's own thresholds, once in a process.
 
-    It maps a large array by itself, as long as none of that size was freed.
+    It maps a large array by itself, as long as none of that size was freed, and returns what is
+    free beyond twice the largest one.
     """
-    np.empty(_LARGEST_KEPT_BYTES, np.uint8)
+    with suppress(MemoryError):  # reading may take less
+        np.empty(_LARGEST_KEPT_BYTES, np.uint8)
 
 
 @contextmanager

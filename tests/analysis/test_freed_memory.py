@@ -24,10 +24,38 @@ for context in (kept_freed_memory(), nullcontext()):
         print(getrusage(RUSAGE_SELF).ru_minflt - before)
 """
 
+_FAULTS_OF_SEVERAL = """
+from resource import RUSAGE_SELF, getrusage
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets the malloc of glibc")
+import numpy as np
+
+from dsprof.analysis.freed_memory import keep_large_arrays
+
+for prepare in (int, keep_large_arrays):
+    prepare()
+    np.ones(1 << 20)
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        held = [np.ones(1 << 20) for _ in range(5)]
+        del held
+    print(getrusage(RUSAGE_SELF).ru_minflt - before)
+"""
+
+of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about malloc of glibc")
+
+
+@of_glibc
 def test_memory_is_used_again_while_work_lasts_and_not_after_it() -> None:
     environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
     told = subprocess.run([sys.executable, "-c", _FAULTS], env=environment, stdout=subprocess.PIPE)
     during, after = map(int, told.stdout.split())
     assert 4 * during < after
+
+
+@of_glibc
+def test_memory_of_several_large_arrays_is_used_again():
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", _FAULTS_OF_SEVERAL]
+    told = subprocess.run(command, env=own, stdout=subprocess.PIPE)
+    without, with_it = map(int, told.stdout.split())
+    assert 4 * with_it < without
