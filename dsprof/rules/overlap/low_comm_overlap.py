@@ -166,7 +166,9 @@ class LowCommOverlap:
         if low >= thresholds.overlap or share < thresholds.exposed_share:
             yield self.meta.finding(Status.PASS, summary)
         elif high >= thresholds.overlap:
-            yield self.meta.unknown(f"Unknown: {summary[0].lower()}{summary[1:]}")
+            yield self.meta.unknown(
+                f"Unknown: ends of collectives are known only within intervals. {summary}"
+            )
         elif engines.stage == 3 and engines.zero(PREFETCH) == 0:
             yield self._no_prefetch(run, summary, exposed_ms)
         else:

@@ -255,7 +255,7 @@ def test_an_overlap_on_both_sides_of_the_threshold_is_unknown():
 
     finding = said(RULE, zero_rank(comm_ms=1, extra=gather))
     assert finding.status is Status.UNKNOWN
-    assert "at most 65 %" in finding.summary
+    assert "known only within intervals. At most 65 %" in finding.summary
 
 
 def test_counters_alone_do_not_tell():
