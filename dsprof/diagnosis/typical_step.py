@@ -37,8 +37,10 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
     )
     if early:
         found.settled_from, found.unsettled_ns = steps.measured[early], round(lengths[:early].max())
-        settles = f"settles from {duration(found.unsettled_ns)} by step {found.settled_from}"
-        found.statistic = f"median of {plural(found.steps, 'settled step')}; {settles}"
+        found.statistic = (
+            f"median of {plural(found.steps, 'step')} from step {found.settled_from} on; "
+            f"up to {duration(found.unsettled_ns)} before"
+        )
     return found
 
 

@@ -72,7 +72,7 @@ def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
     assert (typical.settled_from, typical.unsettled_ns) == (5, 570 * MS)
     assert (typical.parts.total_ns, typical.statistic) == (
         180 * MS,
-        "median of 25 settled steps; settles from 570 ms by step 5",
+        "median of 25 steps from step 5 on; up to 570 ms before",
     )
     assert typical.mean_ns == 206_071_429  # of 570, 400, 300 and 25 of 180
     assert made.tiles[0].value == "180 ms"

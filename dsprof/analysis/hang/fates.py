@@ -260,7 +260,7 @@ def _in_own_code(rank: int, endings: Endings, since_ns: int) -> Cause:
     text = (
         f"Rank {rank} was still alive {duration(max(later_ns, 0))} after the first rank entered"
         f"{idle}{f'. {may_wait}' if may_wait else where}{went_on}"
-        + " Its record breaks off: it was killed or crashed."
+        + " Its record breaks off: killed, crashed, or still running."
         * _has_vanished(ending)
     )
     return Cause("diverged" if after else "unknown", text)

@@ -614,7 +614,7 @@ def test_who_was_seen_alive_at_the_end_of_its_record_was_not_killed(
     state: str, is_said: bool
 ) -> None:
     found = root(*without(2, **KILLED), r2=Symptoms(state=state, at_ns=10**15))
-    assert ("killed or crashed" in found.cause.text) is is_said
+    assert ("breaks off: killed, crashed, or still running" in found.cause.text) is is_said
 
 
 def at_store(host: str = "") -> Symptoms:
