@@ -117,9 +117,12 @@ def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
         yield Tile("Straggler", named_ranks(failed.ranks), failed.problem)
     elif any(one.status is Status.UNKNOWN for one in found):
         yield Tile("Straggler", "unknown", found[0].problem or reason(found[0].summary))
-    elif any(one.status is Status.PASS for one in found):
-        none = Tile("Straggler", "none", "no rank is late in most steps")
-        yield _delaying_some_steps(findings) or none
+    elif found and found[0].status in (Status.PASS, Status.INFO):
+        is_in_turn = found[0].status is Status.INFO
+        why = (
+            "different ranks arrive last in turn" if is_in_turn else "no rank is late in most steps"
+        )
+        yield _delaying_some_steps(findings) or Tile("Straggler", "none", why)
 
 
 def _delaying_some_steps(findings: Sequence[Finding]) -> Tile | None:

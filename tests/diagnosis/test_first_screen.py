@@ -181,6 +181,21 @@ def test_the_tiles_of_a_run_leave_out_what_is_unknown() -> None:
     }
 
 
+def test_ranks_that_are_late_in_turn_are_no_straggler() -> None:
+    def taking_turns(rank: int) -> RankTrace:
+        late_ms = [50 * ((n + rank) % 2) for n in range(12)]
+        comm = [
+            sync("all_reduce", 100 * n + ms, 90 - ms, seq=n + 1, step=n)
+            for n, ms in enumerate(late_ms)
+        ]
+        return rank_trace(
+            rank, comm=comm, steps=[step(n, 100 * n, 100 * n + 100) for n in range(12)]
+        )
+
+    _, shown = tiled(diagnosed(*map(taking_turns, range(2))))
+    assert shown["Straggler"] == ("none", "different ranks arrive last in turn")
+
+
 def test_a_record_without_steps_says_how_long_ranks_were_blocked() -> None:
     calls = [sync("all_reduce", at, 10) for at in (5, 95)]
     made = diagnosed(*(rank_trace(rank, comm=calls) for rank in (0, 1)))

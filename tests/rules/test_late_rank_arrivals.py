@@ -97,6 +97,7 @@ def test_a_rank_may_delay_no_more_steps_than_communicate(shifts: tuple[float, ..
     finding = said(RULE, *traces, seconds=99.0)
     late = sum(bool(shifts[k % len(shifts)]) for k in range(12))
     assert finding.problem.startswith(f"Rank 1 may delay {late} of 58 steps by 30.0 ms")
+    assert finding.summary.endswith("In the other 46 measured steps no rank communicates.")
 
 
 def test_waits_of_a_run_that_communicates_in_some_steps_are_a_mean_over_all():

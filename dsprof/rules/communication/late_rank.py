@@ -170,7 +170,8 @@ class LateRank:
         rank = votes.ranks[votes.leader]
         known = _Known.of_run(run, late, votes.steps)
         return self.meta.unknown(
-            f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}.",
+            f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}."
+            f"{known.note}",
             problem=f"Rank {rank} may delay {_delay(late, votes, step_ns, known)}",
             fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
