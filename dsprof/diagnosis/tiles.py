@@ -99,7 +99,9 @@ def _blocked(d: Diagnosis) -> Iterator[Tile]:
         yield Tile(label, percent(share), "of the time recorded, mean over ranks")
     elif known and len(known) == len(held):
         mean_ns = round(sum(known) / max(len(d.run.ranks), 1))
-        yield Tile(label, duration(mean_ns), "of the record, mean over ranks")
+        whole = next((t.duration_ns for t in d.timelines if t.why == "recording"), None)
+        length = "" if whole is None else f" of {duration(whole)}"
+        yield Tile(label, duration(mean_ns), f"of the record{length}, mean over ranks")
 
 
 def _least(findings: Sequence[Finding]) -> str:

@@ -199,7 +199,7 @@ def test_ranks_that_are_late_in_turn_are_no_straggler() -> None:
 def test_a_record_without_steps_says_how_long_ranks_were_blocked() -> None:
     calls = [sync("all_reduce", at, 10) for at in (5, 95)]
     made = diagnosed(*(rank_trace(rank, comm=calls) for rank in (0, 1)))
-    blocked = ("20.0 ms", "of the record, mean over ranks")
+    blocked = ("20.0 ms", "of the record of 100 ms, mean over ranks")
     assert tiled(made)[1]["Blocked in communication"] == blocked
 
 
