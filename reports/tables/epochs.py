@@ -15,7 +15,7 @@ _EPOCH: tuple[Shown[EpochRow], ...] = (
     Shown("Steps", lambda row: row.steps, "count"),
     Shown("From step", lambda row: row.first_step, "count"),
     Shown("Duration", lambda row: row.end_ns - row.start_ns, "long_ns"),
-    Shown("Gap before it", lambda row: row.gap_ns, "long_ns"),
+    Shown("Gap before it", lambda row: row.gap_ns if row.number > 1 else fmt.NOTHING, "long_ns"),
     Shown("Repeated steps", lambda row: row.repeated_steps, "count"),
     Shown("End", lambda row: f"{row.end} ({fmt.named_ranks(row.ranks)})" if row.ranks else row.end),
 )
