@@ -174,7 +174,8 @@ def _without_steps(summary: RunSummary) -> str:
         of = f"{size(fullest.active_bytes)} of {size(fullest.reserved_bytes)}"
         return f"{of} reserved device memory is in use."
     if dumps := summary[FlightRecorders].ranks.values():
-        return f"Read: flight recorders of {plural(len(dumps), 'rank')}{_in_flight(dumps)}."
+        rest = " Give the dumps of all ranks." if summary[Run].unread_ranks else ""
+        return f"Read: flight recorders of {plural(len(dumps), 'rank')}{_in_flight(dumps)}.{rest}"
     if logs := summary[Logs].ranks:
         return f"Read: logs of {plural(len(logs), 'rank')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())

@@ -45,6 +45,14 @@ def test_dumps_are_said_to_be_read_and_count_no_steps(tmp_path: Path) -> None:
         assert b"0 steps" not in render(made, form)
 
 
+def test_a_dump_of_one_rank_asks_for_the_others(tmp_path: Path) -> None:
+    flight.write(tmp_path, 0, flight.document([flight.call(5)]))
+    line = diagnose(find_run([tmp_path])).headline.line
+    assert line.endswith(
+        "flight recorders of 1 rank, 1 call in flight. Give the dumps of all ranks."
+    )
+
+
 def test_groups_with_something_in_flight_are_listed(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path)
     table = tables.flights(diagnosis.flights)
