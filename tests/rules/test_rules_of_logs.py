@@ -191,7 +191,7 @@ def test_a_port_of_the_host_is_faster_if_it_is_up_and_no_ethernet(adapter, statu
         (IB, "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
          "number of network devices differs", Severity.MEDIUM),
         ("NCCL version 2.21.5+cuda12.4", "NCCL version 2.27.3+cuda12.9",
-         "version of the library differs", Severity.CRITICAL),
+         "version of NCCL differs", Severity.CRITICAL),
         ("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA",
          "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0", "GPUDirect RDMA", Severity.MEDIUM),
     ],

@@ -60,7 +60,7 @@ def _version(log: RankLog) -> str:
 
 
 _FACETS = (  # the highest severity first
-    _Facet("version of the library", _version, Severity.CRITICAL, "communicators do not form"),
+    _Facet("version of NCCL", _version, Severity.CRITICAL, "communicators do not form"),
     _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other forever"),
     _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other forever"),
     _Facet(
