@@ -102,6 +102,8 @@ class SlowLink:
             "arrived.",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=f"{cause} These times exclude waits for late ranks.",
+            problem=f"Collectives among {named(worst)} take {duration(cost_ns)} longer per step "
+            f"({percent(share)})",
             fix="Compare adapters and port errors with the other groups",
             action="Compare adapters, cables, port errors and the placement of these ranks with "
             "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "

@@ -41,6 +41,7 @@ def test_the_pair_that_takes_longer_for_the_same_is_named():
     finding = said(RULE, *(rank(n, 40 if n in (4, 5) else 10 + n / 10) for n in range(8)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
     assert "29." in finding.summary
+    assert finding.problem == "Collectives among ranks 4-5 take 29.6 ms longer per step (30 %)"
     assert "One group does not show which" in finding.cause
     assert finding.evidence[0].rows[0][:2] == ("ranks 4-5", "all_reduce")
     assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
