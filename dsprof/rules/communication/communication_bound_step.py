@@ -89,10 +89,12 @@ class CommunicationBoundStep:
             late = _late_ranks(shares, thresholds.rank_spread)
             # The last rank to arrive does not wait for others: its wait is the network's.
             by_network = split.transfer if split else min(shares.values()) if late else share
-            if by_network < thresholds.exposed_share:
-                yield self._waiting_for(_named(late, split), run, share, split)
-            else:
+            if by_network >= thresholds.exposed_share:
                 yield self._bound(run, share, by_network, late, thresholds)
+            elif split and not late and split.transfer >= split.waiting:
+                yield self._mostly_transfer(run, share, split, thresholds)
+            else:
+                yield self._waiting_for(_named(late, split), run, share, split)
         else:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
@@ -184,6 +186,21 @@ class CommunicationBoundStep:
             if _grows_with_batch(run)
             else f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
+            restates=EXPOSED,
+            confidence="medium",
+        )
+
+    def _mostly_transfer(
+        self, run: RunSummary, share: float, split: Attribution, thresholds: Thresholds
+    ) -> Finding:
+        return self.meta.finding(
+            Status.INFO,
+            f"{_waiting(run[Steps], share)} {percent(split.transfer)} of the step is transfer, "
+            f"{percent(split.waiting)} is waiting for later arrivals.",
+            cause="Most of it is transfer, which is below the limit of "
+            f"{percent(thresholds.exposed_share)} without the waits.",
+            action=f"{_remedy(run)}.",
+            evidence=_evidence(run),
             restates=EXPOSED,
             confidence="medium",
         )

@@ -195,6 +195,28 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     assert finding.action.startswith("Look at what comes before the collectives of rank 1")
 
 
+def test_transfers_just_below_the_limit_are_not_blamed_on_what_ranks_do_before():
+    """Ranks come last in turn, for 2 % of the step; 19 % of it is transfer."""
+    traces = [
+        rank_trace(
+            rank,
+            head=header(rank, backend="nccl"),
+            steps=[step(n, 100 * n, 100 * n + 100) for n in range(12)],
+            comm=[
+                sync("all_reduce", 100 * n + 70 + late, 23 - late, seq=n, step=n)
+                for n in range(12)
+                for late in (4 * ((n + rank) % 2),)
+            ],
+        )
+        for rank in range(2)
+    ]
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert "19 % of the step is transfer, 2 % is waiting for later arrivals." in finding.summary
+    assert finding.cause.startswith("Most of it is transfer")
+    assert "micro-batches" in finding.action
+
+
 def waiting(*shares):
     """Ranks over NCCL that wait so many milliseconds of a step of 100."""
     return [
