@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dsprof.findings.finding import Status
@@ -10,7 +12,16 @@ from dsprof.trace.joining import attach
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run
-from tests.factories.trace import enqueued, header, rank_trace, said, stall, step
+from tests.factories.trace import (
+    enqueued,
+    group,
+    header,
+    rank_trace,
+    said,
+    stall,
+    step,
+    sync,
+)
 
 HOSTS = [("a", clock()), ("b", clock(7000)), ("c", clock(-20))]
 
@@ -42,6 +53,43 @@ def test_many_late_hosts_are_counted():
     finding = said(RULE, *late)
     assert finding.ranks == tuple(range(7, 13))
     assert finding.cause.startswith("They are all the ranks of b, c, d, e and 2 more, and no")
+
+
+def test_a_late_host_among_many_ranks_is_named_with_its_latest_rank():
+    hosts = [HOSTS[0]] * 33 + [HOSTS[1]] * 3
+    late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 32) + (k * 7 + rank * 3) % 5 / 10)
+    finding = said(RULE, *late)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (33, 34, 35))
+    assert finding.fix == "Compare b with the other hosts"
+    assert finding.cause.startswith("They are all the ranks of b, and no other rank runs there.")
+    assert re.search(r"Rank 3\d is the latest of them\. ", finding.cause)
+
+
+def paired(members: int, slow: int) -> list[RankTrace]:
+    """Pairs that reduce alike, one takes 20 ms longer; then all ranks meet."""
+    traces = []
+    for number in range(2 * members):
+        mine = [2 * (number // 2), 2 * (number // 2) + 1]
+        took = 30 if number // 2 == slow else 10
+        comm, steps = [], []
+        for k in range(20):
+            at = 100 * k + 40
+            comm.append(sync("all_reduce", at, took, group=2, seq=k, step=k))
+            comm.append(sync("all_reduce", at + took, 35 - took, group=1, seq=k, step=k))
+            steps.append(step(k, 100 * k, 100 * k + 100))
+        pair = group(id=2, key=f"pair {mine}", label="data", role="data", ranks=mine)
+        groups = {1: group(2 * members), 2: pair}
+        traces.append(rank_trace(number, 2 * members, comm=comm, steps=steps, groups=groups))
+    return traces
+
+
+@pytest.mark.parametrize("members", [2, 4, 18])
+def test_ranks_that_come_late_from_a_slow_collective_are_not_said_to_work_longer(members):
+    finding = said(RULE, *paired(members, slow=1))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
+    assert "collectives take 20.0 ms per step longer" in finding.cause
+    assert "compute" not in finding.cause
+    assert finding.fix == "Compare adapters and port errors"
 
 
 def test_what_lies_below_the_bound_names_nobody():

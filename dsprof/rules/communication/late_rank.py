@@ -33,11 +33,13 @@ from dsprof.findings.wording import duration, named, percent, plural, ranks_do, 
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
+    MORE_WORK,
     Cause,
     busy_times,
     by_pace,
     by_parts,
     by_span,
+    by_transfers,
     excess,
     last_arrivals,
     own_time,
@@ -190,7 +192,7 @@ class LateRank:
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
-        (cause, action, fix), table = _why(run, votes, thresholds)
+        (cause, action, fix), table = _why(run, late, votes, thresholds)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
         # Of a sample of calls, a single step shows several times its delay, or nothing of it.
@@ -229,7 +231,11 @@ class LateRank:
     ) -> Finding:
         share = several.cost_ns / step_ns
         known = _Known.of_run(run, late, several.of)
-        cause, action, fix = _of_hosts(run[Run], several.ranks)
+        cause, action, fix = (
+            by_transfers(late, several.ranks, thresholds.cause_share * several.cost_ns)
+            or _of_hosts(run[Run], several.ranks)
+            or MORE_WORK
+        )
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
@@ -260,23 +266,18 @@ def _late_together(
     return None if is_chance or seconds < thresholds.seconds else found
 
 
-def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause:
-    """Return cause and action by whether the ranks are those of hosts of their own."""
+def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
+    """Return cause and action if the ranks are those of hosts of their own."""
     mine = {run.ranks[rank].header.host for rank in ranks}
     others = {facts.header.host for rank, facts in run.ranks.items() if rank not in ranks}
-    if others and not mine & others:
-        hosts = some(sorted(mine), 4)
-        return Cause(
-            f"They are all the ranks of {hosts}, and no other rank runs there.",
-            f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "
-            "runs there.",
-            f"Compare {hosts} with the other hosts",
-        )
+    if not others or mine & others:
+        return None
+    hosts = some(sorted(mine), 4)
     return Cause(
-        "They have more work than the others before each collective, or slower devices.",
-        "Compare what they compute and load with the others: their share of the model and of the "
-        "batch, experts, samples, and what else runs on their cores.",
-        "Compare their work and clock speed",
+        f"They are all the ranks of {hosts}, and no other rank runs there.",
+        f"Compare {hosts} with the other hosts: clocks and temperature, storage, and what else "
+        "runs there.",
+        f"Compare {hosts} with the other hosts",
     )
 
 
@@ -445,14 +446,25 @@ def _saving(votes: Votes, known: _Known) -> Range | None:
     return about(min(max(least_ms, high_ms / 2), high_ms), high_ms)
 
 
-def _why(run: RunSummary, votes: Votes, thresholds: Thresholds) -> tuple[Cause, Table]:
+def _why(
+    run: RunSummary, late: Lateness, votes: Votes, thresholds: Thresholds
+) -> tuple[Cause, Table]:
     """Return why the leader is late, with the times that tell; by the parts of a step if known."""
     rank = votes.ranks[votes.leader]
     others = [one for one in votes.ranks if one not in votes.late]
     least_ns = thresholds.cause_share * votes.cost_ns
     found, table = _by_time(run, votes, rank, others, least_ns)
     span = span_behind(run[Phases], rank, others, least_ns)
-    return (by_span(span, rank, found) if span else found), table
+    cause = by_span(span, rank, found) if span else found
+    if slower := by_transfers(late, votes.late, least_ns):
+        cause = slower
+    elif len(votes.late) > 1:
+        text = f"Rank {rank} is the latest of them. {cause.cause}"
+        if hosts := _of_hosts(run[Run], votes.late):
+            cause = hosts._replace(cause=f"{hosts.cause} {text}")
+        else:
+            cause = Cause(text, cause.action, "Compare them with the other ranks")
+    return cause, table
 
 
 def _by_time(

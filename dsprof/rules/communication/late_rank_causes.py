@@ -13,7 +13,7 @@ from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.finding import Column, Table
-from dsprof.findings.wording import duration
+from dsprof.findings.wording import duration, named
 from dsprof.rules.evidence.spans import Span
 
 
@@ -79,6 +79,13 @@ BY_KERNELS: Mapping[str, Cause] = {
     ),
     "copies_ns": _COPIES,
 }
+MORE_WORK = Cause(
+    "They have more work than the others before each collective, or slower devices.",
+    "Compare what they compute and load with the others: their share of the model and of the "
+    "batch, experts, samples, and what else runs on their cores.",
+    "Compare their work and clock speed",
+)
+"""Of several ranks whose own times were not compared."""
 _NOT_THE_NETWORK = "This wait ends when the rank arrives; the network does not cause it."
 
 
@@ -92,6 +99,26 @@ def by_parts(
     said = causes[part]
     cause = said.cause.format(took=duration(more[part]))
     return Cause(cause, said.action.format(rank=rank), said.fix.format(rank=rank))
+
+
+def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float) -> Cause | None:
+    """Return that collectives of these ranks take longer, once all have arrived to them."""
+    mine = np.isin(late.ranks, ranks)
+    if mine.all():
+        return None
+    more_ns = float(np.median(late.transfer_ns[mine]) - np.median(late.transfer_ns[~mine]))
+    if more_ns < least_ns * late.asked:
+        return None
+    whose, them = ("Its", "it") if len(ranks) == 1 else ("Their", "they")
+    return Cause(
+        f"{whose} collectives take {duration(more_ns / late.asked)} per step longer than those of "
+        f"the others, after all ranks have arrived: {whose.lower()} links are slower, or {them} "
+        f"send{'s' if len(ranks) == 1 else ''} more.",
+        f"Compare bytes, adapters, cables, port errors and placement of {named(ranks)} with those "
+        "of the others (ibstat, nvidia-smi topo -m, ethtool -S), and measure the links with "
+        "dsprof bench.",
+        "Compare adapters and port errors",
+    )
 
 
 def by_span(span: Span, rank: int, also: Cause) -> Cause:
