@@ -31,7 +31,8 @@ def verdict(comparison: Comparison) -> str:
             change = "As fast as before"
         case _:
             hidden = fmt.duration((total.high_ns - total.low_ns) / 2)
-            return f"No difference seen: {_steps(total)}; a change below {hidden} would not show"
+            more = f"Record more steps: a change below {hidden} does not show"
+            return f"No difference seen: {_steps(total)}. {more}"
     return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
 
 

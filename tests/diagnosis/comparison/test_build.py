@@ -115,7 +115,7 @@ def test_where_noise_hides_a_change_the_verdict_names_the_smallest_that_would_sh
     assert total.high_ns is not None
     hidden = duration((total.high_ns - total.low_ns) / 2)
     assert made.verdict.startswith("No difference seen: ")
-    assert made.verdict.endswith(f"; a change below {hidden} would not show")
+    assert made.verdict.endswith(f". Record more steps: a change below {hidden} does not show")
 
 
 def test_without_deepspeed_no_configuration_is_called_alike() -> None:
