@@ -464,6 +464,31 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other():
     assert said(RULE, stage(0, 30), stage(1, 80)).status is Status.UNKNOWN
 
 
+def test_a_late_rank_of_a_stage_is_named_and_not_its_tensor_parallel_peer():
+    """Rank 1 is late to its peer 0; both are late to the data-parallel groups of the stage."""
+
+    def placed(number: int) -> RankTrace:
+        comm, steps = [], []
+        for n in range(STEPS):
+            at, late = 100.0 * n, 40 * (number == 1)
+            met = 40 * (number < 2)
+            comm.append(sync("all_reduce", at + 10 + late, 5 + met - late, group=2, seq=n, step=n))
+            comm.append(sync("all_reduce", at + 20 + met, 60 - met, group=3, seq=n, step=n))
+            steps.append(step(n, at, at + 100))
+        tensor = [number // 2 * 2, number // 2 * 2 + 1]
+        data = [number % 2, number % 2 + 2]
+        groups = {
+            2: group(4, id=2, key=f"tp {tensor}", role="tensor", ranks=tensor),
+            3: group(4, id=3, key=f"dp {data}", role="data", ranks=data),
+            4: group(4, id=4, key=f"pp {number}", role="pipeline", ranks=[number, number + 4]),
+        }
+        return rank_trace(number, 4, comm=comm, steps=steps, groups=groups)
+
+    finding = said(RULE, *map(placed, range(4)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert "by 40.0 ms per step" in finding.summary
+
+
 def test_waits_that_nobody_saw_leave_it_open():
     head = [header(n, device="cuda") for n in range(2)]
     traces = [rank(n, arrive, head=head[n]) for n, arrive in enumerate((30, 80))]

@@ -28,7 +28,9 @@ CHANCE = 0.01
 LEAST_S = 1.0
 """Another program may occupy a processor this long: shorter records name no straggler."""
 
-_SHARDING = frozenset({"data", "expert_data", "shard", "replicate"})
+_WITHIN_STAGE = frozenset(
+    {"data", "expert_data", "shard", "replicate", "hpz", "tensor", "sequence", "context", "expert"}
+)
 """Roles of groups whose ranks do the same work, in a run that also has stages of a pipeline."""
 
 UNEVEN = 1.5
@@ -93,13 +95,21 @@ class Lateness:
 
 
 def alike(arrivals: Arrivals) -> list[list[Matched]]:
-    """Return sets of groups whose ranks do the same work: all, or one a shard group of a pipeline.
+    """Return sets of groups whose ranks do the same work: all, or those of a stage of a pipeline.
 
-    Stages of a pipeline do different work, and wait for each other by design.
+    Stages of a pipeline do different work, and wait for each other by design. Within one, a late
+    rank of a tensor-parallel group makes the others of it late to their data-parallel groups.
     """
     if all(group.role != "pipeline" for group in arrivals.groups.values()):
         return [arrivals.matched] if arrivals.matched else []
-    return [[one] for one in arrivals.matched if one.group.role in _SHARDING]
+    stages: list[tuple[set[int], list[Matched]]] = []
+    for one in arrivals.matched:
+        if one.group.role in _WITHIN_STAGE:
+            met = [stage for stage in stages if not stage[0].isdisjoint(one.ranks)]
+            apart = [stage for stage in stages if stage[0].isdisjoint(one.ranks)]
+            ranks = set(one.ranks).union(*(stage[0] for stage in met))
+            stages = [*apart, (ranks, [*(group for stage in met for group in stage[1]), one])]
+    return [groups for _, groups in stages]
 
 
 def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) -> Lateness:

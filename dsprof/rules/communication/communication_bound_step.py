@@ -100,9 +100,10 @@ class CommunicationBoundStep:
             yield self.meta.finding(Status.PASS, text)
 
     def _of_stages(self, run: RunSummary, share: float, thresholds: Thresholds) -> Finding:
+        stages = run[Pipelines].stages
         summary = (
             f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
-            f"{run[Pipelines].stages} stages of the pipeline."
+            f"{f'{stages} ' if stages else ''}stages of the pipeline."
         )
         late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
         proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
@@ -257,7 +258,11 @@ def _is_between_stages(run: RunSummary) -> bool:
     """Whether most of the waiting is for what stages of a pipeline send each other."""
     uses = run[Traffic].uses
     sent_ns = sum(one.exposed_ns for use, one in uses.items() if use.family in POINT_TO_POINT)
-    return run[Pipelines].stages > 1 and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+    # Megatron's pipelines name their groups only.
+    is_staged = run[Pipelines].stages > 1 or any(
+        group.role == "pipeline" for group in run[Arrivals].groups.values()
+    )
+    return is_staged and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
 
 
 def _remedy(run: RunSummary) -> str:

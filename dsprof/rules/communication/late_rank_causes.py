@@ -85,7 +85,7 @@ MORE_WORK = Cause(
     "batch, experts, samples, and what else runs on their cores.",
     "Compare their work and clock speed",
 )
-"""Of several ranks whose own times were not compared."""
+"""Several ranks, whose own times were not compared."""
 _NOT_THE_NETWORK = "This wait ends when the rank arrives; the network does not cause it."
 
 

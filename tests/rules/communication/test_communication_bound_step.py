@@ -7,6 +7,7 @@ from dsprof.rules.communication.communication_bound_step import RULE
 from tests.factories.trace import (
     assert_reached_at,
     engine,
+    group,
     header,
     rank_trace,
     said,
@@ -167,6 +168,18 @@ def test_stages_of_a_pipeline_wait_for_each_other_and_not_for_the_network(backen
     assert finding.title == "Pipeline stages wait for each other"
     assert finding.summary.endswith("between the 2 stages of the pipeline.")
     assert "micro-batches" in finding.action
+
+
+@pytest.mark.parametrize("role", ["pipeline", ""])
+def test_a_pipeline_is_known_by_the_role_of_its_groups(role):
+    traces = stages(40, 40, 5, backend="nccl")
+    for trace in traces:
+        trace.engines = {}
+        pipe = group(3, id=2, key="pipe", role=role)
+        trace.groups = {1: group(3), 2: pipe}
+    finding = said(RULE, *traces)
+    assert ("between the stages of the pipeline" in finding.summary) is bool(role)
+    assert (finding.title == "Pipeline stages take unequal time") is bool(role)
 
 
 def test_the_stage_for_which_the_others_wait_is_named():
