@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dsprof.analysis.aggregates.endings import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
-from dsprof.analysis.hang.fates import by_exception, by_kill, may_wait_in
+from dsprof.analysis.hang.fates import by_exception, by_kill, latest_ns, may_wait_in
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
@@ -22,7 +22,7 @@ from dsprof.findings.wording import (
     plural,
     ranks_do,
 )
-from dsprof.trace.schema import EXIT, is_of_environment
+from dsprof.trace.schema import EXIT, INTERRUPTED, is_of_environment
 from dsprof.trace.writing.heartbeat import LONGEST_NS
 
 _LATE_NS = 2 * LONGEST_NS
@@ -109,6 +109,22 @@ def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> M
         for r, e in ends.items()
         if e.trailer is None and not e.symptoms.is_alive and e.alive_ns <= first_ns
     }
+
+
+def ended_with(killed: Iterable[int], ends: Mapping[int, Ending]) -> tuple[int, ...]:
+    """Return the ranks that ended by themselves while all that were killed may have lived.
+
+    A launcher kills the others when a rank fails. A rank that only lost others is not among them.
+    """
+    until_ns = min((latest_ns(ends[rank]) for rank in killed if rank in ends), default=0)
+    return tuple(
+        rank
+        for rank, end in sorted(ends.items())
+        if end.trailer is not None
+        and end.trailer.reason in (EXIT, INTERRUPTED)
+        and not end.trailer.lost
+        and (end.failed_ns or end.alive_ns) <= until_ns
+    )
 
 
 def exited_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> tuple[int, ...]:

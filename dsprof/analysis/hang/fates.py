@@ -168,8 +168,13 @@ def _outlived(ending: Ending, endings: Endings, state: GroupState) -> bool:
 
 def _is_silent(ending: Ending, state: GroupState) -> bool:
     """Say whether a rank ought to have written a heartbeat while others waited."""
+    return state.since_ns + state.waited_ns > latest_ns(ending)
+
+
+def latest_ns(ending: Ending) -> int:
+    """Return until when a process may have lived that wrote nothing after its last sign of life."""
     longest_ns = LONGEST_NS if ending.heartbeat and not ending.has_state else FIRST_NS
-    return state.since_ns + state.waited_ns > ending.alive_ns + longest_ns + 2 * LOST_NS
+    return ending.alive_ns + longest_ns + 2 * LOST_NS
 
 
 def _goes_on(ending: Ending, state: GroupState) -> bool:

@@ -9,7 +9,7 @@ from dsprof.diagnosis.budget.limits import SEVERITIES, Budget
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.findings.finding import Finding, Status
-from dsprof.findings.wording import plural, reason
+from dsprof.findings.wording import broken_off, plural, reason
 
 _HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
 _ENDS, _OF_MEMORY = "data-quality", "device-out-of-memory"
@@ -56,7 +56,7 @@ def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
         is_memory = not quality.unclean_ranks and all(map(is_of_memory, quality.exceptions))
         rule = _OF_MEMORY if is_memory else _ENDS
         why = next((one.summary for one in failing if one.rule == rule), "")
-        said[rule] = why or ", ".join(quality.exceptions)
+        said[rule] = why or ", ".join(quality.exceptions) or broken_off(quality.unclean_ranks)
     for rule, why in said.items():
         if rule not in budget.may_be_unknown:
             yield (

@@ -11,11 +11,12 @@ from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.hang.ends import exited_before, silent_before
+from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.frames import shortened
 from dsprof.findings.wording import (
     broken_off,
     capitalised,
@@ -38,7 +39,13 @@ from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
 _MOST_SKIPPED = 5
 _MOST_KINDS = 2  # of ends, in a headline
-_KILLED = "signal SIGKILL"
+_SIGNAL = "signal "
+_AFTER_SIGNAL = {
+    "signal SIGKILL": "Check the memory of {host}: `dmesg`",
+    "signal SIGBUS": "Check the space in /dev/shm on {host}",
+    "signal SIGTERM": "Find out who ended it: a scheduler, preemption, a user",
+}
+"""What to do where a process left no traceback."""
 _ENDED_BY_SLURM = {
     "time limit": (
         "The job reached its time limit",
@@ -144,9 +151,27 @@ class DataQuality:
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             return self._ended_by_slurm(ended[0], ranks, ends)
         first = {} if _is_explained(logs) else logs.values(FAILED_FIRST)
-        if first and {*ranks_of(union(first.values()))} <= {*ranks}:
+        raised = {rank for some in run.exceptions.values() for rank in some}
+        interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
+        if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
             return self._failed_first(first, ranks, ends)
         problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
+        others = {*ended_with(ranks, endings.ranks)}
+        if failed := others & raised or others & interrupted:
+            because = "failed" if failed & raised else "ended by Ctrl-C"
+            return self.meta.finding(
+                Status.INFO,
+                f"{problem}: probably killed because {named(failed)} {because}.",
+                title="Records break off because another rank ended",
+                cause="A launcher kills the other ranks when one of them fails.",
+                ranks=tuple(ranks),
+                evidence=_last_calls(ends),
+                confidence="medium",
+            )
+        exited = (
+            f" {capitalised(named(others))} had exited without an exception: if by an error code, "
+            "such as by sys.exit(1), the launcher killed the others."
+        )
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: killed, crashed, or still running."
@@ -156,7 +181,7 @@ class DataQuality:
             title="Records break off",
             severity=Severity.HIGH,
             cause="A process that exits closes its record. A process that is killed by a signal or "
-            "by the job's time limit cannot.",
+            f"by the job's time limit cannot.{exited * bool(others)}",
             action=f"Read the last lines of the log of {named(ranks)}. Give the log of torchrun to "
             "the report, too: it names the rank that failed first. What was recorded is analysed; "
             "up to the last half second is missing.",
@@ -186,8 +211,10 @@ class DataQuality:
         told = ", ".join(how) if len(how) <= _MOST_KINDS else named(ranks)
         is_one = len(ranks) == 1
         fix = f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
-        if first.keys() == {_KILLED}:  # leaves no traceback
-            fix = f"Check the memory of {'its host' if is_one else 'their hosts'}: `dmesg`"
+        if all(how.startswith(_SIGNAL) for how in first):  # leaves no traceback
+            known = _AFTER_SIGNAL.get(next(iter(first)), "") if len(first) == 1 else ""
+            fix = known.format(host="its host" if is_one else "their hosts")
+            fix = fix or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
         return self._failed_as_logged(
             f"{capitalised(told)} failed first{'' if is_one else ' on their hosts'}",
             fix,
@@ -269,21 +296,24 @@ class DataQuality:
             for what, some in exceptions.items()
             if (kept := [rank for rank in some if rank not in followed])
         }
-        told = ", ".join(f"{what} ({named(some)})" for what, some in first.items())
+        told = ", ".join(
+            f"{w} ({named(some)}{_raised_at(some, known)})" for w, some in first.items()
+        )
         ranks = sorted(failed - {*followed})
+        is_part = len(ranks) < len(endings.ranks)
         lost = f" {capitalised(named(followed))} then lost the connection or timed out."
         look = f"Find the traceback of {named(ranks)} in the logs"
         return self.meta.finding(
             Status.FAIL,
             f"The program failed: {told}.{lost * bool(followed)}",
             problem=f"The program failed: {told}",
-            fix=look if followed else "Find the first traceback in the logs",
+            fix=look if is_part else "Find the first traceback in the logs",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
             cause="The program did not catch the exception. The record up to it is complete and "
             "analysed.",
             action=f"{look}."
-            if followed
+            if is_part
             else "Find the first traceback in the logs: a rank that fails leaves the others in a "
             "collective, which then fails as well.",
             ranks=tuple(ranks),
@@ -497,6 +527,15 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
     for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
+
+
+def _raised_at(ranks: Iterable[int], ends: Mapping[int, Ending]) -> str:
+    """Name the line at which all ranks raised an exception; "" if that is unknown."""
+    trailers = [ends[rank].trailer for rank in ranks if rank in ends]
+    places = {trailer.raised_at for trailer in trailers if trailer is not None}
+    if len(places) != 1 or not (place := places.pop()):
+        return ""
+    return f" at {shortened(place).rpartition(' ')[0]}"
 
 
 def _is_explained(logs: Logs) -> bool:

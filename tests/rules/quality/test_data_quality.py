@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis.build import diagnose, diagnosis_of
@@ -259,8 +260,67 @@ def test_of_records_that_break_off_the_log_names_the_rank_that_failed_first():
     assert finding.fix == "Check the memory of its host: `dmesg`"  # it left no traceback
     assert finding.summary.endswith("first after step 5; the records of ranks 0-1 break off.")
     ranks[2].log = RankLog()
-    ranks[2].log.say(FAILED_FIRST, "exit code 1")  # its trace says that it did not
-    assert said(RULE, *ranks).problem.startswith("The records of ranks 0-1 break off")
+    ranks[2].log.say(FAILED_FIRST, "exit code 1")  # sys.exit(1) closes the record
+    assert said(RULE, *ranks).problem == (
+        "Rank 1 (signal SIGKILL), rank 2 (exit code 1) failed first on their hosts"
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "fix"),
+    [
+        ("signal SIGSEGV", "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"),
+        ("signal SIGBUS", "Check the space in /dev/shm on its host"),
+    ],
+)
+def test_no_traceback_is_looked_for_where_a_signal_ended_a_rank(how, fix):
+    killed = [zero_rank(number, trailer=None) for number in range(2)]
+    killed[1].log = RankLog()
+    killed[1].log.say(FAILED_FIRST, how)
+    assert said(RULE, *killed).fix == fix
+
+
+RAISED = Trailer(
+    reason="exit",
+    exception="ValueError",
+    exception_ns=600 * MS,
+    raised_at="/home/me/job/train.py:9 main",
+)
+
+
+def test_a_rank_that_failed_by_itself_comes_before_those_that_its_launcher_killed() -> None:
+    killed, failed = zero_rank(0, trailer=None), zero_rank(1, trailer=RAISED)
+    first, later = judged(RULE, killed, failed)
+    assert first.summary == "The program failed: ValueError (rank 1 at job/train.py:9)."
+    assert (first.status, first.fix) == (Status.FAIL, "Find the traceback of rank 1 in the logs")
+    assert (later.status, later.ranks) == (Status.INFO, (0,))
+    assert later.summary == (
+        "The record of rank 0 breaks off after step 5: probably killed because rank 1 failed."
+    )
+    failed.log = RankLog()
+    failed.log.say(FAILED_FIRST, "exit code 1")  # the trace knows more of it
+    assert judged(RULE, killed, failed)[0].summary == first.summary
+
+
+@pytest.mark.parametrize("change", [{"lost": "connection"}, {"exception_ns": 60_000 * MS}])
+def test_a_record_that_breaks_off_before_others_fail_stays_a_problem(change) -> None:
+    failed = zero_rank(1, trailer=structs.replace(RAISED, **change))
+    [cut] = [f for f in judged(RULE, zero_rank(0, trailer=None), failed) if f.ranks == (0,)]
+    assert (cut.status, cut.title) == (Status.FAIL, "Records break off")
+
+
+def test_a_rank_that_had_exited_may_have_failed_by_its_exit_code() -> None:
+    cut = said(RULE, zero_rank(0, trailer=None), zero_rank(1))
+    assert "Rank 1 had exited without an exception" in cut.cause
+    disabled = zero_rank(1, trailer=Trailer(reason="disable"))
+    assert "exited without" not in said(RULE, zero_rank(0, trailer=None), disabled).cause
+
+
+def test_ranks_that_end_with_one_that_was_interrupted_are_no_problem() -> None:
+    stopped = zero_rank(1, trailer=Trailer(reason="interrupted"))
+    cut = judged(RULE, zero_rank(0, trailer=None), stopped)[0]
+    assert cut.status is Status.INFO
+    assert cut.summary.endswith("probably killed because rank 1 ended by Ctrl-C.")
 
 
 def logged(*facts, of_rank_0=None):
