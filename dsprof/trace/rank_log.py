@@ -17,7 +17,10 @@ FAILED, FAILED_FIRST = "torchrun", "first failure"
 LAUNCHER = "launcher"
 """The kind that says how a process of unknown rank failed, as another launcher reports it."""
 
-NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER})
+EXCEPTION = "exception"
+"""The kind that gives type and message of the exception that ended a rank."""
+
+NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""
 
 MOST_VALUES = 64

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.environment import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.rank_log import NOT_OF_NCCL, SLURM, CallKind, LoggedCalls, RankLog
+from dsprof.trace.lost_peers import lost
+from dsprof.trace.rank_log import EXCEPTION, NOT_OF_NCCL, SLURM, CallKind, LoggedCalls, RankLog
 from dsprof.trace.rank_trace import RankTrace
+
+_CONSEQUENCE = re.compile(
+    r"(?:[\w.]*\.)?(?:Dist|KeyboardInterrupt|RuntimeError: (?:NCCL|DataLoader w))"
+)
+"""What ranks raise because another process ended, or the user ended them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,14 @@ class Logs(Aggregate):
             for value in log.values(kind):
                 found[value] = found.get(value, 0) | 1 << rank
         return found
+
+    def raised(self) -> dict[str, RankSet]:
+        """Return the exceptions that ended ranks, without those that the end of others caused."""
+        return {
+            what: ranks
+            for what, ranks in self.values(EXCEPTION).items()
+            if not _CONSEQUENCE.match(what) and not lost(what)
+        }
 
     @property
     def is_job_over(self) -> bool:

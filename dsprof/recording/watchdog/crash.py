@@ -6,7 +6,6 @@ Hooks are chained: whoever was there is called as before, and what others put on
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -17,23 +16,12 @@ from typing import Any
 
 from dsprof.recording.children import when_child_ends
 from dsprof.recording.watchdog.look import oom_kills
+from dsprof.trace.lost_peers import lost
 from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _OURS = (_PACKAGE, "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
-_LOST = (
-    ("timeout", re.compile(r"\btimed out\b|\btimeout\b|to pass monitoredBarrier", re.IGNORECASE)),
-    (
-        "connection",
-        re.compile(
-            r"(closed|reset) by (remote )?peer|broken pipe|connection was likely closed"
-            r"|peer closed the connection|remote process exit|ncclRemoteError",
-            re.IGNORECASE,
-        ),
-    ),
-)
-"""How communication fails: the peer did not come in time, or its process closed the connection."""
 _MESSAGE = 10_000
 _TORCH_SPAWN = "torch.multiprocessing.spawn"
 
@@ -65,7 +53,7 @@ class CrashNotes:
         if self._is_on:
             with suppress(Exception):
                 self.exception, self.failed_ns = type(error), clock()
-                self.raised_at, self.lost = raised_at(trace), _lost(str(error)[:_MESSAGE])
+                self.raised_at, self.lost = raised_at(trace), lost(str(error)[:_MESSAGE])
 
     def _in_child(self) -> None:
         """Note the exception by which a child of multiprocessing ends: it calls no hook for it."""
@@ -103,10 +91,6 @@ def _is_of_torch(trace: TracebackType | None) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_globals.get("__name__") == _TORCH_SPAWN
-
-
-def _lost(message: str) -> str:
-    return next((how for how, pattern in _LOST if pattern.search(message)), "")
 
 
 def raised_at(trace: TracebackType | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
-from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
+from dsprof.analysis.aggregates.environment import RankSet, ranks_of, union
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
@@ -33,12 +34,12 @@ from dsprof.rules.evidence.endings import (
     last_completed,
     on_ranks,
 )
+from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
 _MOST_SKIPPED = 5
-_MOST_KINDS = 2  # of ends, in a headline
 _SIGNAL = "signal "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
@@ -154,7 +155,7 @@ class DataQuality:
         raised = {rank for some in run.exceptions.values() for rank in some}
         interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
         if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
-            return self._failed_first(first, ranks, ends)
+            return self._failed_first(first, ranks, ends, logs.raised())
         problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
         others = {*ended_with(ranks, endings.ranks)}
         if failed := others & raised or others & interrupted:
@@ -194,21 +195,36 @@ class DataQuality:
         """Report how a run failed of which only logs tell."""
         if _is_explained(logs):
             return
+        raised = logs.raised()
+        failed = {} if _has_nccl_error(logs) else logs.values(LAUNCHER)
         if first := logs.values(FAILED_FIRST):
-            yield self._failed_first(first, (), {})
-        elif failed := not _has_nccl_error(logs) and logs.values(LAUNCHER):
+            yield self._failed_first(first, (), {}, raised)
+        elif raised:
+            yield self._failed_by_exception(raised)
+        elif failed:
             problem = f"A process of the run failed: {', '.join(failed)}"
             yield self._failed_as_logged(problem, "Find the first traceback in the log")
         elif ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
             yield self._ended_by_slurm(ended[0], (), {})
 
+    def _failed_by_exception(self, raised: Mapping[str, RankSet]) -> Finding:
+        """Report the exceptions of ranks, as a log holds them."""
+        ranks = ranks_of(union(raised.values()))
+        fix = "Find the first traceback in the log"
+        problem = f"{who_failed({}, raised)} failed"
+        return self._failed_as_logged(problem, fix, ranks, raised=raised)
+
     def _failed_first(
-        self, first: Mapping[str, RankSet], broken: Sequence[int], ends: Mapping[int, Ending]
+        self,
+        first: Mapping[str, RankSet],
+        broken: Sequence[int],
+        ends: Mapping[int, Ending],
+        raised: Mapping[str, RankSet],
     ) -> Finding:
         """Report who failed first, as a log says; the records of `broken` end there."""
-        ranks = ranks_of(union(first.values()))
-        how = [f"{named_ranks(some)} ({how})" for how, some in first.items()]
-        told = ", ".join(how) if len(how) <= _MOST_KINDS else named(ranks)
+        everyone = union(first.values())
+        ranks = ranks_of(everyone)
+        raised = {what: some & everyone for what, some in raised.items() if some & everyone}
         is_one = len(ranks) == 1
         fix = f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
         if all(how.startswith(_SIGNAL) for how in first):  # leaves no traceback
@@ -216,11 +232,12 @@ class DataQuality:
             fix = known.format(host="its host" if is_one else "their hosts")
             fix = fix or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
         return self._failed_as_logged(
-            f"{capitalised(told)} failed first{'' if is_one else ' on their hosts'}",
+            f"{who_failed(first, raised)} failed first{'' if is_one else ' on their hosts'}",
             fix,
             ranks,
             f"{after_step(ends, ranks)}; {broken_off(broken)}" if broken else "",
             _last_calls(ends),
+            raised,
         )
 
     def _failed_as_logged(
@@ -230,6 +247,7 @@ class DataQuality:
         ranks: tuple[int, ...] = (),
         more: str = "",
         evidence: tuple[Table, ...] = (),
+        raised: Mapping[str, RankSet] = MappingProxyType({}),
     ) -> Finding:
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
         return self.meta.finding(
@@ -239,7 +257,7 @@ class DataQuality:
             fix=fix,
             title="The run failed",
             severity=Severity.HIGH,
-            cause=f"The launcher says so in the log.{killed}",
+            cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}",
             action=f"{fix}.",
             ranks=ranks,
             evidence=evidence,

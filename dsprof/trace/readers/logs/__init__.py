@@ -29,7 +29,8 @@ _SIGNS = re.compile(
     rb"|RunningAvgSamplesPerSec=|\d, SamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
-    rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? ",
+    rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? "
+    rb"|\[rank\d+\]: Traceback \(most recent call last\):",
     re.M,
 )
 _NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object

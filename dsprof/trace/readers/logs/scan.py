@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dsprof.trace.rank_log import (
+    EXCEPTION,
     FAILED,
     FAILED_FIRST,
     LAUNCHER,
@@ -22,7 +23,7 @@ from dsprof.trace.rank_log import (
     RankLog,
     Room,
 )
-from dsprof.trace.readers.logs import benchmark_tables, launchers
+from dsprof.trace.readers.logs import benchmark_tables, launchers, tracebacks
 from dsprof.trace.readers.logs.benchmark_tables import BenchmarkTables
 from dsprof.trace.readers.logs.comms_logger import VERSION, CommsLoggerText
 from dsprof.trace.readers.logs.launchers import ElasticList
@@ -37,6 +38,7 @@ from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.throughput import ThroughputTimer
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
+from dsprof.trace.readers.logs.tracebacks import Tracebacks
 from dsprof.trace.schema import LARGEST_WORLD
 
 MARKS = (
@@ -46,6 +48,7 @@ MARKS = (
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
+    *tracebacks.MARKS,
 )
 """Marks of lines that are looked at."""
 
@@ -117,6 +120,7 @@ class LogScan:
         self._measured = RankLog()
         self._strange_lines = 0
         self._elastic = ElasticList()
+        self._tracebacks = Tracebacks()
         self._timers: defaultdict[int, ThroughputTimer] = defaultdict(ThroughputTimer)
         self.config = PrintedConfig()
         self.starts = Starts()
@@ -136,10 +140,11 @@ class LogScan:
     def take(self, line: str, at_bytes: int = 0) -> bool:
         """Take a line and where it begins; say whether the next is wanted whatever it holds."""
         self._at_bytes = at_bytes
+        self._tracebacks.take(line)
         rank, text = without_launcher(line)
         is_taken = self.config.take(text)
         is_wanted = False if is_taken else self._take(rank, line, text)
-        return is_wanted or self.config.is_open
+        return is_wanted or self.config.is_open or self._tracebacks.is_open
 
     def _take(self, rank: int, line: str, text: str) -> bool:
         if self._table is not None and self._table.row(text):
@@ -261,6 +266,8 @@ class LogScan:
             comms.tell(self._writer(rank).log)
         if self._measured.measured:
             self._writer(-1).log.add(self._measured)
+        for rank, exception in self._tracebacks.raised.items():
+            self._writer(rank).log.say(EXCEPTION, exception)
         if not self._writers and (self.config.written or self._version):
             self._writer(-1)
         nobody = self._writers.pop(("", 0), None)

@@ -1,0 +1,31 @@
+"""How ranks failed, by the exceptions that logs hold of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsprof.analysis.aggregates.environment import RankSet, named_ranks, union
+from dsprof.findings.wording import capitalised, sentence, shortened
+
+_MOST_KINDS = 2  # of failures, in a headline
+_LONGEST_MESSAGE = 160
+
+
+def who_failed(ways: Mapping[str, RankSet], raised: Mapping[str, RankSet]) -> str:
+    """Name ranks, each with the exception that ended it or else the way in which it failed."""
+    by_type: dict[str, RankSet] = {}
+    for what, ranks in raised.items():
+        kind = what.partition(":")[0].rpartition(".")[2]
+        by_type[kind] = by_type.get(kind, 0) | ranks
+    left = {way: ranks & ~union(raised.values()) for way, ranks in ways.items()}
+    kinds = {**{way: ranks for way, ranks in left.items() if ranks}, **by_type}
+    told = ", ".join(f"{named_ranks(ranks)} ({kind})" for kind, ranks in kinds.items())
+    return capitalised(told if len(kinds) <= _MOST_KINDS else named_ranks(union(kinds.values())))
+
+
+def messages(raised: Mapping[str, RankSet]) -> str:
+    """Quote what ranks raised, "" if that is too much for a sentence."""
+    if len(raised) > _MOST_KINDS:
+        return ""
+    said = ((named_ranks(some), shortened(what, _LONGEST_MESSAGE)) for what, some in raised.items())
+    return " ".join(sentence(f"{capitalised(who)} raised {what.rstrip('.')}") for who, what in said)

@@ -1,0 +1,45 @@
+"""The exceptions that ended ranks, as torch's handler of exceptions writes them."""
+
+from __future__ import annotations
+
+import re
+
+BEGIN = "Traceback (most recent call last):"
+MARKS = (b"]: " + BEGIN.encode(),)
+
+_OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,1000}|(?=:?\s*$))")
+_LONGEST_LINES = 1 << 12
+"""One has some 30 lines, and other ranks write theirs in between."""
+_MOST_RANKS = 1 << 12
+
+
+class Tracebacks:
+    """Follows the traceback of each rank, whose lines may interleave.
+
+    `raised` holds what ended each rank, type and message: of chained exceptions, the last.
+    """
+
+    def __init__(self) -> None:
+        self.raised: dict[int, str] = {}
+        self._open: set[int] = set()
+        self._lines_left = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the line of an exception is awaited."""
+        return bool(self._open) and self._lines_left > 0
+
+    def take(self, line: str) -> None:
+        """Take a line of any writer."""
+        self._lines_left -= 1
+        if (writer := _OF_RANK.search(line)) is None:
+            return
+        rank, text = int(writer[1]), line[writer.end() :]
+        if text.startswith(BEGIN):
+            self._open.add(rank)
+            self._lines_left = _LONGEST_LINES
+        elif rank in self._open and (found := _EXCEPTION.match(text)):
+            self._open.remove(rank)
+            if rank in self.raised or len(self.raised) < _MOST_RANKS:
+                self.raised[rank] = found[0].rstrip()

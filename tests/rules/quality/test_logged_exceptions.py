@@ -1,0 +1,76 @@
+"""What data-quality says of exceptions that are in the log of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.findings.finding import Status
+from dsprof.rules.quality.data_quality import RULE
+from dsprof.trace.rank_log import EXCEPTION, FAILED_FIRST, LAUNCHER, OutOfMemory, RankLog
+from tests.factories.trace import said, zero_rank
+
+LONG = "ValueError: " + "x" * 400
+
+
+def logged(*ranks):
+    """Ranks of which only logs tell, each with its facts."""
+    found = [zero_rank(number, len(ranks), is_foreign=True) for number in range(len(ranks))]
+    for trace, facts in zip(found, ranks, strict=True):
+        trace.log = RankLog()
+        for kind, value in facts.items():
+            trace.log.say(kind, value)
+    return found
+
+
+def test_the_rank_that_failed_first_is_named_with_its_exception():
+    failed = {FAILED_FIRST: "exit code 1", EXCEPTION: "a.b.KeyError: 'labels'."}
+    finding = said(RULE, *logged({EXCEPTION: "OSError: later"}, failed))
+    assert finding.summary == "Rank 1 (KeyError) failed first."
+    assert finding.cause == "Rank 1 raised a.b.KeyError: 'labels'."
+    assert finding.ranks == (1,)
+
+
+def test_a_rank_without_an_exception_keeps_its_exit_code():
+    killed, other = {FAILED_FIRST: "signal SIGBUS"}, {FAILED_FIRST: "exit code 1"}
+    finding = said(RULE, *logged(killed, other | {EXCEPTION: LONG}))
+    assert finding.problem == (
+        "Rank 0 (signal SIGBUS), rank 1 (ValueError) failed first on their hosts"
+    )
+    assert finding.cause.startswith("Rank 1 raised ValueError: xxx")
+    assert len(finding.cause) < 250
+
+
+def test_an_exception_says_more_than_an_exit_code_of_an_unknown_rank():
+    ranks = [{EXCEPTION: "OSError: no file"}, {EXCEPTION: "OSError: no file"}, {}]
+    for more in ({LAUNCHER: "exit code 1"}, {}):
+        finding = said(RULE, *logged(*ranks, more))
+        assert (finding.status, finding.problem) == (Status.FAIL, "Ranks 0-1 (OSError) failed")
+        assert finding.ranks == (0, 1)
+
+
+def test_of_many_exceptions_only_the_ranks_are_named():
+    finding = said(RULE, *logged(*({EXCEPTION: f"{kind}: x"} for kind in ("A", "B", "C"))))
+    assert finding.summary == "Ranks 0-2 failed."
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:3",
+        "RuntimeError: Connection closed by peer [10.0.0.1]:3",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated.",
+        "KeyboardInterrupt",
+    ],
+)
+def test_what_the_end_of_another_process_caused_is_not_the_cause(what):
+    launched = {LAUNCHER: "exit code 1"}
+    finding = said(RULE, *logged(launched, {EXCEPTION: what}))
+    assert finding.problem == "A process of the run failed: exit code 1"
+    first = {FAILED_FIRST: "exit code 1", EXCEPTION: what}
+    assert said(RULE, *logged(first, {})).problem == "Rank 0 (exit code 1) failed first"
+
+
+def test_an_exception_that_another_rule_explains_is_not_reported():
+    traces = logged({EXCEPTION: "torch.OutOfMemoryError: CUDA out of memory"})
+    traces[0].log.add(RankLog(out_of_memory=[OutOfMemory(0, 1, 2, 0, 2, 0)]))
+    assert said(RULE, *traces).status is Status.PASS

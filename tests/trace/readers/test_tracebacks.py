@@ -1,0 +1,53 @@
+"""What torch's handler of exceptions writes to a log of several ranks."""
+
+from __future__ import annotations
+
+from itertools import chain, zip_longest
+
+import pytest
+
+from dsprof.trace.rank_log import EXCEPTION
+from tests.factories import logs as make
+
+BEGIN = "Traceback (most recent call last):"
+CHAINED = "The above exception was the direct cause of the following exception:"
+
+
+def traceback(rank, *exception, before=""):
+    """An uncaught exception of a rank; of two, the second was raised from the first."""
+    lines = []
+    for number, last in enumerate(exception):
+        lines += ["", CHAINED, ""] if number else []
+        lines += [BEGIN, '  File "/run/train.py", line 7, in <module>', "    main()", last]
+    return [f"{before}[rank{rank}]: {line}" for line in lines]
+
+
+def raised(*lines):
+    """The exceptions of each rank in a log."""
+    found = {trace.rank: [*trace.log.values(EXCEPTION)] for trace in make.read([*lines])}
+    return {rank: values for rank, values in found.items() if values}
+
+
+@pytest.mark.parametrize(
+    "exception", ["KeyError: 'labels'", "binascii.Error: Incorrect padding", "StopIteration"]
+)
+@pytest.mark.parametrize("before", ["", "0: ", "node2: ", "Map: 96% 38/39 [00:07<00:00]"])
+def test_the_exception_of_a_rank_is_read_behind_what_launchers_write(exception, before):
+    assert raised(*traceback(3, exception, before=before)) == {3: [exception]}
+
+
+def test_tracebacks_of_ranks_may_run_into_each_other():
+    first, second = traceback(0, "ValueError: a"), traceback(5, "OSError: b", "TypeError: c")
+    both = zip_longest(first, second, [BEGIN, "KeyError: of nobody"], fillvalue="[rank1]: hello: x")
+    assert raised(*chain.from_iterable(both)) == {0: ["ValueError: a"], 5: ["TypeError: c"]}
+
+
+def test_only_the_first_line_of_a_message_is_kept_and_what_a_rank_prints_is_no_exception():
+    lines = traceback(2, "ValueError: first")
+    assert raised("[rank2]: Error: before", *lines, "[rank2]: Second: line") == {
+        2: ["ValueError: first"]
+    }
+
+
+def test_a_traceback_that_is_cut_tells_nothing():
+    assert raised(*traceback(2, "OSError")[:-1], "[rank1]: KeyError: 1", make.ready(0)) == {}
