@@ -16,7 +16,7 @@ SERIES = 8
 
 _LANES_PX = 64
 _LETTER_PX, _CAPITAL_PX = 7, 9
-_PHONE_CHARACTERS = 39  # below a drawing, after `step `
+_PHONE_CHARACTERS = 39  # below a drawing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 from dsprof.diagnosis.model import StepMap, StepMark
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle, upright
-from dsprof.reports.html.step_drawings import step_labels
+from dsprof.reports.html.step_drawings import step_labels, step_lane
 
 LEVELS = 5
 _ROW_PX, _TOP_PX, _AXIS_PX = 14, 12, 18
@@ -47,7 +47,7 @@ def heat_map(found: StepMap) -> Drawing | None:
         height_px=bottom + _AXIS_PX,
         shapes=(*_cells(levels, height), *_marks(found, height, bottom)),
         words=tuple(step_labels([_range(*steps) for steps in found.steps], bottom + 13)),
-        lanes=tuple(_lanes(found, height)),
+        lanes=(*_lanes(found, height), step_lane(bottom + 13)),
         keys=(*_keys(usual, most, span), *_mark_keys(found)),
     )
 
@@ -141,12 +141,13 @@ def _said(found: StepMap, run: Sequence[StepMark]) -> str:
 
 
 def _lanes(found: StepMap, height: float) -> Iterator[Word]:
-    """Name rows, as many as have room; those with most stragglers come first, and are strong."""
+    """Name rows, as many as have room, those with most stragglers first; in most steps: strong."""
     counts = Counter(mark.row for mark in found.marks if mark.kind == "straggler")
     strong = [row for row in range(len(found.ranks)) if 2 * counts[row] >= len(found.steps)]
+    latest = [row for row, _ in counts.most_common(1) if row is not None]
     stride = math.ceil(_ROW_PX / height)
     named: list[int] = []
-    for row in (*strong, *range(0, len(found.ranks), stride)):
+    for row in (*strong, *latest, *range(0, len(found.ranks), stride)):
         if all(abs(row - other) >= stride for other in named):
             named.append(row)
     for row in sorted(named):

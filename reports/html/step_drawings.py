@@ -19,6 +19,7 @@ from dsprof.reports.html.drawing import (
 )
 
 _BAR_PX, _BETWEEN_PX = 34, 8
+_PHONE_CHARACTERS = 36  # below a drawing beside long names of ranks
 _ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
 _PALE = ("idle", "other")  # parts on which pale words could not be read
 _COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
@@ -116,16 +117,25 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
             *([Shape(marks, "ink", kind="line")] if marks else []),
         ),
         words=tuple(step_labels([bar.label for bar in bars], bottom + 15)),
-        lanes=tuple(Word(100, y + 4, fmt.duration(value)) for value, y in grid),
+        lanes=(
+            *(Word(100, y + 4, fmt.duration(value)) for value, y in grid),
+            step_lane(bottom + 15),
+        ),
         keys=tuple(keys) if slowest.is_split else (),
     )
 
 
 def step_labels(labels: Sequence[str], y: float) -> list[Word]:
-    """Name some of the columns below them."""
-    words = [Word((place + 0.5) * 100 / len(labels), y, label) for place, label in spread(labels)]
-    first = words[0]
-    return [Word(0, y, f"step {first.text}", "start"), *words[1:]]
+    """Name some of the columns below them; the first begins at the left, not in its middle."""
+    fitting = int(_PHONE_CHARACTERS / (1.5 * max(map(len, labels)) + 1))
+    some = spread(labels, at_most=max(min(fitting, 6), 1))
+    words = [Word((place + 0.5) * 100 / len(labels), y, label) for place, label in some]
+    return [Word(0, y, words[0].text, "start"), *words[1:]]
+
+
+def step_lane(y: float) -> Word:
+    """Say at the left what these labels are."""
+    return Word(100, y, "step")
 
 
 def _drawn(parts: Sequence[Part]) -> list[Part]:

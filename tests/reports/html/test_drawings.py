@@ -31,7 +31,7 @@ from dsprof.reports.html.heat_map import LEVELS, heat_map
 from dsprof.reports.html.log_drawing import log_drawing
 from dsprof.reports.html.memory_drawing import size_ticks
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
-from dsprof.reports.html.step_drawings import step_bar, step_columns
+from dsprof.reports.html.step_drawings import step_bar, step_columns, step_labels
 from dsprof.reports.html.templates import stylesheet
 from dsprof.reports.html.timeline_drawing import timeline_drawing
 from dsprof.reports.html.topology_drawing import topology_drawing
@@ -175,6 +175,24 @@ def test_the_name_of_a_late_rank_takes_the_place_of_names_beside_it() -> None:
     assert [lane.text for lane in made.lanes if lane.kind == "strong"] == ["rank 17"]
     ((_, top, _, height),) = rectangles(made, "ink")
     assert top < 12 + 17 * 3.5 < 12 + 18 * 3.5 < top + height  # beside the cells, not on them
+
+
+def test_a_rank_that_is_late_in_a_few_steps_is_named_among_many() -> None:
+    late = StepMark(kind="straggler", step=7, column=0, rank=17, row=17, text="late")
+    made = heat_map(cells([[100] * 4 for _ in range(64)], [late]))
+    assert made is not None
+    assert "rank 17" in [lane.text for lane in made.lanes if not lane.kind]
+
+
+def test_labels_of_steps_never_touch_on_a_phone() -> None:
+    for first in (0, 100, 10_000, 1_000_000):
+        labels = [f"{first + n}" for n in range(61)]
+        start, *others = step_labels(labels, 0)
+        ends_px = start.x + 7 * len(start.text)
+        for word in others:
+            middle_px, half_px = word.x / 100 * 255, 3.5 * len(word.text)
+            assert ends_px < middle_px - half_px
+            ends_px = middle_px + half_px
 
 
 def test_rows_of_several_ranks_claim_none_of_those_between() -> None:
@@ -437,4 +455,6 @@ def test_steps_and_the_map_below_them_have_one_axis() -> None:
         [(word.x, word.text) for word in one.words] for one in (view.step_columns, view.heat_map)
     ]
     assert places[0] == places[1]
-    assert places[0][0] == (0, "step 7")
+    assert places[0][0] == (0, "7")
+    for drawn in (view.step_columns, view.heat_map):
+        assert drawn.lanes[-1].text == "step"
