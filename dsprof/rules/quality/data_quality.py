@@ -39,7 +39,6 @@ from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
 
-_MOST_SKIPPED = 5
 _SIGNAL = "signal "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
@@ -540,9 +539,7 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
     if costs is not None and costs[0] > thresholds.cost_share:
         yield f"Recording took about {percent(costs[0])} of the time in steps (estimate)."
     if run.strangers:
-        count = len(run.strangers)
-        more = f"; and {count - _MOST_SKIPPED:,} more" if count > _MOST_SKIPPED else ""
-        yield f"Skipped {plural(count, 'file')}: {'; '.join(run.strangers[:_MOST_SKIPPED])}{more}."
+        yield f"Skipped {plural(len(run.strangers), 'file')}, named under data quality."
     for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
 

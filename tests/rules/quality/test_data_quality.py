@@ -473,8 +473,8 @@ def test_cost_below_the_threshold_is_not_mentioned():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"strangers": ("old.json: of an earlier run",)}, "Skipped 1 file: old.json"),
-        ({"strangers": tuple("abcdefg")}, "Skipped 7 files: a; b; c; d; e; and 2 more."),
+        ({"strangers": ("old.json: of an earlier run",)}, "Skipped 1 file, named under"),
+        ({"strangers": tuple("abcdefg")}, "Skipped 7 files, named under data quality."),
         ({"clock_bound_ns": 3 * MS}, "aligned to 3.00 ms"),
         ({"clock_bound_ns": None, "clock_method": "wall clocks"}, "by wall clocks"),
     ],
