@@ -28,6 +28,17 @@ class Thresholds:
 _NAMED_SHARE = 0.25
 """A span with less of the time outside the phases does not explain it."""
 
+_OUTSIDE = "outside forward, backward and step"
+_BETWEEN = (
+    "Between the phases the program does something else: it waits for data or for RPC, evaluates, "
+    "logs, or saves."
+)
+_LOOK = (
+    "Look at what the loop does between step and forward. If it waits for data, give the loader "
+    "more workers and prefetching; log and save checkpoints less often. dsprof.annotate() gives "
+    "such parts a name in the timeline."
+)
+
 
 class LowComputeShare:
     """Says where the time goes that is not computation.
@@ -70,13 +81,16 @@ class LowComputeShare:
         if outside >= thresholds.outside_share and total.idle_ns is None:
             yield self._outside(run, summary, outside)
             return
+        longest = _longest_part(total)
+        is_outside = longest == _OUTSIDE
         yield self.meta.finding(
             Status.INFO,
             summary,
-            cause="See the other findings for settings that change the largest part.",
-            action="Fix the findings on communication, copies and the device first.",
+            cause=_BETWEEN if is_outside else f"The largest other part is {longest}.",
+            action=_LOOK if is_outside else "Read the findings on that part.",
+            problem=f"{percent(share)} of the step is computation",
             evidence=(_parts(total, count),),
-            restates=_longest_part(total),
+            restates=longest,
             confidence="medium",
         )
 
@@ -92,11 +106,8 @@ class LowComputeShare:
             problem=f"{percent(outside)} of the step is outside its phases",
             # Without a name it says how little was marked: a finding with a cause goes first.
             severity=Severity.MEDIUM if span else Severity.LOW,
-            cause="Between the phases the program does something else: it waits for data or for "
-            "RPC, evaluates, logs, or saves.",
-            action="Look at what the loop does between step and forward. If it waits for data, "
-            "give the loader more workers and prefetching; log and save checkpoints less often. "
-            "dsprof.annotate() gives such parts a name in the timeline.",
+            cause=_BETWEEN,
+            action=_LOOK,
             fix=f"Shorten {span.name}, or run it beside the step"
             if span
             else "Mark the parts of the loop with dsprof.annotate()",
@@ -110,7 +121,7 @@ def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
         (EXPOSED, total.exposed_ns),
         ("copies", total.copies_ns),
         (IDLE, total.idle_ns),
-        ("outside forward, backward and step", total.other_ns),
+        (_OUTSIDE, total.other_ns),
     ]
 
 

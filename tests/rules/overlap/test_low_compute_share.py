@@ -47,8 +47,16 @@ def test_waits_are_told_and_left_to_rules_of_their_own():
     assert finding.status is Status.INFO
     assert "55 % of the step is computation" in finding.summary
     assert "35 % exposed communication, 10 % outside" in finding.summary
+    assert finding.problem == "55 % of the step is computation"
+    assert finding.cause == "The largest other part is exposed communication."
     shares = {row[0]: row[2] for row in finding.evidence[0].rows}
     assert abs(sum(shares.values()) - 1) < 1e-9
+
+
+def test_a_part_outside_the_phases_has_the_advice_of_a_failure():
+    finding = said(RULE, idling(0.35))
+    assert finding.status is Status.INFO
+    assert finding.action == said(RULE, idling(0.6)).action
 
 
 def test_copies_are_a_part():
