@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826
 _BASELINE = 21  # steps in the running median
+_SPELL = 11  # steps of it, and on both of its sides
+_USUAL = 25  # percentile: as much of the column may be slow as three quarters
 _BINS = 300
 _ON_GRID = 0.8
 _LEAST_PERIOD = 3
@@ -115,6 +117,25 @@ def change_of(times: Floats) -> Change | None:
     before, after = float(np.median(times[:at])), float(np.median(times[at:]))
     left = np.concatenate([times[:at] - before, times[at:] - after])
     return Change(at, before, after, sigma(left), p)
+
+
+def spell_of(times: Floats, share: float) -> slice | None:
+    """Return the longest stretch that is slower by `share`; None if it has no end in the column.
+
+    A test for one change is blind to it where most of the column has the same level.
+    """
+    if len(times) < 3 * _SPELL:
+        return None
+    smooth = running_median(times, _SPELL)
+    is_slow = smooth > (1 + share) * float(np.percentile(smooth, _USUAL))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_slow, [False]]).astype(np.int8)))
+    begins, ends = edges[::2], edges[1::2]
+    if not len(begins):
+        return None
+    longest = int(np.argmax(ends - begins))
+    begin, end = int(begins[longest]), int(ends[longest])
+    is_inside = begin >= _SPELL and end <= len(times) - _SPELL
+    return slice(begin, end) if is_inside and end - begin >= _SPELL else None
 
 
 def drift_of(times: Floats) -> Drift | None:

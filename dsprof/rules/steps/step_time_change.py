@@ -9,7 +9,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.series import Change, change_of
+from dsprof.analysis.run.series import Change, Floats, change_of, sigma, spell_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -61,23 +61,36 @@ class StepTimeChange:
             return
         for numbers in series:
             columns = step_columns(steps, numbers)
-            change = change_of(columns.total_ns)
+            times = columns.total_ns
+            spell = spell_of(times, thresholds.share)
+            change = _rise(times, spell) if spell else change_of(times)
             if change is not None and _is_level(change, len(numbers), thresholds):
                 at = _first(steps.throughout, columns, change)
-                yield self._finding(run[Run], columns, change, at, thresholds)
+                last = int(columns.number[spell.stop - 1]) if spell else None
+                yield self._finding(run[Run], columns, change, at, last, thresholds)
                 return
 
     def _finding(
-        self, run: Run, columns: StepColumns, change: Change, at: int, thresholds: Thresholds
+        self,
+        run: Run,
+        columns: StepColumns,
+        change: Change,
+        at: int,
+        last: int | None,
+        thresholds: Thresholds,
     ) -> Finding:
-        after = np.arange(len(columns.number)) >= change.at
+        after = columns.number >= columns.number[change.at]
+        since = f"from step {at} on"
+        if last is not None:
+            after &= columns.number <= last
+            since = f"from step {at} to {last}"
         more_ns = change.after - change.before
         share = more_ns / change.before
         text = (
-            f"From step {at} on a step takes {duration(change.after)} instead of "
+            f"{capitalised(since)} a step takes {duration(change.after)} instead of "
             f"{duration(change.before)} ({percent(share, sign='+')})."
         )
-        evidence = (_table(columns, after, at),)
+        evidence = (_table(columns, after, at if last is None else None),)
         if work := columns.work_changed(~after, after, thresholds.work_share):
             kinds = ", ".join(_WORK[name] for name in work)
             return self.meta.finding(
@@ -115,7 +128,7 @@ class StepTimeChange:
                 "throttled clock, different data, or a background task of the run that started "
                 "then."
             ),
-            problem=f"Steps take {percent(share)} longer from step {at} on",
+            problem=f"Steps take {percent(share)} longer {since}",
             fix=f"Check what happened at step {at}{_on(ranks)}",
             ranks=ranks,
             steps=(at,),
@@ -133,6 +146,15 @@ def _first(steps: Steps, columns: StepColumns, change: Change) -> int:
             break
         first = number
     return int(first)
+
+
+def _rise(times: Floats, spell: slice) -> Change:
+    """Return the change to a slower stretch, as against all other steps."""
+    inside = np.zeros(len(times), np.bool_)
+    inside[spell] = True
+    usual, slow = float(np.median(times[~inside])), float(np.median(times[inside]))
+    scatter = sigma(times - np.where(inside, slow, usual))
+    return Change(spell.start, usual, slow, scatter, p=0.0)
 
 
 def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
@@ -167,15 +189,19 @@ def _on(ranks: tuple[int, ...]) -> str:
     return f" on {named(ranks)}" if ranks else ""
 
 
-def _table(columns: StepColumns, after: np.ndarray, at: int) -> Table:
+def _table(columns: StepColumns, after: np.ndarray, at: int | None) -> Table:
+    """List the parts of steps from `at` on and before; None: of those in `after` and all others."""
     named_columns = part_columns(columns)
+    labels, caption = ("others", "slow"), "Slow steps and all others, mean over ranks"
+    if at is not None:
+        labels, caption = ("before", "after"), f"Before step {at} and from it on, mean over ranks"
     return Table(
-        columns=(Column("median of a step"), Column("before", "ns"), Column("after", "ns")),
+        columns=(Column("median of a step"), *(Column(label, "ns") for label in labels)),
         rows=tuple(
             (name, round(float(np.median(c[~after]))), round(float(np.median(c[after]))))
             for name, c in named_columns.items()
         ),
-        caption=f"Before step {at} and from it on, mean over ranks",
+        caption=caption,
     )
 
 

@@ -100,6 +100,17 @@ def test_few_steps_tell_nothing(rule: Rule) -> None:
     assert said(rule, rank_trace()).status is Status.UNKNOWN
 
 
+@pytest.mark.parametrize(("first", "last"), [(30, 44), (30, 79), (15, 99)])
+def test_a_slow_stretch_that_ends_is_named_with_its_end(first: int, last: int) -> None:
+    """Another program on the host of rank 0 comes and goes."""
+    slow = rank(0, 120, computing=lambda n: 40 * (first <= n <= last))
+    other = rank(1, 120, waiting=lambda n: 40 * (first <= n <= last))
+    finding = said(step_time_change.RULE, slow, other)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert finding.problem == f"Steps take 40 % longer from step {first} to {last}"
+    assert finding.steps == (first,)
+
+
 def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
     finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
