@@ -19,26 +19,16 @@ from operator import is_
 from types import NoneType
 from typing import Any
 
-REDACTED = "<redacted>"
-
-_SECRET_NAME = (
-    r"token(?!s|iz|[_-]?(?:dim|ids|count|len|size|limit|budget|type|emb|per|drop))"
-    r"|secret|passw|passphrase|passcode|credential|mnemonic|(?<!by)pwd"
-    r"|(?:api|access|account|private|shared|signing|encryption|auth|ssh|master|license|experiment)"
-    r"[_-]?key(?!s?[_-]?(?:cache|size))"
-    r"|(?:^|[^a-z0-9])(?:key|keys|apikey|jwt|auth|authorization|pass|pw|psw|pat|sas|sig|signature"
-    r"|dsn|cookie|otp|pin(?!_?memory)|bearer|netrc|kubeconfig)(?:[^a-z0-9]|$)"
-    r"|(?:ssh|user|db|root|admin|login|mail|smtp|http|proxy|key|store)pass(?:[^a-z0-9]|$)"
+from dsprof.files.redaction.assigned import (
+    QUOTE,
+    QUOTED,
+    REDACTED,
+    is_secret_name,
+    without_assigned,
+    without_paired,
 )
-"""Parts of names of credentials, in lower case with words apart. Counts are called `tokens`."""
 
-_QUOTE = r"\\{0,3}[\"']"
-_QUOTED = "|".join(
-    rf"{mark}(?:[^{mark}\\\n]|\\.)*{mark}"
-    rf"|\\{{1,3}}{mark}(?:[^{mark}\\\n]|\\[^{mark}\n])*\\{{1,3}}{mark}"
-    rf"|\\{{0,3}}{mark}[^{mark}\n]*"  # which the end of the text cut off
-    for mark in "\"'"
-)
+__all__ = ("REDACTED", "is_secret_name", "map_text", "plain_value", "redact_text", "written_name")
 
 _PASSWORD = r"(?:passw(?:or)?[dt]|passphrase|passcode|(?<![\w$])pwd)(?![\w-])"
 _FOLLOWING = (
@@ -70,7 +60,7 @@ _PROGRAMS = "|".join(  # and the option by which they take a password
         ("openssl", "-pass(?:in|out)?[ ]+pass:"),
     )
 )
-_AFTER_OPTION = rf"(?:[ =]+|(?:{_QUOTE}), *)?(?:{_QUOTE})?"
+_AFTER_OPTION = rf"(?:[ =]+|(?:{QUOTE}), *)?(?:{QUOTE})?"
 _IS = r"(?:[ ]+(?:is|was|set[ ]to|changed[ ]to|to)|[ ]*(?::|=|->))[ ]+"
 
 _IS_NUMBER = (
@@ -90,8 +80,8 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
     ),
     # Headers of HTTP, to the end of the line or of the string that they are in.
     (
-        rf"(?i)(\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{1, 40}(?:key|token))"
-        rf"(?:{_QUOTE})?\s*[:=]\s*(?:{_QUOTE})?)(?!\s*<redacted>)[^\r\n\"'\\]+"
+        rf"(?i)(\b(?:(?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{{1,40}}(?:key|token))"
+        rf"(?:{QUOTE})?\s*[:=]\s*(?:{QUOTE})?)(?!<redacted>)[^\s\"'\\][^\r\n\"'\\]*"
         r"(?:(?<==)\"[^\r\n\"]*\"[^\r\n\"'\\]*)*",
         rf"\1{REDACTED}",
     ),
@@ -104,8 +94,9 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
     # name=value, "name": "value", --name value, Name: value.
     (
         r"(?i)(\b(?:passw(?:or)?d|passphrase|mnemonic|secret"
-        r"|(?:api|access|account|private|shared)[ ]key(?:[ ]id)?)\s*:\s+)"
-        r"(?!<redacted>|(?:true|false|none|null)(?![\w-]))[^\s,;&\"'<>]+(?:[ ][^\s,;&\"'<>]+)*",
+        r"|(?:api|access|account|private|shared)[ ]key(?:[ ]id)?)\s*:(?:[^\S\r\n]+|\r?\n))"
+        r"(?!<redacted>|[|>][-+\d]{0,2}[ \t]*\n|[\w.:]{0,40}[\[({]"
+        r"|(?:true|false|none|null)(?![\w-]))[^\s,;&\"'<>]+(?:[ ][^\s,;&\"'<>]+)*",
         rf"\1{REDACTED}",
     ),
     (r"(?i)(\bpwd\s*[=:]\s*)(?![/~<\s])[^\s,;&\"'<>]+", rf"\1{REDACTED}"),  # not $PWD, a folder
@@ -142,15 +133,23 @@ _BY_WORDS: tuple[tuple[str, str], ...] = (
     # Command lines: curl -u user:password, sshpass -p password.
     (
         rf"((?<![\w-])(?:-[A-Za-z]{{0,5}}[uU]|--(?:proxy-)?user){_AFTER_OPTION}"
-        r"[A-Za-z_][\w.@+\\-]{0,63}:)(?![/<])[^\s,\"']+",
+        r"[A-Za-z_][\w.@+\\-]{0,63}[:%])(?![/<])[^\s,\"']+",
         rf"\1{REDACTED}",
     ),
     (rf"(?i)(\b(?:{_PROGRAMS}){_AFTER_OPTION})(?!<redacted>)[^\s,\"'=]+", rf"\1{REDACTED}"),
+    (rf"(\b(?:login|[Aa]uth)\((?:{QUOTED}), *)(?:{QUOTED})", rf"\1{REDACTED}"),
+    (
+        r"(\becho[ ]+)[^\n|]{1,200}(?=\|[^\n]{0,200}"
+        r"(?:--?password-stdin|--with-token|sudo -S|chpasswd))",
+        rf"\1{REDACTED} ",
+    ),
+    (rf"(--password-stdin[ ]*<<<[ ]*)(?:{QUOTED}|\S+)", rf"\1{REDACTED}"),
     # Sentences: the password (for admin) is X, password X, invalid token "X".
     (
         rf"(?i)((?:{_PASSWORD}(?:[ ](?:for|of)(?:[ ][\w.@'\"-]{{1,64}}){{1,2}}?)?|\bsecret){_IS}"
-        rf"|{_PASSWORD}[ ]+|identified[ ]by[ ]+)(?!<redacted>|[=:-]|{_FOLLOWING})"
-        rf"(?:{_QUOTED}|`[^`\n]*`|(?<!pwd[ ])[^\s,;&\"'<>()\[\]]+|[A-Za-z\d][^\s,;&\"'<>()\[\]]*)",
+        rf"|{_PASSWORD}[ ]+(?:[|│][ ]*)?|identified[ ]by[ ]+)(?!<redacted>|[=:|>-]|{_FOLLOWING})"
+        rf"(?:{QUOTED}|`[^`\n]*`|(?:(?<!pwd[ ])[^\s,;&\"'<>()\[\]]+|[A-Za-z\d][^\s,;&\"'<>()\[\]]*)"
+        rf"(?:\((?:{QUOTED})\)?)?)",
         rf"\1{REDACTED}",
     ),
     (
@@ -184,6 +183,8 @@ _WORDS = (
     "key",
     "credential",
     "identified",
+    "login(",
+    "auth(",
     "pin",
     "otp",
     "code",
@@ -201,32 +202,15 @@ _BEFORE_REVISION = (
 _LONGEST_WORD = 20
 _LONG_RUN = (
     r"(?<![\w/.~+-])[A-Za-z0-9_-]{32,}={0,2}(?![\w/+-]|\.\w)"
-    r"|(?<=/)[A-Za-z0-9+]{40,}(?![\w.-])|(?<![\w/.:-])[A-Za-z0-9+/]{40,}={0,2}(?![\w/.-])"
+    r"|(?<=/)[A-Za-z0-9+]{40,}(?![\w.-])|(?<![\w/.:+-])[A-Za-z0-9+/]{40,}={0,2}(?![\w/.-])"
 )
 _FEW_SEPARATORS = 4
 _LONGEST_RUN = 2.5  # mean, of letters of a case or digits; 1.8 of random ones, above 3 of names
 _MOST_IN_WORDS = 0.4  # part of the token
 
-_BEFORE_VALUE = (
-    rf"(?<![\w.-])(?:(?P<option>--?[\w.-]{{1,80}})(?:[ \t]+(?!-)|(?:{_QUOTE}), *(?={_QUOTE}))"
-    rf"|(?P<name>[\w.-]{{1,80}})(?P<quoted>{_QUOTE})?\]? *(?P<sign>[=-]>|:=|==|[=:]|%3[ADad]) *)"
-    rf"|\({_QUOTE}(?P<first>[\w.-]{{1,80}}){_QUOTE}, *(?={_QUOTE})"  # of a pair
-)
-_VALUE = (
-    rf"(?!<redacted>|(?i:true|false|none|null)(?![\w-]))(?:[A-Za-z]{{0,2}}(?:{_QUOTED})"
-    r"|[\[({][^\])}\n]*|<[^<>\s]*>"
-    r"|[^\s,;&\"'<>(){}\[\]]+)"
-)
-_ORDINARY = frozenset(("key", "keys", "auth", "pass", "pat", "pin", "signature"))
-"""Words that precede a colon in sentences, too."""
-
-_FILE = r"\.(?:ya?ml|jsonl?|py|cpp|txt|log|toml|cfg|conf|ini|sh|gz|zip|md|html|pt|bin)$"
-_OF_DICTS = frozenset(("auth", "pass", "pin"))
-"""Those of them that are secrets as quoted names."""
-
 _RANDOM = (
     r"(?<![\w/.-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{16,}"
-    r"|(?<![\w/.-])(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z0-9+]{32,}"
+    r"|(?<![\w/.+-])(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z0-9+]{32,}"
     r"|(?<![\w/.+-])[A-Za-z0-9+/]{12,}={1,2}$"
     r"|^(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[\w-]{32,}$"
 )
@@ -260,12 +244,6 @@ def _has_known_shape(value: str) -> bool:
     return not names_secret and all(re.fullmatch(_ITEM, item) for item in items)
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a setting of this name holds a credential, however the name is spelt."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return any(re.search(_SECRET_NAME, spelt.lower()) for spelt in (words, name))
-
-
 def written_name(name: str) -> str:
     """Return the name of an unknown setting if it is a name at all, not a credential itself."""
     is_name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
@@ -277,6 +255,7 @@ def redact_text(text: str) -> str:
     """Return free text without what looks like a credential."""
     lower = text.lower()
     by_words = _BY_WORDS if any(word in lower for word in _WORDS) else ()
+    text = without_paired(text)
     for pattern, replacement in (*_IN_TEXT, *by_words):
         text = re.sub(pattern, replacement, text)
     for form, without in (
@@ -285,7 +264,7 @@ def redact_text(text: str) -> str:
         (_LONG_RUN, _without_random),
     ):
         text = re.sub(form, without, text)
-    return _without_assigned(text)
+    return without_assigned(text)
 
 
 def _without_basic(found: re.Match[str]) -> str:
@@ -313,28 +292,6 @@ def _without_random(found: re.Match[str]) -> str:
     is_random = sum(runs) < _LONGEST_RUN * len(runs) and in_words < _MOST_IN_WORDS * sum(runs)
     is_name = separators > max(_FEW_SEPARATORS, len(token) / 12)
     return REDACTED if kinds and is_random and not is_name else found[0]
-
-
-def _without_assigned(text: str) -> str:
-    """Replace the value after a secret name: name=value, "name": "value", --name value."""
-    parts, end = list[str](), 0
-    for found in re.finditer(_BEFORE_VALUE, text):
-        if found.start() < end or not _announces_secret(found):
-            continue
-        if value := re.compile(_VALUE).match(text, found.end()):  # may be as long as the text
-            parts += [text[end : found.end()], REDACTED]
-            end = value.end()
-    return "".join([*parts, text[end:]]) if parts else text
-
-
-def _announces_secret(found: re.Match[str]) -> bool:
-    name = found["option"] or found["name"] or found["first"]
-    ordinary = _ORDINARY - _OF_DICTS if found["quoted"] or found["first"] else _ORDINARY
-    is_word = (found["sign"] == ":" or found["first"]) and name.lower() in ordinary
-    is_error = name.endswith(("Error", "Exception", "Warning"))  # KeyError: 'weight'
-    is_place = found["sign"] == ":" and re.search(_FILE, name)  # key.yaml:1:1
-    is_none = is_word or is_error or is_place or name.lower() == "pwd"  # which a pattern knows
-    return is_secret_name(name) and not is_none
 
 
 _TEXTLESS = frozenset({int, float, bool, NoneType})

@@ -1,0 +1,146 @@
+"""dsprof.files.redaction of names and values in the notations of files, commands and programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.files.redaction import REDACTED, redact_text
+
+
+@pytest.mark.parametrize("value", ["correcthorse", "Tr0ub4dor3xyz"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        # YAML
+        "db:\n  password: |\n    {}\n  host: node01",
+        "db:\n  password: >-\n    first line\n    {}\n  host: node01",
+        "- password: |\n    {}\n  host: node01",
+        "passwords:\n  - {}\n  - other\nhost: node01",
+        "hub:\n  tokens_and_secrets:\n    a: 1\n    b: {}\nhost: node01",
+        "password: &anchor {}",
+        "token: !!str {}",
+        # INI, TOML and JSON
+        "[db]\npassword =\n    {}\nhost = node01",
+        'password = """\n{}\n"""\nhost = node01',
+        "token = '''{}'''",
+        '{{"password":\n  "{}"}}',
+        '{{"token":\t"{}"}}',
+        '{{"secret": {{"first": {{"a": 1}}, "second": "{}"}}, "host": "node01"}}',
+        '{{"passwords": [\n  "other",\n  "{}"\n], "host": "node01"}}',
+        '{{"env": "{{\\"password\\": \\"{}\\"}}"}}',
+        "&quot;password&quot;:&quot;{}&quot;",
+        "{{\\u0022token\\u0022: \\u0022{}\\u0022}}",
+        # shells and containers
+        "setenv TOKEN {}",
+        "setenv HF_TOKEN '{}'",
+        "set -gx HF_TOKEN {}",
+        "setx HF_TOKEN {}",
+        '$env:HF_TOKEN = "{}"',
+        "ENV HF_TOKEN {}",
+        "HF_TOKEN\t{}",
+        "│ HF_TOKEN │ {} │",
+        "echo {} | docker login -u me --password-stdin host",
+        "docker login -u me --password-stdin <<< {}",
+        "smbclient //host/share -U me%{}",
+        # elements and attributes
+        "<password>{}</password>",
+        '<wsse:Password Type="text">{} and more</wsse:Password>',
+        '<add key="password" value="{}"/>',
+        "<key>apiToken</key>\n\t<string>{}</string>",
+        '<input type="password" value="{}">',
+        # pairs of a name and a value
+        "- name: HF_TOKEN\n  value: {}\n",
+        '{{"name": "HF_TOKEN", "value": "{}"}}',
+        "V1EnvVar(name='HF_TOKEN', value='{}')",
+        '{{"Key": "DB_PASSWORD", "Value": "{}"}}',
+        "['HF_TOKEN', '{}']",
+        "[(b'authorization', b'{}')]",
+        # values in code
+        'Config {{ password: Some("{}") }}',
+        "Config(token=Secret('{}'), host='node01')",
+        "SET PASSWORD FOR me = PASSWORD('{}')",
+        "server.login('me', '{}')",
+        "password=ab(cd){}",
+        # headers and tables
+        "X-Request-Key: one {}",
+        "| password | {} |",
+        "\x1b[36mtoken\x1b[0m=\x1b[35m{}\x1b[0m host=node01",
+        "password:\u00a0{}",
+        "password\uff1a{}",
+    ],
+)
+def test_a_value_after_its_name_is_cut_out(text: str, value: str) -> None:
+    found = redact_text(text.format(value))
+    assert value not in found
+    assert REDACTED in found
+    assert ("node01" in found) == ("node01" in text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eos_token='<|endoftext|>', pad_token=<pad>, mask_token=[MASK]",
+        "pad_token_id=128256",
+        "token=4096",
+        "first_token: 1.25s",
+        "token_mixer: pooling",
+        "--moe-token-dispatcher-type alltoall",
+        "moe_token_group_size=8",
+        "SyntaxError: unexpected token: '}'",
+        "num_key_value_heads=many",
+        "sort_key=name",
+        "rng_key=[0 1]",
+        "pass=forward",
+        "pass_through: layer3",
+        "pass_manager: inductor",
+        "post_grad_pass=fuse",
+        "pin_device: cuda",
+        "sig=SIGTERM",
+        "signature=3",
+        "token_file=/run/secrets/hub",
+        "--password-file /etc/keys/db",
+        "HF_TOKEN=''",
+        'token="" is empty',
+        "for key: store_based_barrier_key:1 (world_size=8)",
+        "get(key=default_pg/0//cuda//timeline_1) timed out",
+        "missing key=layers.0.attn.weight",
+        "secret_santa.py",
+        "passwords:\n\nhost: node01",
+        "token: |\nhost: node01",
+        "name: token, value of 3",
+        "HF_TOKEN is not set",
+        "ENV HF_TOKEN is not set",
+    ],
+)
+def test_what_only_sounds_like_a_secret_stays(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("password=[a, b, c", ""),
+        ("password=[a, b\nhost=node01", "\nhost=node01"),
+        ("token=f(x)[0], host=node01", ", host=node01"),
+    ],
+)
+def test_brackets_are_followed_to_their_end(text: str, left: str) -> None:
+    assert redact_text(text) == f"{text.partition('=')[0]}={REDACTED}{left}"
+
+
+@pytest.mark.parametrize(
+    ("before", "part"),
+    [
+        ("Authorization: ", "\n"),
+        ("", "\x1b[0m"),
+        ("", "password=[\n"),
+        ("", "password:\n"),
+        ("password: |\n", " a\n"),
+        ("", "name: TOKEN "),
+        ("", "<password>"),
+        ("", "echo |"),
+    ],
+)
+def test_notations_are_looked_for_once(before: str, part: str) -> None:
+    """What was searched again from each place would take hours."""
+    redact_text(before + part * (300_000 // len(part)))
