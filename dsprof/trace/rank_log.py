@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLURM = "Slurm"
-"""The kind of fact that says why Slurm ended a job: "time limit", "cancelled", "job requeue"."""
+"""The kind of fact that says why Slurm ended a job: "time limit", "cancelled", "node failure"."""
 
 FAILED, FAILED_FIRST = "torchrun", "first failure"
 """The kinds that torchrun's list states of a rank: that it failed; how, if it did so first."""
@@ -19,6 +19,9 @@ LAUNCHER = "launcher"
 
 EXCEPTION = "exception"
 """The kind that gives type and message of the exception that ended a rank."""
+
+HOST_MEMORY = "out of memory"
+"""How a process failed that took more memory of its host than Slurm granted."""
 
 NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""

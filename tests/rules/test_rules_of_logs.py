@@ -255,6 +255,26 @@ def test_warnings_with_and_without_advice():
     assert mentions.summary == said
 
 
+@pytest.mark.parametrize(
+    ("text", "is_of_memory"),
+    [
+        ("Call to ibv_create_qp failed", True),  # of releases that name no error
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", True),
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address", False),
+        (
+            "NET/OFI Unable to register memory (type = 1). RC: 12, Error: Cannot allocate memory",
+            True,
+        ),
+        ("NET/OFI Unable to register memory (type = 2). RC: 22, Error: Invalid argument", False),
+    ],
+)
+def test_the_limit_of_locked_memory_is_named_where_it_is_the_usual_cause(text, is_of_memory):
+    actions = [
+        one.action for one in findings(nccl_warning, make.run(make.said(text, level="WARN")))
+    ]
+    assert ("ulimit -l" in " ".join(actions)) is is_of_memory
+
+
 def watchdog(rank, seq=8, op="ALLREDUCE", elements=9):
     return [
         f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL("

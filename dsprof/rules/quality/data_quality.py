@@ -37,7 +37,7 @@ from dsprof.rules.evidence.endings import (
 from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.rank_log import FAILED_FIRST, LAUNCHER, SLURM
+from dsprof.trace.rank_log import FAILED_FIRST, HOST_MEMORY, LAUNCHER, SLURM
 
 _SIGNAL = "signal "
 _AFTER_SIGNAL = {
@@ -52,6 +52,8 @@ _ENDED_BY_SLURM = {
         "Request more time with `--time`, or save a checkpoint before the limit",
     ),
     "cancelled": ("The job was cancelled", "Ask who called `scancel` if you did not"),
+    "preemption": ("Another job preempted this one", "Save checkpoints; submit with `--requeue`"),
+    "node failure": ("A node failed", "Leave it out with `--exclude`, and report it"),
 }
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
@@ -198,6 +200,11 @@ class DataQuality:
         failed = {} if _has_nccl_error(logs) else logs.values(LAUNCHER)
         if first := logs.values(FAILED_FIRST):
             yield self._failed_first(first, (), {}, raised)
+        elif HOST_MEMORY in failed:
+            yield self._failed_as_logged(
+                "A process took more host memory than Slurm granted",
+                "Request more with `--mem`, or lower `num_workers` of data loaders",
+            )
         elif raised:
             yield self._failed_by_exception(raised)
         elif failed:

@@ -6,7 +6,14 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.quality.data_quality import RULE
-from dsprof.trace.rank_log import EXCEPTION, FAILED_FIRST, LAUNCHER, OutOfMemory, RankLog
+from dsprof.trace.rank_log import (
+    EXCEPTION,
+    FAILED_FIRST,
+    HOST_MEMORY,
+    LAUNCHER,
+    OutOfMemory,
+    RankLog,
+)
 from tests.factories.trace import said, zero_rank
 
 LONG = "ValueError: " + "x" * 400
@@ -74,3 +81,9 @@ def test_an_exception_that_another_rule_explains_is_not_reported():
     traces = logged({EXCEPTION: "torch.OutOfMemoryError: CUDA out of memory"})
     traces[0].log.add(RankLog(out_of_memory=[OutOfMemory(0, 1, 2, 0, 2, 0)]))
     assert said(RULE, *traces).status is Status.PASS
+
+
+def test_a_process_that_slurm_killed_for_its_memory_left_no_traceback():
+    finding = said(RULE, *logged({LAUNCHER: HOST_MEMORY}, {EXCEPTION: "EOFError"}))
+    assert finding.problem == "A process took more host memory than Slurm granted"
+    assert "--mem" in finding.fix

@@ -11,6 +11,7 @@ from dsprof.findings.finding import Status
 from dsprof.trace.rank_log import (
     FAILED,
     FAILED_FIRST,
+    HOST_MEMORY,
     LAUNCHER,
     SLURM,
     CollectiveTimeout,
@@ -555,6 +556,12 @@ def test_lists_of_two_agents_may_run_into_each_other():
         ("srun: error: n[1-2]: tasks 0-3,7: Out Of Memory", "out of memory"),
         ("srun: error: n1: task 3: Exited with exit code 143", ""),  # srun or scancel ended it
         ("srun: error: n1: task 3: Terminated", ""),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks "
+            "have been OOM Killed.",
+            HOST_MEMORY,
+        ),
+        ("0: slurmstepd-n1: error: Detected 2 oom-kill event(s) in step 4.b cgroup.", HOST_MEMORY),
     ],
 )
 def test_launchers_tell_how_a_process_failed(line, how):
@@ -603,6 +610,12 @@ def test_further_communicators_are_no_start():
         ("*** STEP 3.0 ON n1 CANCELLED AT 2026-11-25T22:03:18 ***", "cancelled"),
         ("*** JOB 8 ON n1 CANCELLED AT 2026-11-25T22:05:21 DUE TO JOB REQUEUE ***", "job requeue"),
         ("*** JOB 9 ON n1 CANCELLED AT 2026-11-25T22:05 DUE to SIGNAL Terminated ***", "cancelled"),
+        ("*** JOB 9 ON n1 CANCELLED AT 2026-11-25T22:05:21 DUE TO PREEMPTION ***", "preemption"),
+        (
+            "*** JOB 9 ON n1 CANCELLED AT 2026-11-25T22:05:21 DUE TO NODE FAILURE, SEE SLURMCTLD "
+            "LOG FOR DETAILS ***",
+            "node failure",
+        ),
     ],
 )
 def test_slurm_says_why_it_ended_a_job(line, cause):

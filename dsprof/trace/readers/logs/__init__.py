@@ -30,7 +30,7 @@ _SIGNS = re.compile(
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
     rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? "
-    rb"|\[rank\d+\]: Traceback \(most recent call last\):",
+    rb"|\berror: Detected \d+ oom[-_]kill event|\[rank\d+\]: Traceback \(most recent call last\):",
     re.M,
 )
 _NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from signal import Signals
 
+from dsprof.trace.rank_log import HOST_MEMORY
+
 MARKS = (
     *(b"rank      :", b"exitcode  :", b"Root Cause (first observed failure)"),
     *(b" exits with return code = ", b":main] cmd = ", b" CANCELLED AT ", b"srun: error: "),
+    *(b" oom_kill event", b" oom-kill event"),
 )
 
 _RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
@@ -21,9 +24,10 @@ _TASK = re.compile(
     r"(?:Exited with exit code (?P<code>[1-9]\d?)|(?P<how>Out Of Memory|Segmentation fault|"
     r"Bus error|Aborted)(?: \(core dumped\))?)$"
 )
+_OOM_KILL = re.compile(r"\berror: Detected \d{1,9} oom[-_]kill event")
 _CANCELLED = re.compile(
     r"\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
-    r"(?:DUE TO (?P<cause>[A-Z ]{1,40}) |DUE to SIGNAL \w+ )?\*\*\*"
+    r"(?:DUE TO (?P<cause>[A-Z ]{1,40})(?:, [A-Za-z ]{1,60})? |DUE to SIGNAL \w+ )?\*\*\*"
 )
 
 
@@ -71,7 +75,7 @@ def failed(text: str) -> str:
         return _how(int(match[1]))
     if match := _TASK.search(text):
         return _how(int(match["code"])) if match["code"] else match["how"].lower()
-    return ""
+    return HOST_MEMORY if _OOM_KILL.search(text) else ""
 
 
 def cancelled(text: str) -> str:
