@@ -17,6 +17,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, Flush
 
 LIBRARY = "DDP"
+_CAP_BYTES, _FIRST_CAP_BYTES = 25 << 20, 1 << 20  # without bucket_cap_mb the first is smaller
 _HALF = ("float16", "bfloat16")  # what communication hooks compress gradients to
 
 
@@ -84,6 +85,15 @@ def _explain(trace: RankTrace, rows: Array, layout: BucketLayout) -> list[int]:
     return found
 
 
+def _capacity_bytes(layout: BucketLayout, index: int) -> int:
+    """Return the limit of a bucket: one that another follows has reached it."""
+    is_early = index == 0 and layout.is_rebuilt and len(layout.nbytes) > 1
+    has_default = layout.capacity_bytes == _CAP_BYTES
+    if is_early and has_default and _FIRST_CAP_BYTES <= layout.nbytes[0] < _CAP_BYTES:
+        return _FIRST_CAP_BYTES
+    return layout.capacity_bytes
+
+
 def _flush(trace: RankTrace, row: int, index: int, layout: BucketLayout) -> Flush:
     table = trace.collectives
     is_last = index == len(layout.nbytes) - 1
@@ -95,7 +105,7 @@ def _flush(trace: RankTrace, row: int, index: int, layout: BucketLayout) -> Flus
         elements=elements,
         start_ns=start_ns,
         end_ns=max(start_ns, end_ns),
-        capacity=layout.capacity_bytes * elements // nbytes if nbytes else 0,
+        capacity=_capacity_bytes(layout, index) * elements // nbytes if nbytes else 0,
         nbytes=int(table.nbytes[row]),
         dtype=table.words[table.dtype[row]],
         parameters=layout.parameters[index] if index < len(layout.parameters) else 0,

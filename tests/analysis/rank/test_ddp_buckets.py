@@ -37,6 +37,20 @@ def test_the_all_reduces_of_a_backward_are_the_buckets_in_order():
     assert trace.collectives.flush.tolist() == trace.collectives.id.tolist()
 
 
+def test_the_first_bucket_of_a_default_ddp_is_full_at_1_mib():
+    def capacities(cap_mib: int, *, is_rebuilt: bool = True) -> list[int]:
+        sizes = [1_052_676, 5_253_120]
+        layout = BucketLayout(0, 1, sizes, [4, 10], cap_mib << 20, is_rebuilt=is_rebuilt)
+        comm = [reduced(nbytes, at) for at, nbytes in enumerate(sizes)]
+        trace = rank_trace(layouts=[layout], comm=comm)
+        attach_buckets(trace)
+        return [flush.capacity * 4 >> 20 for flush in trace.flushes]
+
+    assert capacities(25) == [1, 25]
+    assert capacities(25, is_rebuilt=False) == [25, 25]
+    assert capacities(1) == [1, 1]
+
+
 def test_each_micro_step_begins_with_the_first_bucket():
     comm = [reduced(n, at, micro_step=at // 2) for at, n in enumerate((4000, 2000, 4000, 2000))]
     assert [row[:2] for row in buckets(rank_trace(layouts=[LAYOUT], comm=comm))] == [
