@@ -201,7 +201,7 @@ def test_text_that_a_line_runs_into_makes_no_rank(before):
     assert all(set(trace.log.values("path")) <= {"NET/IB/GDRDMA"} for trace in traces)
 
 
-@pytest.mark.parametrize("name", ["e1", "nodnode1", "ne1"])
+@pytest.mark.parametrize("name", ["e1", "nodnode1", "ne1", "node0"])  # or that of another host
 def test_a_process_whose_name_was_cut_is_the_one_of_its_number(name):
     lines = make.run(make.said("Call failed", 3, host=name, level="WARN"))
     traces = make.read(lines)

@@ -334,11 +334,13 @@ def _without_fragments(writers: Sequence[_Writer]) -> list[_Writer]:
 def _is_of(fragment: _Writer, whole: _Writer, *, is_complete: bool) -> bool:
     """Say whether a process is another one of its number under a damaged name.
 
-    Only where the communicator of all ranks is complete may a part in its middle be missing: one
-    host can have such a name of another.
+    Only where the communicator of all ranks is complete may a part in its middle be missing, or
+    the name be that of another host: processes of two hosts can have one number.
     """
     part, name = fragment.host, whole.host
     if part.endswith(name) or name.endswith(part):
+        return True
+    if is_complete and fragment.device == whole.device >= 0:
         return True
     cuts = range(1, len(part)) if is_complete else ()
     return any(name.startswith(part[:at]) and name.endswith(part[at:]) for at in cuts)
