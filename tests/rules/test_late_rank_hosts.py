@@ -13,6 +13,7 @@ from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run
 from tests.factories.trace import (
+    MS,
     enqueued,
     group,
     header,
@@ -96,6 +97,22 @@ def test_what_lies_below_the_bound_names_nobody():
     finding = said(RULE, *device_run(HOSTS, third_late(8), bound_ms=15))
     assert (finding.status, finding.ranks) == (Status.UNKNOWN, ())
     assert "a smaller delay does not show" in finding.summary
+
+
+@pytest.mark.parametrize(("calls", "status"), [(1, Status.PASS), (6, Status.UNKNOWN)])
+def test_many_waits_below_the_bound_are_not_taken_for_none(calls, status):
+    """Rank 0 is 3 ms late to each call of a step of 100 ms; arrival times are accurate to 4 ms."""
+    traces = device_run([("a", clock())] * 4, lambda rank, k: 4.0 - rank % 2 - (rank > 0) * 3)
+    for trace in traces:
+        trace.stalls, comm = [], []
+        for k in range(40):
+            for n in range(calls):
+                at = 100 * k + 15 * n + 3 * (trace.rank == 0)
+                comm.append(enqueued("all_reduce", 100 * k, seq=calls * k + n, step=k))
+                end = 100 * k + 15 * n + 5
+                trace.stalls.append(stall(comm[-1], "collective", at, end, bound_ns=4 * MS))
+        trace.collectives = rank_trace(trace.rank, 4, comm=comm).collectives
+    assert said(RULE, *traces).status is status
 
 
 def test_ranks_that_arrive_together_pass_where_the_bound_is_narrow():

@@ -65,6 +65,7 @@ class Lateness:
     calls: int  # in a sampled step, one in so many collectives is compared
     pairs_ns: Array | None  # ranks x ranks: how long each waited for each; None for many
     doubt_ns: int  # below it, who came later was not asked: of the group with most, a median
+    unsure_ns: Array  # of each rank: waits below the doubt, which count as transfer
 
     @property
     def one_in(self) -> int:
@@ -80,6 +81,15 @@ class Lateness:
         """How long each rank waited, in all steps together."""
         waited_ns: Array = self.waited_ns.clip(0).sum(axis=1)
         return _times(waited_ns, self._weight)
+
+    def may_hide(self, delay_ns: float) -> bool:
+        """Whether half of the ranks may wait so long in a step, mostly below the doubt."""
+        if not len(self.ranks):
+            return False
+        surely, unsure = self.waited_in_all_ns, self.unsure_ns
+        least_ns = delay_ns * max(self.asked, 1)
+        may_wait = (surely + unsure >= least_ns) & (unsure >= least_ns / 2)
+        return 2 * int(np.count_nonzero(may_wait)) >= len(self.ranks)
 
     @property
     def waited_for(self) -> int | None:
@@ -123,7 +133,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     steps = steps[np.isin(steps, compared)]
     shape = len(ranks), len(steps)
     waited, seen = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
-    caused, transfer, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(4))
+    caused, transfer, unsure, lasts, met = (np.zeros(len(ranks), np.int64) for _ in range(5))
     pairs = np.zeros((len(ranks), len(ranks)), np.int64) if len(ranks) <= PAIRED_RANKS else None
     doubts = [0]
     for whole in matched:
@@ -137,6 +147,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
             step = np.searchsorted(steps, one.step[mine])
             _add(waited, row, step, split.waited_ns[:, mine] * one.one_in.calls)
             transfer[row] += _times(split.transfer_ns.sum(axis=1), weight)
+            unsure[row] += _times(split.unsure_ns, weight)
             np.add.at(caused, row[split.last], _times(split.caused_ns, weight))
             np.add.at(lasts, row[split.last], (split.caused_ns > 0).astype(np.int64))
             if pairs is not None:
@@ -160,6 +171,7 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
         calls=one_in.calls,
         pairs_ns=pairs,
         doubt_ns=max(doubts),
+        unsure_ns=unsure,
     )
 
 
@@ -230,6 +242,7 @@ class Split:
     transfer_ns: Array
     caused_ns: Array  # of each collective: mean wait of those who were not last
     doubt_ns: Array  # of each collective, the largest
+    unsure_ns: Array  # of each rank: waits that are below the doubt
 
 
 def split_waits(one: Matched) -> Split:
@@ -239,10 +252,13 @@ def split_waits(one: Matched) -> Split:
     )
     last, latest, doubt_ns = np.argmax(arrive, axis=0), arrive.max(axis=0), one.doubt_ns
     waited = np.maximum(np.minimum(until, latest) - np.maximum(begun, arrive), 0)
-    waited[latest - arrive <= doubt_ns] = 0
+    is_unsure = latest - arrive <= doubt_ns
+    unsure = np.where(is_unsure, waited, 0).sum(axis=1)
+    waited[is_unsure] = 0
     held = np.maximum(until - begun, 0)
     caused = waited.sum(axis=0) // max(len(one.ranks) - 1, 1)
-    return Split(last, waited, np.maximum(held - waited, 0), caused, doubt_ns.max(axis=0))
+    transfer = np.maximum(held - waited, 0)
+    return Split(last, waited, transfer, caused, doubt_ns.max(axis=0), unsure)
 
 
 class Waits(Protocol):

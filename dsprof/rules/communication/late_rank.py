@@ -134,6 +134,12 @@ class LateRank:
                 f"({percent(late.doubt_ns / step_ns)} of the step); a smaller delay does not show."
             )
             return self.meta.unknown(text)
+        if share < thresholds.turns_share and late.may_hide(thresholds.step_share * step_ns):
+            return self.meta.unknown(
+                f"Unknown: arrival times are accurate to {duration(late.doubt_ns)}, and half of "
+                f"the ranks may wait {percent(thresholds.step_share)} of the step or more in "
+                "waits shorter than that."
+            )
         if share < thresholds.turns_share:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(

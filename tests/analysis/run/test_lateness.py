@@ -23,6 +23,7 @@ def late(*waited: list[int], doubt: int = 0) -> Lateness:
         calls=1,
         pairs_ns=None,
         doubt_ns=doubt,
+        unsure_ns=nothing,
     )
 
 

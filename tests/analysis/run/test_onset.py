@@ -12,7 +12,7 @@ def late(delays: list[int]) -> Lateness:
     waited, nothing = np.array([delays, [0] * len(delays)], np.int64), np.zeros(2, np.int64)
     steps = np.arange(10, 10 + len(delays))
     count = len(delays)
-    return Lateness((0, 1), steps, waited, *[nothing] * 4, count, count, 1, None, 0)
+    return Lateness((0, 1), steps, waited, *[nothing] * 4, count, count, 1, None, 0, nothing)
 
 
 def test_the_first_late_step_is_named_with_the_delay_from_there_on():
