@@ -9,6 +9,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.delays import delays
 from dsprof.analysis.run.series import Change, Floats, change_of, sigma, spell_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
@@ -16,6 +17,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
+from dsprof.trace.columns import IntArray
 
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
@@ -63,6 +65,8 @@ class StepTimeChange:
             columns = step_columns(steps, numbers)
             times = columns.total_ns
             spell = spell_of(times, thresholds.share)
+            if spell and _are_delayed(steps, columns.number[spell]):
+                spell = None
             change = _rise(times, spell) if spell else change_of(times)
             if change is not None and _is_level(change, len(numbers), thresholds):
                 at = _first(steps.throughout, columns, change)
@@ -135,6 +139,12 @@ class StepTimeChange:
             evidence=evidence,
             confidence="medium",
         )
+
+
+def _are_delayed(steps: Steps, numbers: IntArray) -> bool:
+    """Whether most of these steps are those that periodic-slow-step names."""
+    found = delays(steps)
+    return found is not None and 2 * np.count_nonzero(np.isin(numbers, found.steps)) > len(numbers)
 
 
 def _first(steps: Steps, columns: StepColumns, change: Change) -> int:
