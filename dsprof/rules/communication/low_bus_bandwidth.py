@@ -86,7 +86,7 @@ class LowBusBandwidth:
         if not any(len(one.rows) for one in run[Arrivals].ranks.values()):
             return self.meta.not_applicable(NO_ARRIVALS)
         if not rows:
-            text = "no transfer was isolated: on all ranks of its group, with no other in flight."
+            text = "each transfer overlaps another one, or its end is unknown on some rank."
         elif not any(row.expected for row in rows):
             text = "the speed of the links is unknown; measure it with dsprof bench, and pass "
             text += "the result as --baseline FILE."
