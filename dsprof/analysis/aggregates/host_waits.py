@@ -50,7 +50,7 @@ class HostWaits(Aggregate):
     rows: dict[Stop, StopSums]
     rank_steps: int = 0  # of ranks whose device is timed or profiled
     record_ns: int = 0  # what was recorded of ranks that marked no step
-    idle_ns: int = 0  # of the current stream meanwhile; of kernels around stops in a profile
+    idle_ns: int = 0  # of the current stream meanwhile; at most, of kernels in a profile
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> HostWaits:
@@ -110,7 +110,8 @@ class HostWaits(Aggregate):
 def _lost_ns(device: DeviceActivity, host: HostWork, chosen: Array, window: Intervals) -> int:
     """Return how long no kernel ran while the host was blocked, or until work came again.
 
-    What the host did in between beside launching, such as loading data, is not the stop's.
+    What the host did in between beside launching, such as loading data, is not the stop's. Nor is
+    more than the host waited: without waiting it would be ahead by that much.
     """
     time = DeviceTime.of(device)
     kernels = time.compute | time.communication
@@ -119,8 +120,9 @@ def _lost_ns(device: DeviceActivity, host: HostWork, chosen: Array, window: Inte
     busy_host = Intervals.union(host.start_ns[others], host.end_ns[others])
     record = Intervals.union(device.start_ns.min(keepdims=True), device.end_ns.max(keepdims=True))
     dry = (record - (kernels | time.copies)).holding(ends) - busy_host
-    blocked = (window - kernels) & Intervals.union(starts, ends)
-    return (blocked | (dry & window)).length_ns
+    waits = Intervals.union(starts, ends)
+    without_kernel = ((window - kernels) & waits) | (dry & window)
+    return min(without_kernel.length_ns, waits.length_ns)
 
 
 AGGREGATE = HostWaits

@@ -87,12 +87,18 @@ def _of_host(host: HostWork | None, idle: Intervals) -> dict[str, int]:
     is_long = idle.ends - idle.starts >= SHORT_GAP_NS
     left = Intervals(idle.starts[is_long], idle.ends[is_long])
     found = {LAUNCHING: idle.length_ns - left.length_ns}
-    # A device runs dry while its host waits: until work comes again, that is the price of the wait.
-    restart = left.holding(host.end_ns[is_stop(host)])
+    # A device runs dry while its host waits: until work comes again, that is the price of the wait,
+    # but no more than it lasted: without it the host would be ahead by that much.
+    stops = is_stop(host)
+    waits = Intervals.union(host.start_ns[stops], host.end_ns[stops])
+    restart = left.holding(host.end_ns[stops])
     for kind, name in NAMES.items():
         doing = Intervals.union(*(host.operators if kind == LAUNCH else _calls(host, kind)))
         if kind == LAUNCH:
-            found[NAMES[SYNCHRONISATION]] += (left & doing & restart).length_ns
+            after = (left & doing & restart).length_ns
+            of_waits = min(after, max(waits.length_ns - found[NAMES[SYNCHRONISATION]], 0))
+            found[NAMES[SYNCHRONISATION]] += of_waits
+            found[LAUNCHING] += after - of_waits
             left = left - (doing & restart)
         found[name] = found.get(name, 0) + (left & doing).length_ns
         left = left - doing

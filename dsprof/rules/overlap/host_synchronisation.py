@@ -73,8 +73,8 @@ class HostSynchronisation:
             "memory with non_blocking=True, and remove torch.cuda.synchronize() from timers and "
             "loggers. With overlap_comm, leave contiguous_gradients and "
             "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
-            problem=f"{_without_work(waits)} around waits of the host: {percent(share)} of the "
-            f"{'step' if waits.rank_steps else 'record'}",
+            problem=f"Waits of the host keep the device {_without_work(waits)}: up to "
+            f"{percent(share)} of the {'step' if waits.rank_steps else 'record'}",
             fix="" if breakdown else "Call `.item()` only every N steps",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
             evidence=(_by_call(waits),),
@@ -89,9 +89,8 @@ def _of_steps(waits: HostWaits, steps: Steps) -> tuple[float, str]:
     share = share_of_step(waits.idle_ms_per_step, steps)
     return share, (
         f"The host waits for the device {plural(waits.calls_per_step, 'time')} per step, "
-        f"{duration(waits.blocked_ms_per_step * 1e6)} in total. {_without_work(waits)} around "
-        f"these waits for {duration(waits.idle_ms_per_step * 1e6)} per step ({percent(share)})."
-        f"{_most(waits)}"
+        f"{duration(waits.blocked_ms_per_step * 1e6)} in total. {_kept(waits)} for up to "
+        f"{duration(waits.idle_ms_per_step * 1e6)} per step ({percent(share)}).{_most(waits)}"
     )
 
 
@@ -101,15 +100,18 @@ def _of_record(waits: HostWaits) -> tuple[float, str]:
     blocked_ns = sum(sums.held_ns for sums in waits.rows.values())
     return share, (
         f"The host waits for the device {plural(waits.calls, 'time')}, {duration(blocked_ns)} in "
-        f"total. {_without_work(waits)} around these waits for {duration(waits.idle_ns)}, "
-        f"{percent(share)} of the time recorded.{_most(waits)} No step is marked: start-up may be "
-        "part of this."
+        f"total. {_kept(waits)} for up to {duration(waits.idle_ns)}, {percent(share)} of the time "
+        f"recorded.{_most(waits)} No step is marked: start-up may be part of this."
     )
+
+
+def _kept(waits: HostWaits) -> str:
+    return f"They keep the device {_without_work(waits)}"
 
 
 def _without_work(waits: HostWaits) -> str:
     """Say what was measured: a profile shows kernels, and the copies that the host waits for."""
-    return "The device is idle" if RECORDED in waits.rows else "No kernel runs"
+    return "idle" if RECORDED in waits.rows else "without a kernel"
 
 
 def _most(waits: HostWaits) -> str:

@@ -77,8 +77,16 @@ def test_operators_launch_and_python_runs_between_them():
 
 
 def test_what_is_launched_after_a_stop_is_the_price_of_the_stop():
-    stop = call("cudaStreamSynchronize", 5, 6)
+    stop = call("cudaStreamSynchronize", -35, 46)
     assert causes(stop, call("aten::mm", 11, 39, "cpu_op")) == {NAMES[SYNCHRONISATION]: 40 * MS}
+
+
+def test_the_price_of_a_stop_is_no_more_than_it_lasted():
+    stop = call("cudaStreamSynchronize", 5, 6)
+    assert causes(stop, call("aten::mm", 11, 39, "cpu_op")) == {
+        NAMES[SYNCHRONISATION]: 6 * MS,
+        LAUNCHING: 34 * MS,
+    }
 
 
 @pytest.mark.parametrize(
