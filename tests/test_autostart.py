@@ -132,21 +132,37 @@ if __name__ == "__main__":
 """
 
 
+STARTING = """\
+import subprocess, sys, torch
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "env", "lines"),
     [
         (ENABLED, {}, 1),
         (ENABLED, {"RANK": "1"}, 0),
         (f"{ENABLED}; raise SystemExit(0)", {}, 1),
-        ("import torch", {"DSPROF": "1"}, 0),
+        ("import torch", ON, 1),
+        ("import torch", {**ON, "RANK": "0", "WORLD_SIZE": "1"}, 1),
+        ("import torch", {**ON, "RANK": "1"}, 0),
+        (STARTING, ON, 1),
+        ("import os, torch; os.fork() and os.wait()", ON, 1),
+        ("import sys; sys.argv[0] = __file__ = 'torchrun'; import torch", ON, 0),
         (SPAWNING, {}, 0),
     ],
-    ids=["alone", "of several", "by exit", "by the variable", "spawned child"],
+    ids=[
+        *("alone", "of several", "by exit", "by the variable", "rank", "rank of several"),
+        *("starts others", "forks", "launcher", "spawned child"),
+    ],
 )
-def test_a_program_that_enables_dsprof_and_communicates_with_nobody_is_told(
+def test_a_program_that_communicates_with_nobody_is_told(
     tmp_path: Path, code: str, env: dict[str, str], lines: int
 ) -> None:
-    """Processes that a variable reaches, and children that import the program, are not."""
+    """Launchers that a variable reaches, and processes that the program starts, are not."""
     program = tmp_path / "program.py"
     program.write_text(code)
     done = subprocess.run(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dsprof import environment
 from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
 from dsprof.files.redaction import redact_text
+from dsprof.findings.frames import library
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.children import is_exit_skipped, when_child_ends
@@ -383,6 +384,7 @@ class Session:
 
         The threads of a recording that has begun do not live on there.
         """
+        self._is_called = False  # the parent says it if nothing was recorded
         if self._traces:
             self._abandon()
         else:
@@ -439,11 +441,11 @@ class Session:
                     "it. Call it before the loop, even if the program makes its own process groups"
                 )
             else:
+                run = "dsprof run -- " if OBSERVER in os.environ else ""
                 say(
                     "nothing was recorded: the program communicated with no other rank. Start "
-                    f"several, such as: {'dsprof run -- ' if _is_command() else ''}torchrun "
-                    "--nproc-per-node 2 train.py; profile a single process with torch.profiler, "
-                    "and give its trace to dsprof report"
+                    f"several, such as: {run}torchrun --nproc-per-node 2 train.py; profile a "
+                    "single process with torch.profiler, and give its trace to dsprof report"
                 )
 
 
@@ -459,8 +461,14 @@ def _process_key() -> str:
 
 
 def _is_command() -> bool:
-    """Say whether this process is what `dsprof run` became."""
+    """Say whether this process is what `dsprof run` became, or the program with DSPROF=1."""
     return os.environ.get(COMMAND_PID) == str(os.getpid())
+
+
+def _is_script() -> bool:
+    """Say whether this process runs a file of the user: no launcher, tool or line of code."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return file.endswith(".py") and not library(f"{file}:1")
 
 
 def _is_of_several() -> bool:
@@ -507,6 +515,8 @@ def start(
     if not has_gil():
         say(f"not recording: {NO_GIL}")
         return
+    if torch_is_complete and _is_script() and not _is_of_several():
+        os.environ.setdefault(COMMAND_PID, str(os.getpid()))  # what it starts itself stays silent
     if _is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
     _current = Session(config, is_called=not torch_is_complete)
