@@ -393,6 +393,14 @@ def test_of_chosen_steps_more_are_to_be_chosen():
     assert finding.fix == f"Choose {finding.more_steps} more steps to be sure"
 
 
+def test_ranks_that_were_not_asked_for_did_not_leave_no_trace():
+    run = summary(rank(0, 30, world=3), rank(1, 80, world=3))
+    chosen = run.with_part(replace(run[Run], selection=Selection(ranks=(range(2),))))
+    for one, gone in ((run, "left no trace"), (chosen, "are not read")):
+        (finding,) = judge(one, [RULE])
+        assert f"1 of 3 ranks {gone}, and one of them may come later" in finding.summary
+
+
 def test_a_span_that_the_program_named_is_named_as_the_cause():
     def loading(number: int, load: float) -> RankTrace:
         spans = [span("forward", 100 * n, 100 * n + 90, n) for n in range(STEPS)]

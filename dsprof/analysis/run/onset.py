@@ -15,6 +15,8 @@ _LEAST_SIDE = 5
 """Steps before and after it."""
 _BEFORE = 0.25
 """A rank with more than this share of its delay before the change was late already."""
+_LASTING = 0.9
+"""Share of the steps from there on that are late: a rank may be fast again later."""
 
 
 class Onset(NamedTuple):
@@ -25,7 +27,7 @@ class Onset(NamedTuple):
 
 
 def onset(late: Lateness, place: int) -> Onset | None:
-    """Return from where on the others wait longer than this rank; None if they always do."""
+    """Return from where on the others wait longer than this rank; None if always or for a while."""
     is_known = (late.waited_ns >= 0).all(axis=0)
     waited, steps = late.waited_ns[:, is_known], late.steps[is_known]
     if not waited.size:
@@ -36,4 +38,7 @@ def onset(late: Lateness, place: int) -> Onset | None:
         return None
     if not _LEAST_SIDE <= change.at <= len(delays) - _LEAST_SIDE:
         return None
-    return Onset(int(steps[change.at]), int(np.median(delays[change.at :])))
+    since = delays[change.at :]
+    if np.mean(since > change.after / 2) < _LASTING:
+        return None
+    return Onset(int(steps[change.at]), int(np.median(since)))

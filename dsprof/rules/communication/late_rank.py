@@ -292,9 +292,10 @@ def _why_not(run: RunSummary, votes: Votes) -> str:
     rank, cost_ns = votes.ranks[votes.leader], votes.cost_ns
     if missing := run[Run].missing_ranks:
         seen = f"; of the recorded ranks, rank {rank} comes last, by {duration(cost_ns)} per step"
+        gone = "left no trace" if run[Run].selection.has_all_ranks else "are not read"
         return (
-            f"{len(missing)} of {run[Run].first.world_size} ranks left no trace, and one of them "
-            f"may come later{seen if votes.late else ''}."
+            f"{len(missing)} of {run[Run].first.world_size} ranks {gone}, and one of them may come "
+            f"later{seen if votes.late else ''}."
         )
     if run[Steps].exposed_share is None:
         return "the waits for some collectives were not recorded."
