@@ -22,7 +22,7 @@ from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.schema import Header
 from dsprof.trace.source import is_readable
-from dsprof.trace.writing.disk import append, give_up_lines, has_room, past_standard_files
+from dsprof.trace.writing.disk import OwnFile, append, give_up_lines, has_room
 
 TAILS = (".tail0", ".tail1")
 KEPT, STEPS, SERIES = ".kept.gz", ".steps.gz", ".series.gz"
@@ -150,7 +150,8 @@ class Tails:
         """Return lines of a segment that is still there."""
         self.flush()
         length = extent.end - extent.start
-        return os.pread(self._files[extent.segment % len(self._files)], length, extent.start)
+        file = self._files[extent.segment % len(self._files)]
+        return os.pread(file.fileno(), length, extent.start)
 
     def flush(self) -> None:
         """Write the lines so far, in one call.
@@ -184,10 +185,10 @@ class Tails:
     def close(self) -> None:
         """Close the files."""
         while self._files:
-            os.close(self._files.pop())
+            self._files.pop().close()
 
     @property
-    def _newest(self) -> int:
+    def _newest(self) -> OwnFile:
         return self._files[self.segment % len(self._files)]
 
     def _put(self, data: bytes) -> None:
@@ -199,7 +200,7 @@ class Tails:
     def _begin_next(self) -> None:
         self.flush()
         first = self._begin(self.segment + 1)
-        os.ftruncate(self._files[(self.segment + 1) % len(self._files)], 0)
+        os.ftruncate(self._files[(self.segment + 1) % len(self._files)].fileno(), 0)
         self.segment += 1
         self._size = 0
         self._put(first)
@@ -305,9 +306,7 @@ class Packed:
 
     def close(self) -> None:
         """Close the file."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        self._file.close()
 
     def _shrink_if_there_is_room(self, most_bytes: int) -> None:
         """Shrink the file. Where there is no room for the copy, new blocks are left out.
@@ -341,24 +340,23 @@ class Packed:
                 self._copy(member, file, at)
                 members.append(member._replace(start=at))
                 at += member.size
-            os.fsync(file)
+            os.fsync(file.fileno())
             os.replace(copy, self._path)
         except OSError:
-            os.close(file)
+            file.close()
             copy.unlink(missing_ok=True)
             raise
-        # In this order: a child that is forked in between must not close it again.
-        replaced, self._file = self._file, file
-        os.close(replaced)
+        self._file.close()
+        self._file = file
         self._members, self._size = members, at
         self._numbers = {member.number for member in members}
 
-    def _copy(self, member: _Member, to: int, to_bytes: int) -> None:
+    def _copy(self, member: _Member, to: OwnFile, to_bytes: int) -> None:
         for at in range(0, member.size, _COPIED_BYTES):
             size = min(_COPIED_BYTES, member.size - at)
-            append(to, os.pread(self._file, size, member.start + at), to_bytes + at)
+            append(to, os.pread(self._file.fileno(), size, member.start + at), to_bytes + at)
 
 
-def _create(path: Path, how: int = os.O_EXCL) -> int:
+def _create(path: Path, how: int = os.O_EXCL) -> OwnFile:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how
-    return past_standard_files(os.open(path, flags, 0o644))
+    return OwnFile(path, flags)

@@ -209,7 +209,7 @@ class RollingWriter(TraceWriter):
         room_bytes = max(self._budget_bytes - earlier.nbytes - moved_bytes, least_bytes)
         self._book_left_bytes = part = room_bytes // 8
         super()._open()
-        hold(self._file)
+        hold(self._own_file.fileno())
         self._kept = self._pack(KEPT, part, is_sample=True)
         self._step_lines = _Batch(self._pack(STEPS, part))
         series = self._pack(SERIES, min(part, _SERIES_BYTES))
@@ -437,7 +437,7 @@ class RollingWriter(TraceWriter):
 
     def _write_spans(self) -> None:
         over, self._over = self._over, []
-        if over and not self._is_removed and not os.fstat(self._file).st_nlink:
+        if over and not self._is_removed and not os.fstat(self._own_file.fileno()).st_nlink:
             self._is_removed = True
             lost = f"{self.path} was removed, so the recording of rank {self._header.rank} is lost"
             self._source.warn(f"{lost}. Leave its folder in place until the job ends")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from contextlib import suppress
@@ -12,7 +13,54 @@ _SEARCHED_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 20
 
 
-def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int, Path]:
+class OwnFile:
+    """An open file that is never mistaken for another one.
+
+    A program may close descriptors that it did not open, as daemons do. The next file that it
+    opens, such as a checkpoint, then has the number of the trace.
+    """
+
+    __slots__ = ("_descriptor", "_identity", "_place")
+
+    def __init__(self, path: Path, flags: int) -> None:
+        """Open `path`.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        self._descriptor = past_standard_files(os.open(path, flags, 0o644))
+        self._place, self._identity = _place(self._descriptor), _identity(self._descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor.
+
+        Raises:
+            OSError: the program closed it.
+        """
+        # The place costs no request to a file server. Another one may be that of a moved folder.
+        moved = not self._place or _place(self._descriptor) != self._place
+        if moved and _identity(self._descriptor) != self._identity:
+            raise OSError(errno.EBADF, "the program closed the file")
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the file, if it is open; twice does no harm."""
+        with suppress(OSError):
+            os.close(self.fileno())
+
+
+def _place(descriptor: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    return ""
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[OwnFile, Path]:
     """Create a file that no run has used: the second run in a folder gets trace.1.rank00000.
 
     Raises:
@@ -21,14 +69,13 @@ def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[int
     for run in itertools.count(first):
         path = folder / f"trace{f'.{run}' if run else ''}.rank{rank:05d}.json"
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+            file = OwnFile(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             continue
-        file = past_standard_files(file)
         try:
             append(file, start, 0)
         except OSError:
-            os.close(file)
+            file.close()
             path.unlink()
             raise
         return file, path
@@ -46,29 +93,29 @@ def past_standard_files(file: int) -> int:
     return file
 
 
-def append(file: int, data: bytes, size_bytes: int) -> None:
+def append(file: OwnFile, data: bytes, size_bytes: int) -> None:
     """Append all of `data` to a file of `size_bytes`, or nothing. One `pwrite` may take a part."""
     at = 0
     try:
         while at < len(data):
-            at += os.pwrite(file, data[at:] if at else data, size_bytes + at)
+            at += os.pwrite(file.fileno(), data[at:] if at else data, size_bytes + at)
     except OSError:
         with suppress(OSError):
-            os.ftruncate(file, size_bytes)
+            os.ftruncate(file.fileno(), size_bytes)
         raise
 
 
-def has_room(file: int, size_bytes: int) -> None:
+def has_room(file: OwnFile, size_bytes: int) -> None:
     """Check that a file of `size_bytes` can grow by 1 MiB.
 
     Raises:
         OSError: it cannot.
     """
     append(file, os.urandom(_PROBE_BYTES), size_bytes)  # zeros may take no room
-    os.ftruncate(file, size_bytes)
+    os.ftruncate(file.fileno(), size_bytes)
 
 
-def give_up_lines(file: int, size_bytes: int, least_bytes: int = 0) -> bytes:
+def give_up_lines(file: OwnFile, size_bytes: int, least_bytes: int = 0) -> bytes:
     """Remove the last 16 KiB of a file, rounded up to whole lines; return these lines.
 
     The first `least_bytes`, which are whole lines, stay.
@@ -78,7 +125,8 @@ def give_up_lines(file: int, size_bytes: int, least_bytes: int = 0) -> bytes:
     """
     end = max(size_bytes - _ROOM_BYTES, least_bytes)
     begin = max(end - _SEARCHED_BYTES, least_bytes)
-    size = begin + os.pread(file, end - begin, begin).rfind(b"\n") + 1
-    lines = os.pread(file, size_bytes - size, size)
-    os.ftruncate(file, size)
+    descriptor = file.fileno()
+    size = begin + os.pread(descriptor, end - begin, begin).rfind(b"\n") + 1
+    lines = os.pread(descriptor, size_bytes - size, size)
+    os.ftruncate(descriptor, size)
     return lines

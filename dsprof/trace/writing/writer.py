@@ -6,7 +6,6 @@ training goes on.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -35,7 +34,7 @@ from dsprof.trace.schema import (
     Trailer,
 )
 from dsprof.trace.writing.counters import Counters
-from dsprof.trace.writing.disk import append, create_trace, give_up_lines, has_room
+from dsprof.trace.writing.disk import OwnFile, append, create_trace, give_up_lines, has_room
 from dsprof.trace.writing.encode import Encoder
 from dsprof.trace.writing.heartbeat import Silence
 from dsprof.trace.writing.last_step import LastStep, Sum
@@ -130,7 +129,7 @@ class TraceWriter:
         self._turns = 1  # before the next one tries to write again
         self._index = IndexBuilder(header.started_monotonic_ns)
         self._first_number = 0
-        self._file = -1
+        self._file: OwnFile | None = None
         self._step = -1
         self._ended_ns = header.started_monotonic_ns
         self._memory: MemorySample | None = None
@@ -199,7 +198,7 @@ class TraceWriter:
     def _fail(self, error: Exception) -> None:
         self.error = error
         what = f"the trace in {self._folder} ends early"
-        if self._file < 0:
+        if self._file is None:
             what = f"rank {self._header.rank} records nothing in {self._folder}"
         self._source.warn(f"{what}: {_described(error)}")
 
@@ -313,7 +312,7 @@ class TraceWriter:
         return True
 
     def _try_room(self) -> None:
-        has_room(self._file, self._at_bytes)
+        has_room(self._own_file, self._at_bytes)
 
     def _end_outage(self, outage: Outage) -> None:
         self.lost_steps += len(outage.lost)
@@ -326,15 +325,18 @@ class TraceWriter:
 
     def _give_up_lines(self) -> bytes:
         """Remove the newest lines to make room for the trailer; return them."""
-        lines = give_up_lines(self._file, self._at_bytes, self._start_bytes)
+        lines = give_up_lines(self._own_file, self._at_bytes, self._start_bytes)
         self._at_bytes -= len(lines)
         return lines
 
+    @property
+    def _own_file(self) -> OwnFile:
+        assert self._file is not None, "the trace is open"
+        return self._file
+
     def _close_files(self) -> None:
-        # In this order: a child that is forked in between must not close it again.
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
+        if self._file is not None:
+            self._file.close()
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -518,7 +520,7 @@ class TraceWriter:
         self.budget_spent = self._written_bytes > self._budget_bytes
 
     def _extend(self, data: bytes) -> None:
-        append(self._file, data, self._at_bytes)
+        append(self._own_file, data, self._at_bytes)
         self._at_bytes += len(data)
 
     def _encode(self, lines: list[Line]) -> bytes:
@@ -574,7 +576,7 @@ class TraceWriter:
 
     def _end_early(self, error: Exception) -> None:
         """Add a note about the error. A trailer would make the trace look complete."""
-        if self._file < 0 or self._given_up:
+        if self._file is None or self._given_up:
             return
         what = f"the recording ended early, and {self.dropped:,} records were dropped"
         note = self._source.disclose(Note(f"{what}: {_described(error)}"))
@@ -602,5 +604,5 @@ def write_environment(folder: Path, header: Header, environment: EnvSnapshot) ->
     data = b"[\n" + b",\n".join(map(msgspec.json.encode, lines)) + b"\n]\n"
     folder.mkdir(parents=True, exist_ok=True)
     file, path = create_trace(folder, rank, 0, data)
-    os.close(file)
+    file.close()
     return path
