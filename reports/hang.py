@@ -57,7 +57,9 @@ def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
         colour = "1" if verdict.is_healthy else "1;31"
         sentence = page.wrap(verdict.sentence)
         cause = page.wrap(verdict.cause.text) if verdict.cause.text else []
-        yield [*(page.paint(line, "" if number else colour) for line in sentence), *cause]
+        remedy = page.wrap(f"Do: {verdict.remedy}") if verdict.remedy else []
+        lead = (page.paint(line, "" if number else colour) for line in sentence)
+        yield [*lead, *cause, *remedy]
     if report.groups:
         table = tables.waits(report.groups[:_GROUPS])
         left = len(report.groups) - _GROUPS

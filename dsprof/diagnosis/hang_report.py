@@ -22,6 +22,7 @@ from dsprof.diagnosis.hang_evidence import (
 )
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
+from dsprof.rules.evidence.hang_remedies import remedy
 from dsprof.trace.dumps.kept_states import keep_states_of
 from dsprof.trace.life import is_here
 from dsprof.trace.run import find_run
@@ -58,14 +59,29 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
     endings = with_stacks(run[Endings], files, printed_stacks(paths))
     if is_live:
         endings = seen_now(endings, files)
-    report = report_of(hang_of(endings, run[FlightRecorders]), endings)
+    report = _judged(endings, run[FlightRecorders])
     if is_live:
         first = report.verdicts[0]
         shown = {*first.ranks[:_ASKED], *first.waiting[:1]}
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
-        report = report_of(hang_of(endings, run[FlightRecorders]), endings)
+        report = _judged(endings, run[FlightRecorders])
     return _with_skipped(report, files.strangers)
+
+
+def _judged(endings: Endings, flights: FlightRecorders) -> HangReport:
+    """Return the verdicts with what to do; on mismatches and what is not stuck there is nothing."""
+    hang = hang_of(endings, flights)
+    found = report_of(hang, endings)
+    verdicts = [
+        verdict
+        if verdict.is_healthy
+        or verdict.kind == "mismatch"
+        or not (verdict.operation or verdict.waiting)
+        else msgspec.structs.replace(verdict, remedy=remedy(verdict, hang, endings))
+        for verdict in found.verdicts
+    ]
+    return HangReport(verdicts=verdicts, groups=found.groups)
 
 
 def _with_skipped(report: HangReport, strangers: Sequence[Stranger]) -> HangReport:

@@ -74,6 +74,7 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()
     waited_ns: int | None = None
     cause: Cause = Cause("unknown", "")
+    remedy: str = ""  # what to do; "": the verdict does not say
     stacks: dict[str, tuple[str, ...]] = {}
     last_calls: dict[str, str] = {}
     chain: tuple[tuple[int, int, str], ...] = ()

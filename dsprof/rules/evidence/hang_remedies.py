@@ -1,0 +1,92 @@
+"""What to do about a hang, in the report and in `dsprof hang`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.hang.model import CauseKind, HangVerdict
+from dsprof.analysis.hang.waits import Hang
+from dsprof.analysis.hang.words import COPY_ALL
+from dsprof.findings.frames import frame_of_user
+from dsprof.findings.wording import named
+from dsprof.rules.evidence.endings import called
+
+_REMEDIES: dict[CauseKind, str] = {
+    "exited": "Run as many iterations on {who} as on the others: exit on all ranks or on none, "
+    "drop incomplete batches (`drop_last`), or accept uneven inputs with "
+    "torch.distributed.algorithms.Join.",
+    "stopped": "Let {who} go on: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
+    "data_loader": "Find out what the workers of its DataLoader wait for: `py-spy dump --pid PID` "
+    "prints their stacks. With a `timeout` the DataLoader fails instead of waiting.",
+    "child_process": "Find out what the child process of {who} waits for: `ps --ppid PID` lists "
+    "it, `py-spy dump --pid PID` prints its stack if it runs Python. A forked child hangs on a "
+    "lock that another thread held: start it with the method `spawn`.",
+    "store": "Find out which rank sets the key of the store that {who} waits for, and whether the "
+    "process that hosts the store still runs.",
+    "lock": "Find out which thread holds the lock: `py-spy dump --pid PID` prints all stacks of "
+    "{who}, which waits{at}.",
+    "file_system": "Check the file system that {who} uses: it waits{at} for a file or a pipe.",
+    "sleep": "Look at what {who} waits for: it sleeps{at}.",
+    "interpreter_lock": "Look at the call that {who} is in{at}: it blocks all threads of the "
+    "process. `py-spy dump --native --pid PID` shows where it is in C.",
+    "out_of_memory": "Raise the job's memory limit, or reduce what {who} keeps in host memory.",
+}
+"""What to do about a known cause; `at` is the line of the program."""
+
+
+def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
+    """Say what to do about a verdict that is no mismatch."""
+    match verdict.kind:
+        case "deadlock":
+            return (
+                "Call them in the same order on every rank; batch sends and receives of two ranks "
+                "with torch.distributed.batch_isend_irecv."
+            )
+        case "unknown" if not verdict.ranks:
+            return COPY_ALL
+        case "unknown":
+            noun = "dump" if hang.is_of_dumps else "trace"
+            return f"Look at the log of {named(verdict.ranks)}. If a {noun} exists, add it."
+        case "network" if verdict.cause.kind == "store":
+            return "Look at the process that hosts the store: its log, and whether it still runs."
+        case "network":
+            look = _look_at(verdict.waiting, hang, endings)
+            return f"{look} Check the network between the ranks."
+    if verdict.is_of_device:
+        return (
+            "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA errors "
+            "in the log of the rank."
+        )
+    if verdict.cause.kind in _REMEDIES and verdict.ranks:
+        stack = verdict.stacks.get(str(verdict.ranks[0]), ())
+        at = f" at {frame_of_user(stack)}" if stack else ""
+        return _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
+    if verdict.kind == "died" and not _raised(verdict.ranks, endings):
+        return (
+            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and for the "
+            "kernel's messages on that host (dmesg)."
+        )
+    return _look_at(verdict.ranks, hang, endings)
+
+
+def _raised(ranks: Sequence[int], endings: Endings) -> bool:
+    trailers = [endings.ranks[rank].trailer for rank in ranks if rank in endings.ranks]
+    return any(trailer is not None and trailer.exception for trailer in trailers)
+
+
+def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
+    rank = ranks[0]
+    log = f"Look at the end of the log of {named(ranks)}"
+    if (ending := endings.ranks.get(rank)) is None:
+        frame = hang.flights.ranks[rank].last_frame if rank in hang.flights.ranks else ""
+        last = f" Rank {rank} called its last collective at {frame}." if frame else ""
+        return f"Print the stack of {named(ranks)} with `py-spy dump --pid PID`. {log}.{last}"
+    after = f" after {called(ending.last)}" if ending.last else ""
+    at = f", called at {ending.last_frame}" if ending.last_frame else ""
+    if ending.trailer is not None and ending.trailer.exception:
+        return f"{log} for the traceback; its last collective was {called(ending.last)}{at}."
+    return (
+        f"Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
+        f"`py-spy dump --pid PID`. {log}."
+    )

@@ -1,0 +1,29 @@
+"""What `dsprof hang` says beyond the verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dsprof.diagnosis.build import diagnose
+from dsprof.diagnosis.hang_report import hang_report
+from dsprof.reports.base import render_in
+from dsprof.reports.hang import RENDERERS
+from dsprof.trace.run import find_run
+from tests.factories.hangs import write_killed
+
+
+def test_a_hang_has_the_remedy_of_the_finding(tmp_path: Path) -> None:
+    write_killed(tmp_path, 0, 1)
+    report = hang_report([tmp_path], None, is_live=False)
+    (verdict,) = report.verdicts
+    found = {one.rule: one for one in diagnose(find_run([tmp_path])).findings}
+    assert verdict.remedy
+    assert verdict.remedy == found["stuck-collective"].action
+    for form in ("text", "html", "json"):
+        shown = render_in(RENDERERS, report, form, width=10_000).decode()
+        assert verdict.remedy.split(".")[0] in shown
+
+
+def test_a_run_that_is_not_stuck_has_no_remedy(tmp_path: Path) -> None:
+    write_killed(tmp_path)
+    assert [one.remedy for one in hang_report([tmp_path], None, is_live=False).verdicts] == [""]
