@@ -206,7 +206,15 @@ def test_ranks_that_are_late_together_are_named(late):
     assert (finding.status, finding.ranks) == (Status.FAIL, late)
     assert "by 45.0 ms per step (45 %)" in finding.summary
     assert "late together in 10 of 10 steps" in finding.summary
-    assert "more work than the others" in finding.cause
+    assert "optimizer step take 45.0 ms longer than those of the others" in finding.cause
+
+
+def test_ranks_that_wait_for_input_together_are_not_said_to_compute_longer():
+    late = [rank(n, 80, before=60, world=4) for n in (2, 3)]
+    finding = said(RULE, rank(0, 30, before=10, world=4), rank(1, 30, before=10, world=4), *late)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
+    assert "spends 50.0 ms more before its forward passes" in finding.cause
+    assert finding.action.startswith("Look at data loading on rank")
 
 
 @pytest.mark.parametrize(("late", "share"), [((1,), 0.5), ((2, 3), 0.45)])

@@ -33,7 +33,6 @@ from dsprof.findings.wording import duration, named, percent, plural, ranks_do, 
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
-    MORE_WORK,
     Cause,
     busy_times,
     by_pace,
@@ -103,8 +102,7 @@ class LateRank:
         elif not doubt and votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
-            evidence = last_arrivals(late, votes)
-            yield self._several(run, late, several, evidence, step_ns, thresholds)
+            yield self._several(run, late, votes, several, step_ns, thresholds)
         elif doubt:
             yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
         else:
@@ -198,14 +196,16 @@ class LateRank:
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
-        (cause, action, fix), table = _why(run, late, votes, thresholds)
+        least_ns = thresholds.cause_share * cost_ns
+        (cause, action, fix), table = _why(run, late, votes, votes.late, least_ns)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
         # Of a sample of calls, a single step shows several times its delay, or nothing of it.
         begin = onset(late, place) if late.calls == 1 else None
         if begin:
             delay = duration(begin.delay_ns)
-            since = f" It is late from step {begin.step:,} on, by {delay} per step."
+            are = "It is" if len(votes.late) == 1 else "They are"
+            since = f" {are} late from step {begin.step:,} on, by {delay} per step."
             who = ranks_do(votes.late, "delay")
             problem = f"{who} every step from {begin.step:,} on by {delay}"
         return self.meta.finding(
@@ -230,18 +230,15 @@ class LateRank:
         self,
         run: RunSummary,
         late: Lateness,
+        votes: Votes,
         several: Together,
-        evidence: Table,
         step_ns: float,
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
         known = _Known.of_run(run, late, several.of)
-        cause, action, fix = (
-            by_transfers(late, several.ranks, thresholds.cause_share * several.cost_ns)
-            or _of_hosts(run[Run], several.ranks)
-            or MORE_WORK
-        )
+        least_ns = thresholds.cause_share * several.cost_ns
+        (cause, action, fix), table = _why(run, late, votes, several.ranks, least_ns)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
@@ -255,7 +252,7 @@ class LateRank:
             f"{duration(several.cost_ns)} ({percent(share)})",
             fix=fix,
             ranks=several.ranks,
-            evidence=(evidence,),
+            evidence=(last_arrivals(late, votes), table),
             confidence="medium",
         )
 
@@ -454,20 +451,23 @@ def _saving(votes: Votes, known: _Known) -> Range | None:
 
 
 def _why(
-    run: RunSummary, late: Lateness, votes: Votes, thresholds: Thresholds
+    run: RunSummary, late: Lateness, votes: Votes, ranks: tuple[int, ...], least_ns: float
 ) -> tuple[Cause, Table]:
-    """Return why the leader is late, with the times that tell; by the parts of a step if known."""
-    rank = votes.ranks[votes.leader]
-    others = [one for one in votes.ranks if one not in votes.late]
-    least_ns = thresholds.cause_share * votes.cost_ns
+    """Return why these ranks are late, with the times that tell; by the parts of a step if known.
+
+    Of several ranks, these are of the one for which the others wait longest.
+    """
+    waits = dict(zip(votes.ranks, votes.median_ns.tolist(), strict=True))
+    rank = max(ranks, key=lambda one: waits[one])
+    others = [one for one in votes.ranks if one not in ranks]
     found, table = _by_time(run, votes, rank, others, least_ns)
     span = span_behind(run[Phases], rank, others, least_ns)
     cause = by_span(span, rank, found) if span else found
-    if slower := by_transfers(late, votes.late, least_ns):
+    if slower := by_transfers(late, ranks, least_ns):
         cause = slower
-    elif len(votes.late) > 1:
+    elif len(ranks) > 1:
         text = f"Rank {rank} is the latest of them. {cause.cause}"
-        if hosts := _of_hosts(run[Run], votes.late):
+        if hosts := _of_hosts(run[Run], ranks):
             cause = hosts._replace(cause=f"{hosts.cause} {text}")
         else:
             cause = Cause(text, cause.action, "Compare them with the other ranks")

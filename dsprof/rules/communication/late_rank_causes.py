@@ -79,13 +79,6 @@ BY_KERNELS: Mapping[str, Cause] = {
     ),
     "copies_ns": _COPIES,
 }
-MORE_WORK = Cause(
-    "They have more work than the others before each collective, or slower devices.",
-    "Compare what they compute and load with the others: their share of the model and of the "
-    "batch, experts, samples, and what else runs on their cores.",
-    "Compare their work and clock speed",
-)
-"""Several ranks, whose own times were not compared."""
 _NOT_THE_NETWORK = "This wait ends when the rank arrives; the network does not cause it."
 
 
