@@ -172,6 +172,31 @@ def test_wrong_elements_are_critical():
     assert "returned 1 wrong element." in wrong.summary
 
 
+def table(*busbw: float, hosts: int = 2) -> list[str]:
+    """The output of nccl-tests on payloads that double from 512 MiB."""
+    lines = nccl_tests(busbw[0], hosts)
+    at = next(number for number, line in enumerate(lines) if str(GIB16) in line)
+    row = "{:>12} {:>13}     float     sum      -1   5000.0   10.00 {:>7.2f}      0"
+    rows = [row.format(2**number << 29, 2**number << 27, rate) for number, rate in enumerate(busbw)]
+    return [*lines[:at], *rows, *lines[at + 1 :]]
+
+
+def test_bandwidth_that_falls_with_the_payload_is_a_problem():
+    (finding,) = findings(slow_benchmark, table(7.82, 8.43, 4.59, 0.97, 1.2))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.summary == (
+        "all_reduce of 1.00 GiB over 16 ranks reaches a bus bandwidth of 8.43 GB/s, but 4.00 GiB "
+        "only 970 MB/s."
+    )
+    (steady,) = findings(slow_benchmark, table(7.82, 8.43, 4.59))
+    assert steady.status is Status.INFO
+
+
+def test_a_further_table_in_the_log_is_not_compared():
+    (finding,) = findings(slow_benchmark, [*table(9.0, 9.1), *table(0.9, 0.9, 0.9)])
+    assert finding.status is Status.INFO
+
+
 def test_without_a_table_there_is_nothing_to_judge():
     lines = make.run(["    17179869184    4294967296     float     sum      -1   1.0 2.0 3.0 0"])
     (finding,) = findings(slow_benchmark, lines)

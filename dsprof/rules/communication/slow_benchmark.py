@@ -15,6 +15,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Measured
 
 _ROWS = 32
+_Kind = tuple[str, int, int, str]
 _OF_PAIRS = frozenset({"sendrecv", "hypercube"})
 """Each rank sends to one other at a time, which may be over one link of several."""
 
@@ -25,6 +26,7 @@ class Thresholds:
 
     share: float = 0.5  # of what others reach over the same links
     least_bytes: int = 256 << 20
+    fall_share: float = 0.5  # of the fastest row, below which a larger payload is too slow
 
 
 class SlowBenchmark:
@@ -57,11 +59,15 @@ class SlowBenchmark:
                 f"No payload has {size(thresholds.least_bytes)}: smaller ones measure latency."
             )
             return
-        best: dict[tuple[str, int, int, str], Measured] = {}
+        best: dict[_Kind, Measured] = {}
         for row in sorted(large, key=lambda row: row.busbw):
-            best[row.op, row.ranks, row.hosts, row.device] = row
+            best[_kind(row)] = row
+        falls = [fall for table in _tables(large) if (fall := _fall(table, thresholds.fall_share))]
+        if falls:
+            yield self._falling(*min(falls, key=lambda fall: fall[1].busbw / fall[0].busbw), rows)
         judged = [self._judged(row, rows, thresholds) for row in best.values()]
-        yield from [one for one in judged if one.status is Status.FAIL] or judged[-1:]
+        failed = [one for one in judged if one.status is Status.FAIL]
+        yield from failed or judged[-1:] * (not falls)
 
     def _judged(self, best: Measured, rows: list[Measured], thresholds: Thresholds) -> Finding:
         expected = _expected(best)
@@ -90,6 +96,24 @@ class SlowBenchmark:
             confidence="medium",
         )
 
+    def _falling(self, fastest: Measured, slow: Measured, rows: list[Measured]) -> Finding:
+        reached = f"{_what(fastest)} reaches a bus bandwidth of {rate(fastest.busbw)}"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{reached}, but {size(slow.nbytes)} only {rate(slow.busbw)}.",
+            problem=f"Bandwidth falls from {rate(fastest.busbw)} to {rate(slow.busbw)} with the "
+            "payload",
+            severity=Severity.MEDIUM,
+            title="Large payloads are slower than smaller ones",
+            cause="Congestion, pause frames, or an adapter or device that is hot slow long "
+            "transfers. On a sound path the bandwidth does not fall with the payload.",
+            fix="Run it on pairs of hosts, to find the slow one",
+            action="Run the benchmark on pairs of hosts, to find the slow one. Check there the "
+            "error and pause counters of the adapters, and the clocks and temperature of devices.",
+            evidence=(_table(rows),),
+            confidence="medium",
+        )
+
     def _wrong(self, rows: list[Measured]) -> Finding:
         elements = sum(row.wrong for row in rows)
         return self.meta.finding(
@@ -104,6 +128,28 @@ class SlowBenchmark:
             evidence=(_table(rows),),
             confidence="high",
         )
+
+
+def _kind(row: Measured) -> _Kind:
+    return row.op, row.ranks, row.hosts, row.device
+
+
+def _tables(rows: Iterable[Measured]) -> Iterable[list[Measured]]:
+    """Split rows where another collective begins, or the payload grows no further."""
+    table: list[Measured] = []
+    for row in rows:
+        if table and (_kind(row) != _kind(table[-1]) or row.nbytes <= table[-1].nbytes):
+            yield table
+            table = []
+        table.append(row)
+    yield table
+
+
+def _fall(table: list[Measured], share: float) -> tuple[Measured, Measured] | None:
+    """Return the fastest row of a table and the slowest behind it, if that is far slower."""
+    at = max(range(len(table)), key=lambda at: table[at].busbw)
+    slowest = min(table[at:], key=lambda row: row.busbw)
+    return (table[at], slowest) if slowest.busbw < share * table[at].busbw else None
 
 
 def _expected(row: Measured) -> Expected | None:
