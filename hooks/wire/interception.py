@@ -36,8 +36,9 @@ _AT_START = tuple(
 )
 
 OPERATORS = (
-    "torch.ops.c10d is in use: {}: what these operators sent before DDP or a functional collective "
-    "was used is not recorded; set interception to native or dispatcher"
+    "the program refers to torch.ops.c10d: {}: if it called these operators before DDP or a "
+    "functional collective was used, those calls are not recorded; to record them, set "
+    "interception to native or dispatcher"
 )
 _looked_up: set[str] = set()
 """Operators that a hook has looked up: who else uses them is unknown from then on."""
@@ -114,7 +115,10 @@ class AutomaticHook(CompleteHook):
         _looked_up.update(vars(torch.ops.c10d))
 
     def _say_operators(self) -> None:
-        """Say which operators Python code has looked up, and called unseen, until now."""
+        """Say which operators Python code has looked up, and may have called unseen, until now.
+
+        A table of operators, such as torchao's, looks them up and calls none.
+        """
         used = vars(torch.ops.c10d).keys() & WIRE_OPS.keys() - _looked_up
         if used and self._dispatcher is None:
             self.recorder.outbox.define(Note(OPERATORS.format(", ".join(sorted(used)))))
