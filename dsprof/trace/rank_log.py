@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLURM = "Slurm"
-"""The kind of fact that says why Slurm ended a job: "time limit", "cancelled", "node failure"."""
+"""The kind of fact that says why a job was ended: Slurm's "time limit", "node failure"; SIGTERM."""
 
 FAILED, FAILED_FIRST = "torchrun", "first failure"
 """The kinds that torchrun's list states of a rank: that it failed; how, if it did so first."""

@@ -519,3 +519,27 @@ def test_a_watchdog_that_is_stuck_itself():
     assert finding.problem == "Rank 1 reports: a call of CUDA or NCCL does not return"
     both = one(nccl_warning, [line, line.replace("[rank1]", "[rank2]")])
     assert both.problem == "Ranks 1-2 report: a call of CUDA or NCCL does not return"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Heartbeat monitor timed out! "
+            "Process will be terminated after dumping debug info. workMetaList_.size()=1",
+            "Rank 1 reports: a call of CUDA or NCCL does not return",
+        ),
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+            "Rank 0 reports: too few nodes joined the rendezvous in time",
+        ),
+        (
+            "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to "
+            "connect to (10.0.0.1, 29500).",
+            "Rank 0 reports: the host of the rendezvous did not answer",
+        ),
+    ],
+    ids=["heartbeat", "rendezvous", "socket"],
+)
+def test_what_torch_says_before_it_gives_up_is_read(line: str, problem: str) -> None:
+    assert one(nccl_warning, [line]).problem == problem

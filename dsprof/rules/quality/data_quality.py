@@ -55,6 +55,15 @@ _ENDED_BY_SLURM = {
     "preemption": ("Another job preempted this one", "Save checkpoints; submit with `--requeue`"),
     "node failure": ("A node failed", "Leave it out with `--exclude`, and report it"),
 }
+_ENDED_BY_SIGNAL = {
+    "SIGTERM": ("SIGTERM ended torchrun and its ranks", "Find out who sent it: preemption, a user"),
+    "SIGHUP": ("The terminal of torchrun closed", "Start it with nohup, or in tmux"),
+}
+_ENDED = _ENDED_BY_SLURM | _ENDED_BY_SIGNAL
+_HOST_MEMORY = (
+    "A process took more host memory than Slurm granted",
+    "Request more with `--mem`, or lower `num_workers` of data loaders",
+)
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
 
@@ -151,12 +160,14 @@ class DataQuality:
         ranks = run.unclean_ranks
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
-            return self._ended_by_slurm(ended[0], ranks, ends)
+            return self._ended_from_outside(ended[0], ranks, ends)
         first = {} if _is_explained(logs) else logs.values(FAILED_FIRST)
         raised = {rank for some in run.exceptions.values() for rank in some}
         interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
         if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
             return self._failed_first(first, ranks, ends, logs.raised())
+        if HOST_MEMORY in logs.values(LAUNCHER):
+            return self._failed_as_logged(*_HOST_MEMORY, evidence=_last_calls(ends))
         problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
         others = {*ended_with(ranks, endings.ranks)}
         if failed := others & raised or others & interrupted:
@@ -170,6 +181,8 @@ class DataQuality:
                 evidence=_last_calls(ends),
                 confidence="medium",
             )
+        if ended := [how for how in _ENDED_BY_SIGNAL if how in logs.values(SLURM)]:
+            return self._ended_from_outside(ended[0], ranks, ends)
         exited = (
             f" {capitalised(named(others))} had exited without an exception: if by an error code, "
             "such as by sys.exit(1), the launcher killed the others."
@@ -201,17 +214,14 @@ class DataQuality:
         if first := logs.values(FAILED_FIRST):
             yield self._failed_first(first, (), {}, raised)
         elif HOST_MEMORY in failed:
-            yield self._failed_as_logged(
-                "A process took more host memory than Slurm granted",
-                "Request more with `--mem`, or lower `num_workers` of data loaders",
-            )
+            yield self._failed_as_logged(*_HOST_MEMORY)
         elif raised:
             yield self._failed_by_exception(raised)
         elif failed:
             problem = f"A process of the run failed: {', '.join(failed)}"
             yield self._failed_as_logged(problem, "Find the first traceback in the log")
-        elif ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
-            yield self._ended_by_slurm(ended[0], (), {})
+        elif ended := [how for how in _ENDED if how in logs.values(SLURM)]:
+            yield self._ended_from_outside(ended[0], (), {})
 
     def _failed_by_exception(self, raised: Mapping[str, RankSet]) -> Finding:
         """Report the exceptions of ranks, as a log holds them."""
@@ -270,11 +280,11 @@ class DataQuality:
             confidence="high",
         )
 
-    def _ended_by_slurm(
+    def _ended_from_outside(
         self, how: str, ranks: Sequence[int], ends: Mapping[int, Ending]
     ) -> Finding:
-        problem, fix = _ENDED_BY_SLURM[how]
-        killed = f"{after_step(ends, ranks)}, and Slurm killed {named(ranks)}" if ranks else ""
+        problem, fix = _ENDED[how]
+        killed = f"{after_step(ends, ranks)}; {broken_off(ranks)}" if ranks else ""
         kept = " The record is analysed; up to half a second at its end is missing."
         return self.meta.finding(
             Status.FAIL,

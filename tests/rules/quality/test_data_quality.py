@@ -14,6 +14,7 @@ from dsprof.rules.runner import judge
 from dsprof.trace.rank_log import (
     FAILED,
     FAILED_FIRST,
+    HOST_MEMORY,
     LAUNCHER,
     SLURM,
     CollectiveTimeout,
@@ -244,7 +245,7 @@ def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     finding = said(RULE, first, zero_rank(1, trailer=None))
     assert finding.problem == "The job reached its time limit"
     assert finding.summary.startswith(
-        "The job reached its time limit after step 5, and Slurm killed ranks 0-1. Last completed"
+        "The job reached its time limit after step 5; the records of ranks 0-1 break off. Last "
     )
     first.log = RankLog()
     assert "break off" in said(RULE, first, zero_rank(1, trailer=None)).summary
@@ -323,6 +324,22 @@ def test_ranks_that_end_with_one_that_was_interrupted_are_no_problem() -> None:
     assert cut.summary.endswith("probably killed because rank 1 ended by Ctrl-C.")
 
 
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        ((SLURM, "SIGTERM"), "SIGTERM ended torchrun and its ranks"),
+        ((LAUNCHER, HOST_MEMORY), "A process took more host memory than Slurm granted"),
+    ],
+)
+def test_of_records_that_break_off_a_log_tells_the_cause(fact, problem):
+    killed = [zero_rank(number, trailer=None) for number in range(2)]
+    killed[0].log = RankLog()
+    killed[0].log.say(*fact)
+    assert said(RULE, *killed).problem == problem
+    killed[0].log.say(FAILED_FIRST, "exit code 1")  # of which the others are consequences
+    assert said(RULE, *killed).problem == "Rank 0 (exit code 1) failed first"
+
+
 def logged(*facts, of_rank_0=None):
     """Ranks of which only logs tell, each with a fact."""
     ranks = [foreign(rank, len(facts)) for rank in range(len(facts))]
@@ -356,7 +373,11 @@ def test_a_process_of_unknown_rank_that_failed_is_reported_without_a_rank():
 
 @pytest.mark.parametrize(
     ("how", "problem"),
-    [("time limit", "The job reached its time limit"), ("cancelled", "The job was cancelled")],
+    [
+        ("time limit", "The job reached its time limit"),
+        ("cancelled", "The job was cancelled"),
+        ("SIGHUP", "The terminal of torchrun closed"),
+    ],
 )
 def test_slurm_ended_a_run_of_which_there_are_only_logs(how, problem):
     finding = said(RULE, *logged((SLURM, how)))

@@ -626,6 +626,14 @@ def test_slurm_says_why_it_ended_a_job(line, cause):
     assert trace.notes == []
 
 
+@pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (1, "SIGHUP")])
+def test_torchrun_says_which_signal_it_got(number, name):
+    at = "W0409 07:28:49.530000 1359 torch/distributed/elastic/agent/server/api.py:719]"
+    line = f"{at} Received {number} death signal, shutting down workers"
+    (trace,) = make.read([line])
+    assert trace.log.values(SLURM) == {name: 1}
+
+
 LAUNCH = "[2022-11-22 05:19:14,317] [INFO] [runner.py:508:main] cmd = python -u -m deepspeed.l"
 
 

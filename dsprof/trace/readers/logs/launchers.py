@@ -10,7 +10,7 @@ from dsprof.trace.rank_log import HOST_MEMORY
 MARKS = (
     *(b"rank      :", b"exitcode  :", b"Root Cause (first observed failure)"),
     *(b" exits with return code = ", b":main] cmd = ", b" CANCELLED AT ", b"srun: error: "),
-    *(b" oom_kill event", b" oom-kill event"),
+    *(b" oom_kill event", b" oom-kill event", b" death signal, "),
 )
 
 _RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
@@ -29,6 +29,8 @@ _CANCELLED = re.compile(
     r"\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
     r"(?:DUE TO (?P<cause>[A-Z ]{1,40})(?:, [A-Za-z ]{1,60})? |DUE to SIGNAL \w+ )?\*\*\*"
 )
+
+_ASKED_TO_END = re.compile(r"\] Received (1|15) death signal, shutting down workers")
 
 
 class ElasticList:
@@ -79,7 +81,12 @@ def failed(text: str) -> str:
 
 
 def cancelled(text: str) -> str:
-    """Return why Slurm ended a job or a step of it, in lower case; "" for any other line."""
+    """Return why Slurm ended a job or a step of it, in lower case, or which signal torchrun got.
+
+    "" for any other line.
+    """
+    if match := _ASKED_TO_END.search(text):
+        return Signals(int(match[1])).name
     match = _CANCELLED.search(text)
     return "" if match is None else (match["cause"] or "cancelled").lower()
 

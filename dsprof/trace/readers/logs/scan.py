@@ -45,6 +45,7 @@ MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
     *(b"Timeout at NCCL work: ", b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
+    *(b"Heartbeat monitor ", b"RendezvousTimeoutError", b"client socket has timed out "),
     *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
@@ -57,7 +58,10 @@ _ALLOCATOR = re.compile(
     r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
 )
 _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
-_STUCK_WATCHDOG = re.compile(r"watchdog got stuck for \d{1,9} seconds")
+_OF_TORCH = re.compile(
+    r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out|RendezvousTimeoutError"
+    r"|client socket has timed out after \d{1,9}m?s while trying to connect"
+)
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
     r"(?:output empty list|returned -61\b)"
@@ -205,7 +209,7 @@ class LogScan:
             log = self._writer(rank).log
             log.warn(f"NCCL error: {match['what'].strip()}")
             self._mark(log, f"NCCL error: {match['what'].strip()}")
-        elif match := _STUCK_WATCHDOG.search(text):
+        elif match := _OF_TORCH.search(text):
             self._writer(rank_of_writer(line) if rank < 0 else rank).log.warn(match[0])
         if found := out_of_memory(text):
             log = self._writer(self._elastic.rank if rank < 0 else rank).log
