@@ -95,12 +95,18 @@ def _wrapped(values: Mapping[str, Any]) -> str:
 
 
 def check_keys(path: Path, values: Mapping[str, Any]) -> None:
-    """Check that one key at least is DeepSpeed's, or nearly.
+    """Check that one key at least is DeepSpeed's, or nearly, and that no trainer reads the file.
 
     Raises:
         ConfigError: the file is another program's.
     """
-    if values and not any(map(_is_like_a_key, values)):
+    named = values.get("deepspeed")
+    if isinstance(named, str):
+        raise ConfigError(
+            f'{path}: the arguments of a trainer; give the configuration that "deepspeed" names'
+        )
+    is_wrapped = isinstance(named, dict) and _EXPECTED.intersection(named)
+    if values and (is_wrapped or not any(map(_is_like_a_key, values))):
         raise ConfigError(f"{path}: {_OTHER}{_wrapped(values)}")
 
 

@@ -101,6 +101,10 @@ def test_what_is_no_configuration_is_said_in_one_line(tmp_path, text, message):
         ({"name": "x", "scripts": {"test": "jest"}}, "train_micro_batch_size_per_gpu"),
         ({"hidden_size": 4096, "torch_dtype": "bfloat16"}, "zero_optimization"),
         ({"deepspeed": {"train_batch_size": 8}, "lr": 1}, '"deepspeed" looks like one'),
+        (
+            {"deepspeed": {"train_batch_size": 8}, "gradient_accumulation_steps": 8},
+            '"deepspeed" looks like one',
+        ),
     ],
 )
 def test_the_file_of_another_program_is_told_in_one_line(values, said):
@@ -108,6 +112,13 @@ def test_the_file_of_another_program_is_told_in_one_line(values, said):
         check_keys(Path("package.json"), values)
     assert said in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_arguments_of_a_trainer_name_the_configuration():
+    """Some of their names are keys of DeepSpeed, too."""
+    values = {"gradient_accumulation_steps": 8, "bf16": True, "deepspeed": "zero2.json"}
+    with pytest.raises(ConfigError, match='give the configuration that "deepspeed" names'):
+        check_keys(Path("sft.json"), values)
 
 
 @pytest.mark.parametrize(
