@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.pipelines import Pipelines
+from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
@@ -22,7 +23,7 @@ from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, percent, ranks_do
+from dsprof.findings.wording import capitalised, duration, listed, named, percent, ranks_do
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.collectives import POINT_TO_POINT, REDUCTIONS
@@ -65,7 +66,7 @@ class CommunicationBoundStep:
         why="While a rank waits for communication, its device does not compute.",
         category="communication",
         order=380,
-        needs=(Arrivals, Engines, Phases, Pipelines, Run, Steps, Traffic),
+        needs=(Arrivals, Engines, Phases, Pipelines, Placement, Run, Steps, Traffic),
         needs_ranks=True,
         min_steps=2,
         left_to="late-rank",
@@ -124,8 +125,8 @@ class CommunicationBoundStep:
         )
 
     def _of_uneven_stages(self, run: RunSummary, summary: str, late: tuple[int, ...]) -> Finding:
-        who = named(late)
-        action = f"Move layers from the stages of {who} to the others."
+        where = _stages_of(run, late)
+        action = f"Move layers from {where} to the others."
         if run[Engines].engines:
             action += (
                 ' The default of PipelineModule, partition_method="parameters", balances '
@@ -137,11 +138,11 @@ class CommunicationBoundStep:
             f"{summary} {ranks_do(late, 'wait')} least.",
             severity=Severity.MEDIUM,
             title="Pipeline stages take unequal time",
-            cause=f"The stages of {who} take longer than those of the others, which wait for "
-            "their activations and gradients: they have more work, or a slower processor.",
+            cause=f"The others wait for activations and gradients of {where}, where a micro-batch "
+            "takes longer: more work, or a slower processor.",
             action=action,
             problem="Pipeline stages take unequal time",
-            fix=f"Move layers from the stages of {who} to the others",
+            fix=f"Move layers from {where} to the others",
             ranks=late,
             evidence=_evidence(run),
             restates=EXPOSED,
@@ -263,6 +264,23 @@ def _is_between_stages(run: RunSummary) -> bool:
         group.role == "pipeline" for group in run[Arrivals].groups.values()
     )
     return is_staged and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+
+
+def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:
+    """Name the stages of ranks by their places in the groups of the pipeline, if these are known.
+
+    Not all ranks of a slow stage need to stand out.
+    """
+    places = {
+        rank: place
+        for group in run[Placement].groups.values()
+        if group.role == "pipeline"
+        for place, rank in enumerate(group.ranks)
+    }
+    if run[Pipelines].stages_of_a_rank > 1 or not places.keys() >= set(ranks):
+        return f"the stages of {named(ranks)}"
+    found = sorted({places[rank] for rank in ranks})
+    return f"stage{'s' if len(found) > 1 else ''} {listed(found)}"
 
 
 def _remedy(run: RunSummary) -> str:

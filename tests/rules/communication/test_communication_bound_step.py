@@ -180,6 +180,7 @@ def test_a_pipeline_is_known_by_the_role_of_its_groups(role):
     finding = said(RULE, *traces)
     assert ("between the stages of the pipeline" in finding.summary) is bool(role)
     assert (finding.title == "Pipeline stages take unequal time") is bool(role)
+    assert (finding.fix == "Move layers from stage 2 to the others") is bool(role)
 
 
 def test_the_stage_for_which_the_others_wait_is_named():
