@@ -73,7 +73,10 @@ def print_bytes(data: bytes) -> None:
         raise OutputError("cannot write to standard output: it is closed")
     try:
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        if hasattr(sys.stdout, "buffer"):
+            sys.stdout.buffer.write(data)
+        else:  # in a notebook
+            sys.stdout.write(data.decode(errors="replace"))
         sys.stdout.flush()
     except OSError as error:
         _silence_standard_output()

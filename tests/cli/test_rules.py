@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import pytest
 
 from dsprof.__main__ import main
@@ -13,6 +16,13 @@ def test_explain_prints_the_page_of_every_rule(capsysbinary: pytest.CaptureFixtu
         assert main(["explain", rule.meta.id]) == 0
         page = capsysbinary.readouterr().out.decode()
         assert page.startswith(f"# {rule.meta.id}\n"), rule.meta.id
+
+
+def test_a_page_is_printed_in_a_notebook() -> None:
+    """Its standard output takes text only."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["explain", "late-rank"]) == 0
+    assert out.getvalue().startswith("# late-rank\n")
 
 
 def test_rules_explains_as_explain_does(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
