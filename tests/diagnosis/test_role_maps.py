@@ -48,7 +48,7 @@ def test_a_row_is_the_mean_of_a_stage(large: Diagnosis) -> None:
 def test_the_drawing_names_stages(large: Diagnosis) -> None:
     drawn = heat_map(large.role_maps[0])
     assert drawn is not None
-    assert [lane.text for lane in drawn.lanes] == large.role_maps[0].row_names
+    assert [lane.text for lane in drawn.lanes] == [*large.role_maps[0].row_names, "step"]
     assert "from pipeline stage 0 to pipeline stage 3, mean over their ranks" in drawn.sentence
 
 
