@@ -15,7 +15,7 @@ from dsprof.analysis.hang.words import COPY_ALL
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named
-from dsprof.rules.evidence.endings import last_completed
+from dsprof.rules.evidence.endings import last_completed, raised_at
 from dsprof.rules.evidence.hang_remedies import remedy
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP, UNREAD
@@ -99,7 +99,7 @@ class StuckCollective:
             title=_title(verdict, is_joined=is_joined),
             problem=f"{capitalised(named(verdict.ranks))} did not finish calls that others finished"
             if verdict.is_of_device
-            else "",
+            else _raised(verdict, endings),
             severity=Severity.CRITICAL,
             cause=verdict.cause.text.replace(COPY_ALL, UNREAD) + zero3 * is_of_zero3,
             action=remedy(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
@@ -124,6 +124,15 @@ def _is_alone(hang: Hang, flights: FlightRecorders) -> bool:
     return len(flights.ranks) == 1 or (
         bool(states) and all(len(state.unknown) == len(state.members) - 1 for state in states)
     )
+
+
+def _raised(verdict: HangVerdict, endings: Endings) -> str:
+    """Name the exception of its own that ended the rank that others wait for; "" if none did."""
+    ending = endings.ranks.get(verdict.ranks[0]) if len(verdict.ranks) == 1 else None
+    if ending is None or ending.trailer is None or ending.has_lost_others:
+        return ""
+    exception, place = ending.trailer.exception, raised_at(verdict.ranks, endings.ranks)
+    return f"Rank {verdict.ranks[0]} ended by {exception}{place}" if exception else ""
 
 
 def _title(verdict: HangVerdict, *, is_joined: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dsprof.analysis.aggregates.endings import Ending, LastCall
 from dsprof.analysis.hang.flight_recorders import by_value
 from dsprof.findings.finding import Column, Table
+from dsprof.findings.frames import shortened
 from dsprof.findings.wording import named
 from dsprof.trace.schema import EXIT, INTERRUPTED
 from dsprof.trace.selection import Selection
@@ -70,6 +71,15 @@ def how(ending: Ending) -> str:
         return ending.trailer.exception
     reason = ending.trailer.reason
     return {EXIT: "end of the process", INTERRUPTED: "Ctrl-C"}.get(reason, reason)
+
+
+def raised_at(ranks: Iterable[int], ends: Mapping[int, Ending]) -> str:
+    """Name the line at which all ranks raised: " at job/train.py:9"; "" if that is unknown."""
+    trailers = [ends[rank].trailer for rank in ranks if rank in ends]
+    places = {trailer.raised_at for trailer in trailers if trailer is not None}
+    if len(places) != 1 or not (place := places.pop()):
+        return ""
+    return f" at {shortened(place).rpartition(' ')[0]}"
 
 
 def called(last: LastCall | None) -> str:

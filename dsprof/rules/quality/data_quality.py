@@ -17,7 +17,6 @@ from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.frames import shortened
 from dsprof.findings.wording import (
     broken_off,
     capitalised,
@@ -33,6 +32,7 @@ from dsprof.rules.evidence.endings import (
     known_ends,
     last_completed,
     on_ranks,
+    raised_at,
 )
 from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.reasons import UNREAD
@@ -331,7 +331,7 @@ class DataQuality:
             if (kept := [rank for rank in some if rank not in followed])
         }
         told = ", ".join(
-            f"{w} ({named(some)}{_raised_at(some, known)})" for w, some in first.items()
+            f"{w} ({named(some)}{raised_at(some, known)})" for w, some in first.items()
         )
         ranks = sorted(failed - {*followed})
         is_part = len(ranks) < len(endings.ranks)
@@ -559,15 +559,6 @@ def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
         yield f"Skipped {plural(len(run.strangers), 'file')}, named under data quality."
     for hook, why in failed:
         yield f"The hook {hook} switched itself off: {why}."
-
-
-def _raised_at(ranks: Iterable[int], ends: Mapping[int, Ending]) -> str:
-    """Name the line at which all ranks raised an exception; "" if that is unknown."""
-    trailers = [ends[rank].trailer for rank in ranks if rank in ends]
-    places = {trailer.raised_at for trailer in trailers if trailer is not None}
-    if len(places) != 1 or not (place := places.pop()):
-        return ""
-    return f" at {shortened(place).rpartition(' ')[0]}"
 
 
 def _is_explained(logs: Logs) -> bool:

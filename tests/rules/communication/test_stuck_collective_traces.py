@@ -150,6 +150,7 @@ def test_the_exception_that_kept_a_rank_away_is_named() -> None:
     others = [rank(n, broken, **raised("RuntimeError")) for n in (0, 1, 3)]
     finding = said(RULE, *others, rank(2, [], 900, **raised("ValueError")))
     assert (finding.ranks, finding.cause) == ((2,), "Rank 2 ended by ValueError.")
+    assert finding.problem == "Rank 2 ended by ValueError"
     assert "for the traceback" in finding.action
 
 
