@@ -203,6 +203,12 @@ class PeriodicSlowStep:
         repeats = _has_more_micro_steps(columns, ~slow, mine)
         # A slower rank is so in each of several iterations.
         ranks = () if repeats else columns.ranks_behind(~slow, mine, excess_ns / 2)
+        when = ""
+        if not ranks and part == "exposed_ns":
+            # What a rank does at the end of its step, the others wait for in the next one.
+            before = np.append(mine[1:], [False])
+            ranks = columns.ranks_behind(~(slow | before), before, excess_ns / 2)
+            when = ", at the end of the step before"
         forwards = columns.forwards
         evaluates = forwards is not None and bool(
             np.median(forwards[mine]) > np.median(forwards[~slow])
@@ -214,7 +220,7 @@ class PeriodicSlowStep:
         elif evaluates and not ranks:
             cause, action = _evaluation(columns)
         else:
-            cause, action = _why(columns, part, ranks)
+            cause, action = _why(columns, part, ranks, when)
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
@@ -257,11 +263,11 @@ def _search(who: str) -> str:
     )
 
 
-def _why(columns: StepColumns, part: str, ranks: tuple[int, ...]) -> tuple[str, str]:
-    """Return cause and action by where the time falls."""
+def _why(columns: StepColumns, part: str, ranks: tuple[int, ...], when: str) -> tuple[str, str]:
+    """Return cause and action by where the time falls, and `when` on these ranks."""
     if ranks:
         return (
-            f"The extra time is on {named(ranks)}"
+            f"The extra time is on {named(ranks)}{when}"
             f"{'; the others wait in their collectives' * (not columns.left_out)}.",
             f"Find what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",

@@ -100,6 +100,15 @@ def test_few_steps_tell_nothing(rule: Rule) -> None:
     assert said(rule, rank_trace()).status is Status.UNKNOWN
 
 
+def test_a_rank_that_holds_up_the_next_step_is_named() -> None:
+    """Rank 0 writes a checkpoint at the end of every tenth step; the others wait in the next."""
+    alone = rank(0, computing=every(10, 400))
+    others = [rank(n, waiting=lambda n: 400 * (n > 0 and n % 10 == 0)) for n in range(1, 8)]
+    finding = said(periodic_slow_step.RULE, alone, *others)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert finding.cause.startswith("The extra time is on rank 0, at the end of the step before;")
+
+
 @pytest.mark.parametrize(("first", "last"), [(30, 44), (30, 79), (15, 99)])
 def test_a_slow_stretch_that_ends_is_named_with_its_end(first: int, last: int) -> None:
     """Another program on the host of rank 0 comes and goes."""
