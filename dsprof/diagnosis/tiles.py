@@ -160,8 +160,10 @@ def _hang(d: Diagnosis) -> Iterator[Tile]:
     yield Tile("Suspect", suspects, first_sentence(verdict.cause.text))
     if (call := verdict.operation) is not None:
         step = "" if call.step is None else f"step {call.step}"
-        where = (f"number {call.seq:,} of group {call.group}", step, call.call_site)
-        yield Tile("Operation", call.op, ", ".join(filter(None, where)))
+        differs = verdict.mismatch == "op"
+        site = "" if differs else call.call_site
+        where = (f"number {call.seq:,} of group {call.group}", step, site)
+        yield Tile("Operation", "differs" if differs else call.op, ", ".join(filter(None, where)))
     waiting = f"{named_ranks(verdict.waiting)} waiting" if verdict.waiting else ""
     since = "unknown" if verdict.waited_ns is None else duration(verdict.waited_ns)
     if waiting or verdict.waited_ns is not None:

@@ -216,6 +216,18 @@ def test_the_tiles_of_a_hang_name_suspect_operation_and_time(tmp_path: Path) -> 
     assert shown["Stuck for"] == ("29.6 s", "ranks 0-1 waiting")
 
 
+def test_operations_that_differ_are_not_called_by_the_name_of_one(tmp_path: Path) -> None:
+    write_killed(tmp_path, 0, 1)
+    made = diagnose(find_run([tmp_path]))
+    assert made.hang is not None
+    (verdict,) = made.hang.verdicts
+    changed = msgspec.structs.replace(verdict, kind="mismatch", mismatch="op")
+    made.hang = HangReport(verdicts=[changed])
+    shown = {one.label: one for one in tiles(made)}
+    assert shown["Operation"].value == "differs"
+    assert "number 4" in shown["Operation"].detail
+
+
 def test_the_number_of_a_stuck_collective_has_marks_of_thousands(tmp_path: Path) -> None:
     write_killed(tmp_path, 0, 1)
     made = diagnose(find_run([tmp_path]))
