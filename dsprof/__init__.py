@@ -153,7 +153,7 @@ def step() -> None:
     if on.recorder.recording:
         on.recorder.progress.end_step("user")
     else:
-        on.recorder.arm()
+        on.recorder.arm(at_collective=False)
 
 
 def metrics() -> dict[str, float]:

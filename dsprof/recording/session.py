@@ -124,7 +124,7 @@ class Session:
         with suppress(ValueError, RuntimeError):  # the first collective tries again, and reports it
             self._signal = self._handled_signal()
         self._hooks.install()
-        self.recorder.arm()  # at the next collective a step would be half over
+        self.recorder.arm(at_collective=False)  # a step would be half over at the next collective
 
     def _note_failure(self, hook: str) -> None:
         self._hooks.note_failure(hook)
@@ -434,7 +434,7 @@ class Session:
             traces = traces_in(self._folder)
             if any(path.stat().st_mtime >= self._started_s for path in traces):
                 return
-            if os.environ.get("WORLD_SIZE", "1") != "1":
+            if os.environ.get("WORLD_SIZE", "1") != "1" or self.recorder.has_missed:
                 say(
                     "nothing was recorded. Recording begins with torch.distributed."
                     "init_process_group(), and the program communicated with no other rank after "

@@ -124,10 +124,24 @@ def test_a_command_that_records_nothing_ends_with_a_line(
     assert done.stderr.count("nothing was recorded") == (said in (ALONE, BESIDE))
 
 
-def test_a_rank_that_records_nothing_is_not_asked_to_start_several(tmp_path: Path) -> None:
+OWN_GROUP = (
+    "import torch, torch.distributed as dist\n"
+    "store = dist.FileStore('store', 1)\n"
+    "dist.ProcessGroupGloo(store, 0, 1).allreduce([torch.ones(1)]).wait()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "world"),
+    [("import torch", "2"), (OWN_GROUP, "1")],
+    ids=["rank of several", "own group"],
+)
+def test_a_rank_that_records_nothing_is_not_asked_to_start_several(
+    tmp_path: Path, code: str, world: str
+) -> None:
     """As one that makes process groups of its own, without init_process_group()."""
-    ranks = {**environment(), "RANK": "0", "WORLD_SIZE": "2"}
-    command = [sys.executable, "-m", "dsprof", "run", "--", sys.executable, "-c", "import torch"]
+    ranks = {**environment(), "RANK": "0", "WORLD_SIZE": world}
+    command = [sys.executable, "-m", "dsprof", "run", "--", sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=tmp_path, env=ranks, capture_output=True, text=True, timeout=60, check=False
     )

@@ -85,6 +85,7 @@ class Recorder:
         """The session learns of each new default group, and of each hook that breaks, once."""
         self.hot = HotState()
         self.stopped = False
+        self.has_missed = False  # a collective was called without a default process group
         self.failures: dict[str, str] = {}
         self.ids = self.hot.ids = itertools.count(1)  # of collectives, requests, flushes, fetches
         self.on_new_world = on_new_world
@@ -119,7 +120,7 @@ class Recorder:
             self._shared[kind] = kind(self)
         return cast(T, self._shared[kind])
 
-    def arm(self) -> bool:
+    def arm(self, *, at_collective: bool = True) -> bool:
         """Start recording if a process group is up; called at each collective until it is."""
         if self.stopped:
             return False
@@ -128,6 +129,8 @@ class Recorder:
                 if not (self.recording or self.stopped) and self._on_first_collective():
                     self.hot.step_start_ns = clock()
                     self.recording = not self.stopped  # by a signal handler, meanwhile
+                elif at_collective:
+                    self.has_missed = True
             except Exception as error:
                 self.fail("session", error)
                 self.stopped = True
