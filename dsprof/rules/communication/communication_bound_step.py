@@ -221,7 +221,10 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.INFO,
             f"{_waiting(run[Steps], share)} {parts}",
-            title="Exposed communication is mostly waiting for a late rank" if is_most else "",
+            title="Exposed communication is mostly waiting for "
+            f"{'a late rank' if len(late) == 1 else 'late ranks'}"
+            if is_most
+            else "",
             cause="The ranks that wait least arrive last: their own work takes longer. The "
             "network does not cause the additional waiting of the others.",
             action=f"Look at what comes before the collectives of {who}: data loading, a slower "

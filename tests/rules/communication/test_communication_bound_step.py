@@ -245,7 +245,9 @@ def test_a_rank_that_is_early_does_not_make_the_others_late():
 
 
 def test_half_of_the_ranks_can_be_late():
-    assert said(RULE, *waiting(35, 35, 10, 10)).ranks == (2, 3)
+    finding = said(RULE, *waiting(35, 35, 10, 10))
+    assert finding.ranks == (2, 3)
+    assert finding.title == "Exposed communication is mostly waiting for late ranks"
 
 
 @pytest.mark.parametrize(("least", "severity"), [(25, Severity.MEDIUM), (41, Severity.HIGH)])
