@@ -38,6 +38,7 @@ class TrainingLoopHook(Hook):
         self._has_backward = False  # since the last step
         self._had_backward = False  # ever
         self._stepped = False  # within the current backward
+        self._stepped_in = -1  # that task of autograd
         recorder.progress.step_listeners.append(self._forget)
 
     def modules(self) -> tuple[str, ...]:
@@ -117,6 +118,9 @@ class TrainingLoopHook(Hook):
         return bool(progress.steps) and progress.step_source == "deepspeed" and not self._loop.steps
 
     def _begin_step(self, optimizer: Any) -> None:
+        is_next = self._stepped and _task() not in (-1, self._stepped_in)
+        if is_next and self.recorder.hot.phase != "backward":
+            self._end_steps_in_backward()  # of torch.autograd.grad(), whose end is not seen
         steps = self._loop.steps
         if steps:
             self._loop.leave_steps(self._loop.running_steps() - 1)
@@ -133,8 +137,9 @@ class TrainingLoopHook(Hook):
         if not (progress.steps or self._loop.has_engine):
             progress.taken_before = max(_steps_of(optimizer) - 1, -1)
         if not self._loop.has_engine and (self.recorder.hot.phase == "backward" or _task() != -1):
-            self._stepped = True
+            self._stepped, self._stepped_in = True, _task()
         elif self._has_backward or not self._had_backward:
+            self._stepped = False
             progress.end_step("optimizer")
 
     def _forget(self, step: int) -> None:

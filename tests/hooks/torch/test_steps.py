@@ -200,6 +200,23 @@ def test_optimizers_within_backward_make_one_step_at_its_end(recorder: Recorder)
     assert {name for name, _, _ in phases(recorder)} == {"backward"}
 
 
+@pytest.mark.parametrize("has_another", [False, True])
+def test_optimizers_within_autograd_grad_end_a_step_where_the_next_one_begins(
+    recorder: Recorder, has_another: bool
+) -> None:
+    """One that steps afterwards ends it."""
+    model = nn.Linear(4, 4)
+    another = sgd(nn.Linear(4, 4))
+    for parameter in model.parameters():
+        own = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_hook(lambda _, own=own: own.step())
+    for _ in range(3):
+        torch.autograd.grad(loss(model), tuple(model.parameters()))
+        if has_another:
+            another.step()
+    assert len(steps(recorder)) == (3 if has_another else 2)
+
+
 def test_optimizers_within_a_backward_that_starts_the_recording_make_one_step(
     recorder: Recorder,
 ) -> None:
