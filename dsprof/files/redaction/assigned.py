@@ -66,7 +66,7 @@ _ASSIGNED = (
 _NAMES = ("paired", "element", "variable", "option", "name", "first", "only")
 
 _VALUE = (
-    r"(?!<redacted>|(?i:true|false|none|null)(?![\w-])|\"\"(?!\")|''(?!'))"
+    r"(?!<redacted>|(?i:true|false|none|null)(?![\w-])|\"\"(?!\")|''(?!')|(?:\[\]|\{\}|\(\))(?![^\s,;)\]}]))"
     r"(?:[&!][\w!./-]{1,80}[ \t]+)?"  # anchors and tags of YAML
     rf"(?:[A-Za-z]{{0,2}}(?:{QUOTED})|(?:{_ENTITY})[^\s&\\]*"
     r"|<[^<>\s]*>|(?P<bare>[^\s,;&\"'<>(){}\[\]\x1b]+|(?=[\[({])))"
@@ -91,6 +91,10 @@ _HARMLESS = (  # names, and values that such a name may have
     (r"pass$", r"forward|backward|(?:pre|post)_grad|joint"),
     (r"^sig$", r"SIG[A-Z\d]{2,8}"),
 )
+_KEYS_OF_DATA = (
+    r"(?i)^(?!.*(?:api|access|private|secret|auth|account|ssh|sign|encrypt|token)).*keys"
+)
+"""Names, such as `missing_keys`, of lists that messages of errors have in lines of their own."""
 _BEFORE_SYNTAX = r"(?i)expect(?:ed|ing)[ ]$"  # unexpected token: '}'
 _LONGEST_WORD = 12
 
@@ -159,7 +163,7 @@ def _end_of_value(found: re.Match[str]) -> int:
     if groups.get("content"):
         return found.end("content")
     opened = re.compile(_BEFORE_BLOCK).match(text, start)
-    if opened and groups.get("sign") in (":", "="):
+    if opened and groups.get("sign") in (":", "=") and not re.search(_KEYS_OF_DATA, _name(found)):
         return _end_of_block(text, found.start(), opened.end()) or start
     value = re.compile(_VALUE).match(text, start)  # may be as long as the text
     if not value:
