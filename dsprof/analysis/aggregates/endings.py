@@ -120,6 +120,8 @@ class Ending:
     failed_ns: int | None  # when an exception ended it
     host: str
     last_pair: PairCall | None = None  # what it called last, if it may wait for that or not
+    calls_after_steps: int = 0  # after its last step, of a rank that exited
+    after_steps_ns: int = 0  # from the end of that step to the end of the last one of these
 
     @property
     def has_lost_tail(self) -> bool:
@@ -255,7 +257,25 @@ class _Reading:
             failed_ns=self._failed_ns(),
             host=trace.header.host,
             last_pair=next(iter(self._pairs(self._is_doubtful_pair())), None),
+            **self._after_steps(),
         )
+
+    def _after_steps(self) -> dict[str, int]:
+        """Return what was communicated after the last step; nothing where steps may be missing."""
+        trace, rows, ends = self.trace, self.rows, step_columns(self.trace).end_ns
+        has_exited = trace.trailer is not None and trace.trailer.reason == EXIT
+        if not has_exited or not len(ends) or not _is_whole(trace) or _has_window(trace):
+            return {}
+        last_ns = int(ends.max())
+        later = rows.on_wire & (rows.issue_ns > last_ns) & ~rows.is_background
+        if not later.any():
+            return {}
+        columns = rows.return_ns, rows.done_ns, rows.waited_ns
+        until_ns = max(int(column[later].max()) for column in columns)
+        return {
+            "calls_after_steps": int(np.count_nonzero(later)),
+            "after_steps_ns": max(until_ns - last_ns, 0),
+        }
 
     def _failed_ns(self) -> int | None:
         failed_ns = _exception_ns(self.trace)
@@ -496,7 +516,7 @@ def _is_doubtful(rows: Collectives, is_failed: BoolArray) -> BoolArray:
 
 
 def _is_whole(trace: RankTrace) -> bool:
-    trailer, config = trace.trailer, trace.header.config
+    trailer = trace.trailer
     if trace.broken_lines > (trailer is None):  # the last line of a killed rank may be cut
         return False
     if not {*TAILS}.isdisjoint(trace.lost_parts):
@@ -507,8 +527,14 @@ def _is_whole(trace: RankTrace) -> bool:
         return trailer.reason in (EXIT, INTERRUPTED) and is_lossless
     if trace.state is not None:
         return True
-    has_window = bool(config.get("start_step")) or config.get("steps") is not None
-    return not (trace.counters or has_window or config.get("every", 1) != 1)
+    return not (trace.counters or _has_window(trace))
+
+
+def _has_window(trace: RankTrace) -> bool:
+    """Say whether only some steps were to be recorded in detail."""
+    config = trace.header.config
+    is_begun = bool(config.get("start_step")) or config.get("steps") is not None
+    return is_begun or config.get("every", 1) != 1
 
 
 def _counted(trace: RankTrace) -> Counter[int]:

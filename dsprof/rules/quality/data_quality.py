@@ -73,6 +73,8 @@ class Thresholds:
 
     clock_bound_ms: float = 1.0  # error of the clocks of several hosts
     cost_share: float = 0.02  # dsprof in the training threads / time in steps, median over ranks
+    after_s: float = 1.0  # from the end of the last step to that of the last collective
+    after_share: float = 0.05  # the same / time in steps
 
 
 class DataQuality:
@@ -96,7 +98,7 @@ class DataQuality:
         gaps = [
             *self._gaps(facts, run[Endings], run[FlightRecorders], run[Logs]),
             *self._interrupted(facts, run[Endings]),
-            *self._remarks(facts, run[Steps], thresholds),
+            *self._remarks(run, thresholds),
         ]
         yield from gaps
         if not gaps and not facts.is_recorded:
@@ -493,8 +495,10 @@ class DataQuality:
             confidence="high",
         )
 
-    def _remarks(self, run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[Finding]:
-        remarks = list(_remarks(run, steps, thresholds))
+    def _remarks(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        is_read = run[Run].selection.steps is None
+        after = _after_steps(run[Endings], run[Steps], thresholds) if is_read else ()
+        remarks = [*after, *_remarks(run[Run], run[Steps], thresholds)]
         if remarks:
             rows = tuple((text,) for text in remarks)
             yield self.meta.finding(
@@ -514,6 +518,20 @@ def _stepless(run: Run, steps: Steps) -> list[int]:
         for rank in steps.partial_ranks
         if not len(steps.ranks[rank].number) and run.ranks[rank].trailer is not None
     ]
+
+
+def _after_steps(endings: Endings, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
+    """Say how long the rank communicated that went on longest after its last step."""
+    rank = max(endings.ranks, key=lambda one: endings.ranks[one].after_steps_ns, default=None)
+    if rank is None:
+        return
+    after_ns, calls = endings.ranks[rank].after_steps_ns, endings.ranks[rank].calls_after_steps
+    least_ns = max(thresholds.after_s * 1e9, thresholds.after_share * steps.total.total_ns)
+    if after_ns >= least_ns:
+        yield (
+            f"Figures per step exclude {duration(after_ns)} in which rank {rank} communicated "
+            f"after its last step ({plural(calls, 'collective')}), such as an evaluation."
+        )
 
 
 def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:

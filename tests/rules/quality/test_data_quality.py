@@ -11,6 +11,7 @@ from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
+from dsprof.trace.lines import Line
 from dsprof.trace.rank_log import (
     FAILED,
     FAILED_FIRST,
@@ -21,11 +22,22 @@ from dsprof.trace.rank_log import (
     OutOfMemory,
     RankLog,
 )
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from dsprof.trace.selection import OPEN_END, Selection
 from tests.factories.hangs import without
-from tests.factories.trace import MS, captured, header, issued, judged, said, summary, zero_rank
+from tests.factories.trace import (
+    MS,
+    captured,
+    header,
+    issued,
+    judged,
+    said,
+    summary,
+    sync,
+    zero_rank,
+)
 from tests.factories.trace_files import encode, run_events
 
 
@@ -485,6 +497,39 @@ def test_steps_in_counters_are_counted(window, text):
         "Limits of the figures",
     )
     assert text in finding.summary
+
+
+def going_on(at_ms: float, config=None, **fields) -> list[RankTrace]:
+    """Return ranks of which one communicates once more after 600 ms of steps."""
+
+    def more(number: int, start: float) -> list[Line]:
+        return [sync("all_gather", at_ms, 100, seq=99, step=6)] * (number == 5)
+
+    ends = {"trailer": Trailer(reason="exit"), **fields}
+    ranks = [zero_rank(0, **ends), zero_rank(1, extra=more, **ends)]
+    for rank in ranks:
+        rank.header.config = config or {}
+    return ranks
+
+
+def test_communication_after_the_last_step_is_mentioned() -> None:
+    finding = said(RULE, *going_on(2500))
+    assert finding.status is Status.INFO
+    told = "exclude 2.00 s in which rank 1 communicated after its last step (1 collective)"
+    assert told in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "fields"),
+    [
+        (1000, {}),  # soon over
+        (2500, {"trailer": Trailer(reason="exit", dropped=1)}),  # steps may be missing
+        (2500, {"config": {"steps": 6}}),  # more were not to be recorded
+    ],
+)
+def test_steps_may_go_on_after_the_last_one_that_is_known(at_ms, fields) -> None:
+    found = judged(RULE, *going_on(at_ms, **fields))
+    assert not [one for one in found if "after its last step" in one.summary]
 
 
 def test_cost_below_the_threshold_is_not_mentioned():
