@@ -105,8 +105,8 @@ class SlowBenchmark:
             "payload",
             severity=Severity.MEDIUM,
             title="Large payloads are slower than smaller ones",
-            cause="Congestion, pause frames, or an adapter or device that is hot slow long "
-            "transfers. On a sound path the bandwidth does not fall with the payload.",
+            cause="Congestion, pause frames, or a hot adapter or device slow down long transfers. "
+            "On a healthy path the bandwidth does not fall with the payload.",
             fix="Run it on pairs of hosts, to find the slow one",
             action="Run the benchmark on pairs of hosts, to find the slow one. Check there the "
             "error and pause counters of the adapters, and the clocks and temperature of devices.",
