@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
@@ -20,11 +19,8 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import (
     broken_off,
     capitalised,
-    duration,
     named,
-    percent,
     plural,
-    ranks_do,
 )
 from dsprof.rules.evidence.endings import (
     after_step,
@@ -35,6 +31,7 @@ from dsprof.rules.evidence.endings import (
     raised_at,
 )
 from dsprof.rules.evidence.raised import messages, who_failed
+from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, HOST_MEMORY, LAUNCHER, SLURM
@@ -65,16 +62,6 @@ _HOST_MEMORY = (
     "Request more with `--mem`, or lower `num_workers` of data loaders",
 )
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """From where on an inexactness is mentioned."""
-
-    clock_bound_ms: float = 1.0  # error of the clocks of several hosts
-    cost_share: float = 0.02  # dsprof in the training threads / time in steps, median over ranks
-    after_s: float = 1.0  # from the end of the last step to that of the last collective
-    after_share: float = 0.05  # the same / time in steps
 
 
 class DataQuality:
@@ -496,10 +483,7 @@ class DataQuality:
         )
 
     def _remarks(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
-        is_read = run[Run].selection.steps is None
-        after = _after_steps(run[Endings], run[Steps], thresholds) if is_read else ()
-        remarks = [*after, *_remarks(run[Run], run[Steps], thresholds)]
-        if remarks:
+        if remarks := list(limits_of_figures(run, thresholds)):
             rows = tuple((text,) for text in remarks)
             yield self.meta.finding(
                 Status.INFO,
@@ -509,74 +493,6 @@ class DataQuality:
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",
             )
-
-
-def _stepless(run: Run, steps: Steps) -> list[int]:
-    """Return ranks that ended by themselves without a step, such as actors beside a learner."""
-    return [
-        rank
-        for rank in steps.partial_ranks
-        if not len(steps.ranks[rank].number) and run.ranks[rank].trailer is not None
-    ]
-
-
-def _after_steps(endings: Endings, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
-    """Say how long the rank communicated that went on longest after its last step."""
-    rank = max(endings.ranks, key=lambda one: endings.ranks[one].after_steps_ns, default=None)
-    if rank is None:
-        return
-    after_ns, calls = endings.ranks[rank].after_steps_ns, endings.ranks[rank].calls_after_steps
-    least_ns = max(thresholds.after_s * 1e9, thresholds.after_share * steps.total.total_ns)
-    if after_ns >= least_ns:
-        yield (
-            f"Figures per step exclude {duration(after_ns)} in which rank {rank} communicated "
-            f"after its last step ({plural(calls, 'collective')}), such as an evaluation."
-        )
-
-
-def _remarks(run: Run, steps: Steps, thresholds: Thresholds) -> Iterable[str]:
-    if stepless := _stepless(run, steps):
-        yield (
-            f"{ranks_do(stepless, 'mark')} no step: where not all ranks have an optimizer, call "
-            "dsprof.step() on all of them, once in each round."
-        )
-    if partial := [rank for rank in steps.partial_ranks if rank not in stepless]:
-        lacking = ranks_do(partial, "lack")
-        yield f"{lacking} a part of the steps; there, means are over the other ranks."
-    unmatched = lost = given_up = 0
-    is_spent, failed = False, dict[tuple[str, str], None]()
-    for trailer in run.trailers:
-        unmatched += trailer.unmatched_waits
-        lost += trailer.lost_stalls
-        given_up += trailer.given_up
-        is_spent |= trailer.budget_spent
-        failed |= dict.fromkeys(trailer.failed_hooks.items())
-    if unmatched:
-        yield f"{plural(unmatched, 'wait')} could not be matched to a collective."
-    if lost:
-        yield f"Excluded: {plural(lost, 'device stall')} without a recorded end."
-    if given_up:
-        yield f"{plural(given_up, 'collective')} not followed: too many others were in flight."
-    if counted := len(steps.counted):
-        of = f"{counted:,} of {len(steps.numbers):,} steps were only counted"
-        yield (
-            f"{of}; the verdicts use the counters."
-            if steps.is_counted
-            else (f"{of} and are excluded from averages.")
-        )
-    if is_spent:
-        yield "The trace reached budget_mb before the run ended; later steps were only counted."
-    if run.clock_bound_ns is None:
-        yield f"Clocks are aligned by {run.clock_method}."
-    elif run.clock_bound_ns > thresholds.clock_bound_ms * 1e6:
-        yield f"Clocks of the hosts are aligned to {duration(run.clock_bound_ns)}."
-    costs = run.cost_shares(steps)
-    if costs is not None and costs[0] > thresholds.cost_share:
-        yield f"Recording took about {percent(costs[0])} of the time in steps (estimate)."
-    if run.strangers:
-        yield f"Skipped {plural(len(run.strangers), 'file')}, named under data quality."
-    for hook, why in failed:
-        yield f"The hook {hook} switched itself off: {why}."
 
 
 def _is_explained(logs: Logs) -> bool:
