@@ -353,12 +353,12 @@ def test_evidence_of_thousands_of_rows_keeps_the_page_light() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "of 4, mean"),
-        ({"quality": Quality(partial_ranks=[1])}, "of 4 that any rank recorded in detail, mean"),
-        ({"history": History(steps=90, detailed_steps=4)}, "of 4, mean"),
+        ({}, "Recorded: 4 steps."),
+        ({"quality": Quality(partial_ranks=[1])}, "Recorded in detail on any rank: 4 steps."),
+        ({"history": History(steps=90, detailed_steps=4)}, "Recorded: 4 steps."),
         (
             {"history": History(steps=90, detailed_steps=3)},
-            "of 4 that any rank recorded in detail, mean",
+            "Recorded in detail on any rank: 4 steps.",
         ),
     ],
 )
