@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SLURM = "Slurm"
+FROM_OUTSIDE = "ended from outside"
 """The kind of fact that says why a job was ended: Slurm's "time limit", "node failure"; SIGTERM."""
 
 FAILED, FAILED_FIRST = "torchrun", "first failure"
@@ -23,7 +23,7 @@ EXCEPTION = "exception"
 HOST_MEMORY = "out of memory"
 """How a process failed that took more memory of its host than Slurm granted."""
 
-NOT_OF_NCCL = frozenset({"loss scale", SLURM, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
+NOT_OF_NCCL = frozenset({"loss scale", FROM_OUTSIDE, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""
 
 MOST_VALUES = 64

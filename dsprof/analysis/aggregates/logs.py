@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from dsprof.analysis.aggregates.environment import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.lost_peers import lost
-from dsprof.trace.rank_log import EXCEPTION, NOT_OF_NCCL, SLURM, CallKind, LoggedCalls, RankLog
+from dsprof.trace.rank_log import (
+    EXCEPTION,
+    FROM_OUTSIDE,
+    NOT_OF_NCCL,
+    CallKind,
+    LoggedCalls,
+    RankLog,
+)
 from dsprof.trace.rank_trace import RankTrace
 
 _CONSEQUENCE = re.compile(
@@ -65,7 +72,7 @@ class Logs(Aggregate):
     @property
     def is_job_over(self) -> bool:
         """Whether Slurm says that it ended the job, and not to start it again."""
-        return not {"time limit", "cancelled"}.isdisjoint(self.values(SLURM))
+        return not {"time limit", "cancelled"}.isdisjoint(self.values(FROM_OUTSIDE))
 
     def kinds(self) -> list[str]:
         """Return the kinds of facts that there are, by name."""

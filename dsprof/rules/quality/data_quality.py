@@ -34,7 +34,7 @@ from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.rank_log import FAILED_FIRST, HOST_MEMORY, LAUNCHER, SLURM
+from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE, HOST_MEMORY, LAUNCHER
 
 _SIGNAL = "signal "
 _AFTER_SIGNAL = {
@@ -148,7 +148,7 @@ class DataQuality:
     def _unclean(self, run: Run, endings: Endings, logs: Logs) -> Finding:
         ranks = run.unclean_ranks
         ends = known_ends(endings.ranks, ranks, run.selection)
-        if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(SLURM)]:
+        if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
             return self._ended_from_outside(ended[0], ranks, ends)
         first = {} if _is_explained(logs) else logs.values(FAILED_FIRST)
         raised = {rank for some in run.exceptions.values() for rank in some}
@@ -170,7 +170,7 @@ class DataQuality:
                 evidence=_last_calls(ends),
                 confidence="medium",
             )
-        if ended := [how for how in _ENDED_BY_SIGNAL if how in logs.values(SLURM)]:
+        if ended := [how for how in _ENDED_BY_SIGNAL if how in logs.values(FROM_OUTSIDE)]:
             return self._ended_from_outside(ended[0], ranks, ends)
         exited = (
             f" {capitalised(named(others))} had exited without an exception: if by an error code, "
@@ -209,7 +209,7 @@ class DataQuality:
         elif failed:
             problem = f"A process of the run failed: {', '.join(failed)}"
             yield self._failed_as_logged(problem, "Find the first traceback in the log")
-        elif ended := [how for how in _ENDED if how in logs.values(SLURM)]:
+        elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
             yield self._ended_from_outside(ended[0], (), {})
 
     def _failed_by_exception(self, raised: Mapping[str, RankSet]) -> Finding:

@@ -15,9 +15,9 @@ from dsprof.trace.lines import Line
 from dsprof.trace.rank_log import (
     FAILED,
     FAILED_FIRST,
+    FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
-    SLURM,
     CollectiveTimeout,
     OutOfMemory,
     RankLog,
@@ -251,7 +251,7 @@ def test_of_steps_that_were_chosen_the_last_is_not_called_the_end(tmp_path, step
 
 def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     log = RankLog()
-    log.say(SLURM, "time limit")
+    log.say(FROM_OUTSIDE, "time limit")
     first = zero_rank(0, trailer=None)
     first.log = log
     finding = said(RULE, first, zero_rank(1, trailer=None))
@@ -339,7 +339,7 @@ def test_ranks_that_end_with_one_that_was_interrupted_are_no_problem() -> None:
 @pytest.mark.parametrize(
     ("fact", "problem"),
     [
-        ((SLURM, "SIGTERM"), "SIGTERM ended torchrun and its ranks"),
+        ((FROM_OUTSIDE, "SIGTERM"), "SIGTERM ended torchrun and its ranks"),
         ((LAUNCHER, HOST_MEMORY), "A process took more host memory than Slurm granted"),
     ],
 )
@@ -392,7 +392,7 @@ def test_a_process_of_unknown_rank_that_failed_is_reported_without_a_rank():
     ],
 )
 def test_slurm_ended_a_run_of_which_there_are_only_logs(how, problem):
-    finding = said(RULE, *logged((SLURM, how)))
+    finding = said(RULE, *logged((FROM_OUTSIDE, how)))
     assert (finding.status, finding.summary) == (Status.FAIL, f"{problem}.")
     assert finding.ranks == ()
 

@@ -11,9 +11,9 @@ from dsprof.findings.finding import Status
 from dsprof.trace.rank_log import (
     FAILED,
     FAILED_FIRST,
+    FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
-    SLURM,
     CollectiveTimeout,
     LastWork,
     LogMark,
@@ -621,8 +621,8 @@ def test_further_communicators_are_no_start():
 def test_slurm_says_why_it_ended_a_job(line, cause):
     (trace,) = make.read([f"slurmstepd-n1: error: {line}"])
     (daemon,) = make.read([f"[2026-11-25T22:05:21.003] error: {line}"])
-    assert daemon.log.values(SLURM) == {cause: 1}
-    assert trace.log.values(SLURM) == {cause: 1}
+    assert daemon.log.values(FROM_OUTSIDE) == {cause: 1}
+    assert trace.log.values(FROM_OUTSIDE) == {cause: 1}
     assert trace.notes == []
 
 
@@ -631,7 +631,7 @@ def test_torchrun_says_which_signal_it_got(number, name):
     at = "W0409 07:28:49.530000 1359 torch/distributed/elastic/agent/server/api.py:719]"
     line = f"{at} Received {number} death signal, shutting down workers"
     (trace,) = make.read([line])
-    assert trace.log.values(SLURM) == {name: 1}
+    assert trace.log.values(FROM_OUTSIDE) == {name: 1}
 
 
 LAUNCH = "[2022-11-22 05:19:14,317] [INFO] [runner.py:508:main] cmd = python -u -m deepspeed.l"

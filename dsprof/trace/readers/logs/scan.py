@@ -16,8 +16,8 @@ from dsprof.trace.rank_log import (
     EXCEPTION,
     FAILED,
     FAILED_FIRST,
+    FROM_OUTSIDE,
     LAUNCHER,
-    SLURM,
     CollectiveTimeout,
     LogMark,
     RankLog,
@@ -74,7 +74,7 @@ _ORIGIN_UNKNOWN = (
     "a log does not say which rank wrote some of its lines (a device out of memory, a collective "
     "that timed out): they count for rank {rank}"
 )
-_OF_JOB = frozenset({SLURM, LAUNCHER})
+_OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
 """Kinds of facts that no rank states."""
 _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
@@ -198,7 +198,7 @@ class LogScan:
         elif (node := launchers.launched(text)) is not None:
             self.starts.launched(node, self._at_bytes)
         elif cause := launchers.cancelled(text):
-            self._writer(rank).log.say(SLURM, cause)
+            self._writer(rank).log.say(FROM_OUTSIDE, cause)
         elif how := launchers.failed(text):
             self._writer(-1).log.say(LAUNCHER, how)
         elif match := _NO_PROVIDER.search(text):
