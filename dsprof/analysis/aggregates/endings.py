@@ -237,6 +237,7 @@ class _Reading:
     def ending(self) -> Ending:
         trace = self.trace
         last = self._last(np.flatnonzero(self.is_collective))
+        calls_after_steps, after_steps_ns = self._after_steps()
         return Ending(
             trailer=trace.trailer,
             world_size=trace.header.world_size,
@@ -257,25 +258,23 @@ class _Reading:
             failed_ns=self._failed_ns(),
             host=trace.header.host,
             last_pair=next(iter(self._pairs(self._is_doubtful_pair())), None),
-            **self._after_steps(),
+            calls_after_steps=calls_after_steps,
+            after_steps_ns=after_steps_ns,
         )
 
-    def _after_steps(self) -> dict[str, int]:
-        """Return what was communicated after the last step; nothing where steps may be missing."""
+    def _after_steps(self) -> tuple[int, int]:
+        """Return calls after the last step, and how long they went on; 0: unknown."""
         trace, rows, ends = self.trace, self.rows, step_columns(self.trace).end_ns
         has_exited = trace.trailer is not None and trace.trailer.reason == EXIT
         if not has_exited or not len(ends) or not _is_whole(trace) or _has_window(trace):
-            return {}
+            return 0, 0
         last_ns = int(ends.max())
         later = rows.on_wire & (rows.issue_ns > last_ns) & ~rows.is_background
         if not later.any():
-            return {}
+            return 0, 0
         columns = rows.return_ns, rows.done_ns, rows.waited_ns
         until_ns = max(int(column[later].max()) for column in columns)
-        return {
-            "calls_after_steps": int(np.count_nonzero(later)),
-            "after_steps_ns": max(until_ns - last_ns, 0),
-        }
+        return int(np.count_nonzero(later)), max(until_ns - last_ns, 0)
 
     def _failed_ns(self) -> int | None:
         failed_ns = _exception_ns(self.trace)
