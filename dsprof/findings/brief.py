@@ -15,7 +15,10 @@ _ROUND = 1_000_000
 _LONG_MS = 10_000
 _FEW_WORDS = 60
 """Characters: what is longer does not fit a headline."""
-_CLAUSE_END = re.compile(r"[;:] | \(|, (?=and |or |called |so |with )")
+_CLAUSE_END = re.compile(
+    # What goes on behind a parenthesis belongs to the clause before it.
+    r"[;:] | \((?=[^()]*\)(?:[;:,.]|$))|, (?=and |or |called |so |with )"
+)
 _DASH = "\N{EN DASH}"
 
 

@@ -85,6 +85,25 @@ def test_the_problem_is_what_the_rule_says_else_a_short_summary_else_the_title()
     assert problem(msgspec.structs.replace(short, summary="x" * 101)) == "t"
 
 
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        ("1.51 GiB of 6.03 GiB reserved on rank 0 (25 %) are stuck in partly used segments.", "t"),
+        ("64 calls (one a layer) are small; their median is 4 KiB, in each step.",
+         "64 calls (one a layer) are small"),
+        ("Rank 3 delays every step by 41 ms (18 %): last in 9 of 10 steps.",
+         "Rank 3 delays every step by 41 ms (18 %)"),
+        ("Rank 3 delays every one of the 200 steps by 41 ms (18 %): last in 9 of 10.",
+         "Rank 3 delays every one of the 200 steps by 41 ms (18 %)"),
+        ("Rank 3 delays every one of all 2,000 steps by 41.5 ms (18 %, mean of all steps).",
+         "Rank 3 delays every one of all 2,000 steps by 41.5 ms"),
+    ],
+)  # fmt: skip
+def test_a_problem_keeps_the_verb_behind_a_parenthesis(summary: str, words: str) -> None:
+    found = Finding(rule="r", title="t", status=Status.FAIL, summary=summary)
+    assert problem(found) == words
+
+
 def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
     assert line(finding(problem="Prefetching is off")) == "Prefetching is off."
     assert line(finding(problem="Slow", fix="Do it")) == "Slow. Do it."
