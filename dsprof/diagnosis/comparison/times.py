@@ -26,7 +26,8 @@ def time_changes(before: Diagnosis, after: Diagnosis, unlike: list[str]) -> Iter
     for part in PARTS:
         old, new = _samples(first, part), _samples(second, part)
         if old or new:
-            yield _change(part, old, new, tolerance, obstacle)
+            rest = _rest_obstacle(first, second) if part == "other" else ""
+            yield _change(part, old, new, tolerance, obstacle or rest)
 
 
 def _measured(diagnosis: Diagnosis) -> list[StepParts]:
@@ -62,6 +63,14 @@ def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
         needed = f"{LEAST_NS / 1e9:g} s are needed"
         return f"one run has only {duration(shortest_ns)} of measured steps; {needed}"
     return ""
+
+
+def _rest_obstacle(first: list[StepParts], second: list[StepParts]) -> str:
+    """Return why the rest of a step is not judged: it contains what could not be measured."""
+    measured = {
+        tuple(getattr(row, f"{part}_ns") is not None for part in PARTS) for row in [*first, *second]
+    }
+    return "other contains parts that only some of the steps show" if len(measured) > 1 else ""
 
 
 def _samples(rows: list[StepParts], part: str) -> list[int]:

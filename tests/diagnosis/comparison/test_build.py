@@ -229,6 +229,20 @@ def test_what_one_run_did_not_measure_is_not_judged() -> None:
     assert "copies" not in times(compared(made, made))  # measured in neither
 
 
+def test_the_rest_is_not_judged_where_only_one_run_shows_a_part_of_it() -> None:
+    """Computation that a run could not measure is in the rest of its steps."""
+    made = run()
+    blind = [
+        msgspec.structs.replace(row, compute_ns=None, other_ns=row.other_ns + row.compute_ns)
+        for row in made.steps.rows
+    ]
+    other = msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, rows=blind))
+    for found in (times(compared(other, made)), times(compared(made, other))):
+        assert found["other"].judgement == "not compared"
+        assert found["other"].why == "other contains parts that only some of the steps show"
+    assert times(compared(other, slower(other, 1.5, "other_ns")))["other"].judgement == "slower"
+
+
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
