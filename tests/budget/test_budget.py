@@ -97,7 +97,7 @@ def test_findings_of_a_severity_or_a_graver_one_are_counted(load: Load) -> None:
         "1:22: findings critical: 1, more than 0: b",
         "1:31: findings high or higher: 2, more than 1: a, b",
     ]
-    assert lines(load("findings: {high: null}"), run(findings=failing)) == []
+    assert lines(load("findings: {critical: 1, high: null}"), run(findings=failing)) == []
 
 
 def test_an_unknown_verdict_breaks_a_budget_that_lists_what_may_be_unknown(load: Load) -> None:
@@ -190,10 +190,18 @@ def test_all_mistakes_are_named_at_once(load: Load) -> None:
     assert len(mistakes(load, "a: 1\nexposed_share: x\nfindings: {b: 1}\n")) == 3
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "findings:\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "# nothing\n", "findings:\n", "exposed_share: null", "may_be_unknown: [exposed_share]"],
+)
 def test_a_budget_without_a_limit_is_a_mistake(load: Load, text: str) -> None:
-    with pytest.raises(ConfigError, match="no limit given"):
+    with pytest.raises(ConfigError, match=r"no limit given; possible limits: .*, findings"):
         load(text)
+
+
+def test_a_budget_may_ask_for_verdicts_only(load: Load) -> None:
+    [line] = lines(load("may_be_unknown: []"), run(findings=[finding("late-rank", Status.UNKNOWN)]))
+    assert line.startswith("late-rank could not be judged")
 
 
 def test_a_run_that_goes_on_holds_no_budget(load: Load) -> None:

@@ -62,12 +62,14 @@ def load_budget(path: str | os.PathLike[str], rules: Iterable[str]) -> Budget:
     findings = checked(file.section(_FINDINGS, SEVERITIES), Findings, mistakes)
     known = (*FIGURES, *rules)
     listed = file.words(_MAY_BE_UNKNOWN, known, f"name in '{_MAY_BE_UNKNOWN}'")
-    if not mistakes and not any((figures, findings, listed)):
-        mistakes.append(f"{os.fspath(path)}: no limit given; possible limits: {', '.join(FIGURES)}")
-    raise_all(mistakes)
     # A list of figures only asks nothing of rules; an empty list asks for all verdicts.
     needs_verdicts = listed is not None and not (listed and set(listed) <= set(FIGURES))
-    return Budget(_set(figures), _set(findings), frozenset(listed or ()), needs_verdicts)
+    budget = Budget(_set(figures), _set(findings), frozenset(listed or ()), needs_verdicts)
+    if not mistakes and not (budget.figures or budget.findings or needs_verdicts):
+        limits = ", ".join((*FIGURES, _FINDINGS))
+        mistakes.append(f"{os.fspath(path)}: no limit given; possible limits: {limits}")
+    raise_all(mistakes)
+    return budget
 
 
 def _set(settings: dict[str, Setting]) -> dict[str, Setting]:
