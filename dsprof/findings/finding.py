@@ -121,6 +121,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     exposed_per_saving: float = 1.0  # mean over ranks; of a late rank less, of computation nothing
     saving_from: str = ""  # whose exposed time: "gradients", "parameters" or "" for any
     saving_bytes_per_step: int | None = None
+    explains_ms: float = 0.0  # exposed time of the mean step that it causes; no saving is promised
     confidence: Confidence = ""
     restates: str = ""  # a part of the step that it says is long; why, another finding says
     docs: str = ""  # page of the rule, relative to docs/
@@ -151,5 +152,6 @@ class Details(TypedDict, total=False):
     exposed_per_saving: float
     saving_from: str
     saving_bytes_per_step: int | None
+    explains_ms: float
     confidence: Confidence
     restates: str

@@ -52,13 +52,18 @@ def _led(
 def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | None:
     """Return the failure that claims most of the exposed time, if failures claim half of it."""
     claims = [
-        (sum(one.saving_ms_per_step) / 2 * one.exposed_per_saving, one)
+        (_claimed_ms(one), one)
         for one in findings
-        if one.status is Status.FAIL and one.saving_ms_per_step and not one.restates
+        if one.status is Status.FAIL and not one.restates
     ]
     if not claims or sum(ms for ms, _ in claims) < max(_MOST * exposed_ms, 1e-9):
         return None
     return max(claims, key=lambda claim: claim[0])[1]
+
+
+def _claimed_ms(finding: Finding) -> float:
+    low, high = finding.saving_ms_per_step or (0.0, 0.0)
+    return max((low + high) / 2 * finding.exposed_per_saving, finding.explains_ms)
 
 
 def _place(finding: Finding, meta: RuleMeta) -> tuple[bool, int, bool]:

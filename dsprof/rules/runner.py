@@ -228,11 +228,11 @@ def _share(saving_ms: Range | None, step_ms: float) -> Range | None:
 
 def _place(finding: Finding) -> tuple[int, int, float, int, int]:
     """Return the order of a report: what failed first, then by severity, saving and confidence."""
-    saved_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else 0.0
+    cost_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else finding.explains_ms
     return (
         _ORDER.index(finding.status),
         finding.severity.order,
-        -saved_ms,
+        -cost_ms,
         -(finding.saving_bytes_per_step or 0),
         _CONFIDENCE.index(finding.confidence),
     )

@@ -59,10 +59,21 @@ def test_what_says_that_a_part_is_long_is_a_facet_of_what_says_why() -> None:
     assert found["idles"].status is Status.INFO
 
 
+def test_a_cause_that_promises_no_saving_leads_what_it_explains() -> None:
+    found = judged(
+        Says("grave", Status.FAIL, restates=EXPOSED, severity=Severity.HIGH),
+        Says("why", Status.FAIL, explains_ms=12.0, severity=Severity.MEDIUM),
+        Says("saves", Status.FAIL, saving_ms_per_step=(3.0, 5.0), severity=Severity.HIGH),
+    )
+    assert [one.rule for one in found["why"].facets] == ["grave"]
+    assert list(found)[:2] == ["why", "saves"]
+
+
 @pytest.mark.parametrize(
     "why",
     [
         Says("why", Status.FAIL, saving_ms_per_step=(3.0, 5.0)),  # of 20 ms
+        Says("why", Status.FAIL, explains_ms=4.0),
         Says("why", Status.FAIL, severity=Severity.HIGH),  # saves bytes, or nothing known
         Says("why", saving_ms_per_step=(15.0, 25.0)),  # no setting would improve it
     ],

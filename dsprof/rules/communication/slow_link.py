@@ -23,6 +23,8 @@ from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 
 _ROWS = 16
+_WIDE = 0.5
+"""A gap of this share of the range of all is wider than the others are apart: each is a median."""
 _Ranks = tuple[int, ...]
 
 
@@ -110,6 +112,7 @@ class SlowLink:
             "link with dsprof bench.",
             ranks=suspects,
             evidence=(_table(slow),),
+            explains_ms=cost_ns / 1e6,
             confidence="medium",
         )
 
@@ -123,7 +126,7 @@ def _slow(
         medians = np.array([row.median_ns for row in rows], np.int64)
         usual = float(np.median(medians))
         for place in np.flatnonzero(
-            low_outliers(-medians, (thresholds.ratio - 1) * usual)
+            low_outliers(-medians, (thresholds.ratio - 1) * usual, most=_WIDE)
         ).tolist():
             row = rows[place]
             found[row.ranks].append((kind, row, (row.median_ns - usual) * row.calls))

@@ -19,6 +19,14 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
 from dsprof.trace.columns import IntArray
 
+_OF_HOST = (
+    "another program on the host, a throttled clock, different data, or a background task of the "
+    "run that started then"
+)
+_OF_NETWORK = (
+    "other traffic on the network, a link or an adapter that lost speed, or data that is uneven "
+    "over the ranks from then on"
+)
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
 
@@ -121,22 +129,20 @@ class StepTimeChange:
                 evidence=evidence,
                 confidence="medium",
             )
-        cause, ranks = _cause(run, columns, after, more_ns, thresholds)
+        cause, ranks, part = _cause(run, columns, after, more_ns, thresholds)
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=(
-                f"Check what happened at step {at}{_on(ranks)}: another program on the host, a "
-                "throttled clock, different data, or a background task of the run that started "
-                "then."
-            ),
+            action=f"Check what happened at step {at}{_on(ranks)}: "
+            f"{_OF_NETWORK if part == 'exposed_ns' else _OF_HOST}.",
             problem=f"Steps take {percent(share)} longer {since}",
             fix=f"Check what happened at step {at}{_on(ranks)}",
             ranks=ranks,
             steps=(at,),
             evidence=evidence,
+            explains_ms=more_ns * float(after.mean()) / 1e6 if part == "exposed_ns" else 0.0,
             confidence="medium",
         )
 
@@ -180,8 +186,8 @@ def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
 
 def _cause(
     run: Run, columns: StepColumns, after: np.ndarray, more_ns: float, thresholds: Thresholds
-) -> tuple[str, tuple[int, ...]]:
-    """Say which part of which ranks got longer."""
+) -> tuple[str, tuple[int, ...], str]:
+    """Say what got longer: on which ranks, if not on all, else in which part of the step."""
     ranks = columns.ranks_behind(~after, after, more_ns / 2)
     part = growing_part(columns.growth(~after, after), more_ns, thresholds.part_share)
     unchanged = "The work per step did not change."
@@ -189,10 +195,9 @@ def _cause(
         is_known = not (columns.left_out or run.missing_ranks)
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
-        return f"{unchanged} {who} got slower; {others}.", ranks
-    if not part:
-        return f"{unchanged} The slower part is unknown.", ()
-    return f"{unchanged} The slower part is {PARTS[part]}, on {columns.ranks}.", ()
+        return f"{unchanged} {who} got slower; {others}.", ranks, ""
+    slower = f"{PARTS[part]}, on {columns.ranks}" if part else "unknown"
+    return f"{unchanged} The slower part is {slower}.", (), part
 
 
 def _on(ranks: tuple[int, ...]) -> str:

@@ -53,6 +53,15 @@ def test_a_fifth_of_the_step_is_severe(transfer: float, severity: Severity) -> N
     assert finding.severity is severity
 
 
+def test_of_three_pairs_the_slow_one_is_named_though_the_others_differ_by_six_percent():
+    slow = {0: 10, 1: 10.6, 2: 30}
+    finding = said(RULE, *(rank(n, slow[n // 2]) for n in range(6)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
+    assert finding.explains_ms == pytest.approx(19.4)
+    apart = {0: 10, 1: 18, 2: 25}
+    assert said(RULE, *(rank(n, apart[n // 2]) for n in range(6))).status is Status.PASS
+
+
 def test_a_rank_that_all_slow_groups_share_is_suspected():
     """Rank 0 is in the slow pair of the all-reduces, and in that of the all-gathers."""
     groups = {

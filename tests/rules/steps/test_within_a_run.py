@@ -12,7 +12,9 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import change_of, drift_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.findings.finding import Severity, Status
+from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.rule import Rule
+from dsprof.rules.runner import judge
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
@@ -134,6 +136,21 @@ def test_a_rank_that_gets_slower_is_named_and_not_those_that_wait() -> None:
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
     assert "Only rank 0 got slower" in finding.cause
     assert finding.fix == "Check what happened at step 30 on rank 0"
+
+
+def test_a_network_that_slows_down_at_a_step_explains_the_waits_from_there_on() -> None:
+    """58 steps are measured, 30 of them with 40 ms more in the collective of 20 ms."""
+    traces = ranks(waiting=from_step(30, 40))
+    finding = said(step_time_change.RULE, *traces)
+    assert finding.ranks == ()
+    assert finding.explains_ms == pytest.approx(40 * 30 / 58, rel=0.05)
+    assert "a link or an adapter that lost speed" in finding.action
+    both = judge(summary(*traces), [communication_bound_step.RULE, step_time_change.RULE])
+    assert [(one.rule, one.status) for one in both] == [
+        ("step-time-change", Status.FAIL),
+        ("communication-bound-step", Status.NOT_APPLICABLE),
+    ]
+    assert said(step_time_change.RULE, *ranks(computing=from_step(30, 40))).explains_ms == 0
 
 
 def partial(trace: RankTrace, kept: range) -> RankTrace:
