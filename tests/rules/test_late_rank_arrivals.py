@@ -209,6 +209,25 @@ def test_ranks_that_are_late_together_are_named(late):
     assert "optimizer step take 45.0 ms longer than those of the others" in finding.cause
 
 
+def test_a_host_that_is_slow_in_half_of_the_steps_is_named_with_their_number():
+    def half(number: int) -> RankTrace:
+        late = number in (2, 3)
+        arrivals = [80 if late and n % 2 else 35 for n in range(STEPS)]
+        comm = [
+            sync("all_reduce", 100 * n + at, 90 - at, seq=n + 1, step=n)
+            for n, at in enumerate(arrivals)
+        ]
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+        host = header(number, 4, host="b" if late else "a")
+        return rank_trace(header=host, comm=comm, steps=steps, groups={1: group(4)})
+
+    finding = said(RULE, *map(half, range(4)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
+    assert finding.problem == "Ranks 2-3 delay 5 of 10 steps by 45.0 ms"
+    assert "by 22.5 ms per step (22 %): late together in 5 of 10 steps" in finding.summary
+    assert finding.fix == "Compare b with the other hosts"
+
+
 def test_ranks_that_wait_for_input_together_are_not_said_to_compute_longer():
     late = [rank(n, 80, before=60, world=4) for n in (2, 3)]
     finding = said(RULE, rank(0, 30, before=10, world=4), rank(1, 30, before=10, world=4), *late)
@@ -477,7 +496,9 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other():
         pipe = group(2, id=2, key="pipe", role="pipeline")
         return rank(number, arrive, groups={1: group(2), 2: pipe})
 
-    assert said(RULE, stage(0, 30), stage(1, 80)).status is Status.UNKNOWN
+    finding = said(RULE, stage(0, 30), stage(1, 80))
+    assert finding.status is Status.NOT_APPLICABLE
+    assert "different pipeline stages" in finding.summary
 
 
 def test_a_late_rank_of_a_stage_is_named_and_not_its_tensor_parallel_peer():

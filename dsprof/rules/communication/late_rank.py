@@ -109,6 +109,10 @@ class LateRank:
             yield self._nobody(run, late, votes, step_ns, thresholds)
 
     def _nothing_matched(self, run: RunSummary) -> Finding:
+        if run[Arrivals].matched and not alike(run[Arrivals]):
+            return self.meta.not_applicable(
+                "Only ranks of different pipeline stages share a collective, and their work differs."
+            )
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
             return self.meta.unknown(
                 "Unknown: no measured step has a collective that all ranks recorded."
@@ -248,8 +252,7 @@ class LateRank:
             severity=_gravity(share * known.share, thresholds),
             cause=cause,
             action=action,
-            problem=f"{ranks_do(several.ranks, 'delay')} {known.named} by "
-            f"{duration(several.cost_ns)} ({percent(share)})",
+            problem=f"{ranks_do(several.ranks, 'delay')} {_delays(several, known, share)}",
             fix=fix,
             ranks=several.ranks,
             evidence=(last_arrivals(late, votes), table),
@@ -412,6 +415,17 @@ def _delay(late: Lateness, votes: Votes, step_ns: float, known: _Known) -> str:
         return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
     of = votes.steps if known.is_all else known.of
     return f"{votes.votes[place]:,} of {_steps(late, of)} by {duration(int(votes.voted_ns[place]))}"
+
+
+def _delays(several: Together, known: _Known, share: float) -> str:
+    """Say which steps the ranks delay together, and by how much."""
+    mean = duration(several.cost_ns)
+    if several.is_of_all:
+        return f"{known.named} by {mean} ({percent(share)})"
+    if known.calls > 1:
+        return f"a step by {mean} on average ({percent(share)})"
+    each_ns = several.cost_ns * several.of // several.steps
+    return f"{several.steps:,} of {several.of:,} steps by {duration(each_ns)}"
 
 
 def _mean_waited(late: Lateness) -> float:
