@@ -27,6 +27,7 @@ _NEXT = 2  # problems below the headline
 
 _NO_STEPS = "No optimizer step was recorded"
 _BOUND = "communication-bound-step"
+_OUTSIDE = "low-compute-share"
 _LATE = "late-rank"
 _SLOW, _SURE = "periodic-slow-step", "medium"
 _BOUND_BY = {
@@ -39,18 +40,21 @@ _MUCH = 0.2  # of a step: where so much is in no part, it is said
 _LEAST_SHARE = 0.005  # of a step; a smaller part reads as 0 %
 
 
-def leading(findings: Sequence[Finding]) -> Finding | None:
+def leading(findings: Sequence[Finding], typical: TypicalStep | None) -> Finding | None:
     """Return the problem that a report begins with; None where there is none.
 
     `findings` come with the most valuable first. A problem of low severity that saves no time does
-    not lead where the step waits for communication, though no setting changes that. Where nothing
-    failed, a rank that surely delays some steps leads.
+    not lead where the step waits for communication, though no setting changes that, unless more of
+    the step lies outside training. Where nothing failed, a rank that surely delays some steps
+    leads.
     """
     problems = [finding for finding in findings if finding.is_problem]
     if not any(finding.status is Status.FAIL for finding in problems):
         delays = (f for f in findings if f.rule == _SLOW and f.ranks and f.confidence == _SURE)
         return next(iter([*problems, *delays]), None)
     waiting = [f for f in findings if f.status is Status.INFO and f.rule == _BOUND]
+    if waiting and typical and typical.parts.other_ns > (typical.parts.exposed_comm_ns or 0):
+        waiting = [f for f in problems if f.rule == _OUTSIDE] or waiting
     grave = [f for f in problems if f.severity is not Severity.LOW or f.saving_ms_per_step]
     return [*grave, *waiting, *problems][0]
 
@@ -87,7 +91,7 @@ def next_lines(findings: Sequence[Finding], lead: Finding | None) -> list[Headli
 
 def verdict(findings: Sequence[Finding], summary: RunSummary, typical: TypicalStep | None) -> str:
     """Sum a run up in a sentence."""
-    lead = leading(findings)
+    lead = leading(findings, typical)
     if lead is None:
         return _healthy(findings, summary, typical)
     if lead.status is Status.UNKNOWN:

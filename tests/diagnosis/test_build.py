@@ -448,6 +448,27 @@ def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
     assert verdict([*findings, saving], run, None) == "d. One more finding follows."
 
 
+def test_a_step_that_is_mostly_outside_training_does_not_lead_with_its_shorter_waits():
+    """It waits for 38 ms, and is outside its phases for 54 ms."""
+
+    def rank(number: int) -> RankTrace:
+        spans = [
+            span(name, 100 * n + at, 100 * n + at + 4, n)
+            for n in range(20)
+            for at, name in ((0, "forward"), (30, "backward"))
+        ]
+        comm = [sync("all_reduce", 100 * n + 60, 38, seq=n, step=n) for n in range(20)]
+        steps = [step(n, 100 * n, 100 * n + 100) for n in range(20)]
+        return rank_trace(number, comm=comm, steps=steps, spans=spans)
+
+    made = diagnosed(*map(rank, range(2)))
+    assert made.headline.rule == made.findings[0].rule == "low-compute-share"
+    assert any(
+        one.rule == "communication-bound-step" and one.status is Status.INFO
+        for one in made.findings
+    )
+
+
 def test_the_finding_of_the_headline_is_the_first(monkeypatch):
     odd = {"status": Status.FAIL, "summary": "b.", "severity": Severity.LOW}
     findings = [
