@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from dsprof.environment.processes import process_start
+from dsprof.files import notes
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.trace.dumps.kept_states import remove_stale
@@ -91,6 +92,7 @@ class LiveState:
         self.watch_starvation: Callable[[Path], object] = _nothing
         """Has stacks written to the file while no Python runs, until it is removed."""
         self._words: memoryview | None = None
+        self._is_removed = False  # the file; a copy takes its place
         self._disclose: Callable[[Any], Any] = _as_it_is
         self._writing = threading.RLock()  # re-entrant: a signal handler may communicate
 
@@ -123,7 +125,7 @@ class LiveState:
             header.started_epoch_ns,
         )
         words[BEAT_NS], words[STEP] = clock(), -1
-        self.path, self._words = path, words
+        self.path, self._words, self._is_removed = path, words, False
         self._write(Line(header=msgspec.structs.replace(header, config={})))
         for word, number in list(self.words.items()):
             self._write(Line(word=(number, word)))
@@ -159,6 +161,26 @@ class LiveState:
         words = self._words
         if words is not None:
             words[STEP], words[PHASE], words[BEAT_NS] = scope.step, self.words[scope.phase], clock()
+            self._keep_visible(words)
+
+    @property
+    def data(self) -> bytes:
+        """What the file has, or had before it was removed; nothing if no state is kept."""
+        words = self._words
+        return b"" if words is None else words.tobytes()
+
+    def _keep_visible(self, words: memoryview) -> None:
+        """Once the file has been removed, have a copy as of each sign of life in its place.
+
+        A logout of the user removes it (RemoveIPC of systemd), or what tidies up after other jobs.
+        """
+        path = self.path
+        if path is None or not (self._is_removed or not path.exists()):
+            return
+        with self._writing, suppress(OSError):
+            if self._words is words:
+                self._is_removed = True
+                notes.put(path, self.data)
 
     def expect_life(self, after_ns: int) -> None:
         """Have stacks written where there is no sign of life for so long; 0: never."""
@@ -175,10 +197,11 @@ class LiveState:
     def close(self) -> None:
         """Remove the file: the trace says it all. Threads may still be about to write to it."""
         path = self.path
-        self.forget()
-        if path is not None:
-            with suppress(OSError):
-                path.unlink()
+        if path is None:  # also in a forked child, where another thread may hold the lock
+            return
+        with self._writing, suppress(OSError):
+            self.forget()
+            path.unlink()
 
 
 class Words(dict[str, int]):

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from dsprof.recording.watchdog.native_stacks import native_stacks
 from dsprof.recording.watchdog.pace import SECOND_NS
 from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
-from dsprof.trace.dumps.state_file import RankState, read_state
+from dsprof.trace.dumps.state_file import RankState, parsed_state
 from dsprof.trace.schema import Header, MemorySample
 from dsprof.trace.scope import clock
 
@@ -70,9 +71,9 @@ class Evidence:
 
     def _state(self) -> RankState | None:
         """Return the live state of this rank, which is as it may be written."""
-        path = self._recorder.in_flight.state.path
+        live = self._recorder.in_flight.state
         with suppress(TraceError):
-            return read_state(path) if path is not None else None
+            return parsed_state(live.data, live.path or Path())
         return None
 
     def seen(self, state: RankState, before: ProcessState | None, apart_ns: int) -> HangDump:

@@ -151,6 +151,28 @@ def test_it_is_the_users_own_and_goes_with_the_trace(state: LiveState) -> None:
     state.define(Site(id=1, file="a", line=1, function="f"))
 
 
+def test_a_file_that_was_removed_is_there_again_with_the_next_sign_of_life(
+    state: LiveState,
+) -> None:
+    issue(state, 1, 1)
+    for number in (2, 3):  # whoever removes it may do so again
+        assert state.path is not None
+        state.path.unlink()
+        issue(state, number, number)
+        state.beat(Scope(number, 0, "backward"))
+        found = read(state)
+        assert [call.id for call in found.in_flight] == [*range(1, number + 1)]
+        assert found.step == number
+    state.done(3, 5000)
+    state.beat(Scope(4, 0, "backward"))
+    assert [call.id for call in read(state).in_flight] == [1, 2]
+    path = state.path
+    assert path is not None
+    state.close()
+    state.beat(Scope(5, 0, "backward"))
+    assert [*path.parent.iterdir()] == []
+
+
 def test_a_forked_child_writes_nothing(state: LiveState) -> None:
     child = os.fork()
     if not child:
