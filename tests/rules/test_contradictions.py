@@ -22,7 +22,7 @@ from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs
 from tests.factories.device_run import device_rank
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import header, summary, zero_rank
+from tests.factories.trace import engine, header, summary, zero_rank
 from tests.shared_data import traces
 
 
@@ -97,6 +97,16 @@ def short_of_memory() -> list[RankTrace]:
     return [one]
 
 
+def one_bucket_for_all() -> list[RankTrace]:
+    """ZeRO-2 whose buffer holds many times the 64 MiB of gradients that it reduces at once."""
+    config = engine(2)
+    config.parameters = 32 << 20
+    one = device_rank(engine=config)
+    counters = {PEAK_RESERVED: 8 * GIB}
+    one.memory = on_device(counters | {RETRIES: 0}, counters | {RETRIES: 3}).memory
+    return [one]
+
+
 MADE: dict[str, Callable[[], list[RankTrace]]] = {
     "network": lambda: profiles(500, 500),
     "late rank": lambda: profiles(500, 950),
@@ -111,6 +121,7 @@ MADE: dict[str, Callable[[], list[RankTrace]]] = {
     "streams": lambda: [device_rank(rank, blocked_ms=30) for rank in (0, 1)],
     "streams, a late rank": lambda: [device_rank(0, blocked_ms=30), device_rank(1, blocked_ms=2)],
     "memory": short_of_memory,
+    "memory, and one bucket": one_bucket_for_all,
     "no memory": lambda: logs.read(["[rank0]: " + logs.out_of_memory()]),
 }
 REAL = [

@@ -129,6 +129,8 @@ class SmallCollectives:
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
     ) -> Finding:
         hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
+        elements = knob.suggested(bucket)
+        patch = {"zero_optimization": {knob.key: elements}} if knob.key else None
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             f"{count(bucket.flushes_per_step)} {knob.noun} per step carry "
@@ -136,12 +138,12 @@ class SmallCollectives:
             title=knob.title,
             severity=Severity.NONE if hidden else Severity.MEDIUM,
             cause=knob.cause,
-            action=_HIDDEN if hidden else knob.action,
+            action=_HIDDEN if hidden else knob.action.format(elements=elements),
             problem=f"{knob.title}: {count(bucket.flushes_per_step)} of {size(bucket.mean_bytes)}",
             fix="" if hidden else knob.fix,
             evidence=(_figures(bucket),),
-            config_patch=None if hidden else knob.config_patch,
-            saving_ms_per_step=None if hidden else _saving(knob, bucket, run),
+            config_patch=None if hidden else patch,
+            saving_ms_per_step=None if hidden else _saving(elements, bucket, run),
             saving_from="gradients",
             confidence="medium",
         )
@@ -178,11 +180,8 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
     return max(found, key=lambda one: found[one])
 
 
-def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
-    # A bucket holds the gradients of one micro-step, however large it is.
-    traffic = run[Traffic]
-    reductions = traffic.reductions_per_step
-    least = ceil(bucket.elements_per_step / reductions / knob.suggested_elements)
+def _saving(elements: int, bucket: Buckets, run: RunSummary) -> Range | None:
+    traffic, least = run[Traffic], ceil(bucket.in_backward / elements)
     largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
     slope = (
         ns_per_byte(run, largest.family, largest.group_size)
@@ -193,7 +192,7 @@ def _saving(knob: Knob, bucket: Buckets, run: RunSummary) -> Range | None:
         bucket.exposed_ms_per_step,
         bucket.flushes_per_step,
         bucket.mean_bytes * bucket.flushes_per_step,
-        reductions * max(1, least),
+        bucket.reductions_per_step * max(1, least),
         slope,
     )
 
@@ -236,11 +235,12 @@ def _small_buckets(
         flushes_per_step=times / steps,
         mean_bytes=nbytes / times,
         elements_per_step=elements // steps,
+        reductions_per_step=run[Traffic].reductions_per_step,
         capacity=max(kind.capacity for kind, _ in rows),
         exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,
     )
     # How often a step reduces is no matter of how large the wrapped modules are.
-    reductions = 1.0 if knob.has_capacity else run[Traffic].reductions_per_step
+    reductions = 1.0 if knob.has_capacity else found.reductions_per_step
     many = found.flushes_per_step >= thresholds.calls_per_step * reductions
     return found if many and found.mean_bytes < thresholds.small_bytes else None
 

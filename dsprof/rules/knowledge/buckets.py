@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import ceil
 
 MIB = 1 << 20
-_ZERO_ELEMENTS = 50_000_000
-"""100 MB in bf16: far above the latency of any network, and small beside a model that needs it."""
+_LEAST_ELEMENTS, _MOST_ELEMENTS = 1_000_000, 50_000_000
+"""2 and 100 MB in bf16: from the one on latency matters little, from the other on not at all."""
+
+PARTS = 8
+"""Buckets of a small model: the last one, an eighth, is left to reduce when backward is over."""
 
 DDP_MIB = 25
 """DDP's own default; FSDP has none, and the same size serves."""
+
+
+def zero_elements(in_backward: float) -> int:
+    """Return the `reduce_bucket_size` for a backward with so many elements of gradients.
+
+    All rules advise this size: a larger bucket would leave no backward to hide its reduction.
+    """
+    return min(_MOST_ELEMENTS, max(_LEAST_ELEMENTS, ceil(in_backward / PARTS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +32,14 @@ class Buckets:
     flushes_per_step: float
     mean_bytes: float
     elements_per_step: int
+    reductions_per_step: float  # backwards that reduce
     capacity: int  # elements; 0: no bound
     exposed_ms_per_step: float
+
+    @property
+    def in_backward(self) -> float:
+        """Elements of one backward: a bucket holds no more, however large it is."""
+        return self.elements_per_step / self.reductions_per_step
 
     @property
     def capacity_mib(self) -> float:
@@ -42,9 +59,9 @@ class Knob:
     cause: str
     action: str
     fix: str
-    suggested_elements: int
+    suggested: Callable[[Buckets], int]  # elements
     has_capacity: bool = True  # a bucket that was never full is not bounded by the setting
-    config_patch: dict[str, Any] | None = None
+    key: str = ""  # of zero_optimization
 
 
 _ZERO = Knob(
@@ -53,11 +70,12 @@ _ZERO = Knob(
     fact=lambda bucket: f"reduce_bucket_size is {bucket.capacity:,} elements",
     cause="A bucket is sent when the next gradient does not fit; one that is smaller than most "
     "parameters sends each gradient by itself.",
-    action=f'Set "reduce_bucket_size" to {_ZERO_ELEMENTS:,} elements or delete the key (default '
-    "500,000,000). It counts elements, not bytes, and the buffer is allocated at this size.",
+    action='Set "reduce_bucket_size" to {elements:,}. It counts elements, not bytes, and the '
+    "buffer is allocated at this size. A bucket with most gradients, as with the default of "
+    "500,000,000, could not overlap with backward.",
     fix="",  # the patch
-    suggested_elements=_ZERO_ELEMENTS,
-    config_patch={"zero_optimization": {"reduce_bucket_size": _ZERO_ELEMENTS}},
+    suggested=lambda bucket: zero_elements(bucket.in_backward),
+    key="reduce_bucket_size",
 )
 _DDP = Knob(
     noun="DDP buckets",
@@ -69,7 +87,7 @@ _DDP = Knob(
     "the default. Hugging Face Trainer calls it ddp_bucket_cap_mb; Accelerate takes it in "
     "DistributedDataParallelKwargs.",
     fix=f"Pass `bucket_cap_mb={DDP_MIB}` to DDP",
-    suggested_elements=DDP_MIB * MIB // 4,
+    suggested=lambda _: DDP_MIB * MIB // 4,
 )
 _FSDP = Knob(
     noun="FSDP reductions",
@@ -81,7 +99,7 @@ _FSDP = Knob(
     "with FSDP1 an auto_wrap_policy of blocks (ModuleWrapPolicy), or a larger min_num_params. "
     "A few blocks can be one unit: fully_shard takes a list of modules.",
     fix="Wrap blocks of the model, not layers",
-    suggested_elements=DDP_MIB * MIB // 4,
+    suggested=lambda _: DDP_MIB * MIB // 4,
     has_capacity=False,
 )
 

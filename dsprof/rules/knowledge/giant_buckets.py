@@ -8,10 +8,7 @@ from math import ceil
 from typing import Any
 
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind
-from dsprof.rules.knowledge.buckets import DDP_MIB, MIB
-
-_PARTS = 8
-"""Buckets of a small model: the last one, an eighth, is left to reduce when backward is over."""
+from dsprof.rules.knowledge.buckets import DDP_MIB, MIB, PARTS, zero_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +18,7 @@ class Giant:
     nbytes: int
     backward_bytes: float  # all gradients of a backward
     count: float  # reductions in a backward
+    part_bytes: float  # of a bucket as advised
     noun: str
     cause: str
     action: str
@@ -37,7 +35,7 @@ class Giant:
     @property
     def parts(self) -> int:
         """In how many buckets the gradients of a backward would travel as advised."""
-        return max(2, ceil(self.backward_bytes / _part_bytes(self.backward_bytes)))
+        return max(2, ceil(self.backward_bytes / self.part_bytes))
 
 
 def of_flushes(flushes: Flushes, backwards: float) -> Giant | None:
@@ -61,6 +59,7 @@ def by_hand(nbytes: float, count: float) -> Giant:
         round(nbytes / count),
         nbytes,
         count,
+        _part_bytes(nbytes),
         "The program reduces its gradients itself",
         "It waits for backward to end, and then for the reduction: nothing runs meanwhile.",
         "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes on; "
@@ -79,6 +78,7 @@ def _ddp(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
         largest.nbytes,
         nbytes,
         count,
+        _part_bytes(nbytes),
         f"bucket_cap_mb is {largest.capacity * item_bytes / MIB:.4g}",
         "DDP reduces a bucket when its last gradient is ready: for a bucket with most gradients, "
         "at the end of backward.",
@@ -93,6 +93,7 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
         largest.nbytes,
         nbytes,
         count,
+        _part_bytes(nbytes),
         f"FSDP has one large unit, {largest.module or 'the whole model'}",
         "FSDP all-gathers and reduces a wrapped module as one, before its first "
         "layer and after its last.",
@@ -106,11 +107,13 @@ def _fsdp(largest: FlushKind, nbytes: float, count: float) -> Giant:
 def _zero(largest: FlushKind, nbytes: float, count: float) -> Giant | None:
     if not largest.capacity:  # stage 0 has no such setting
         return None
-    elements = max(1_000_000, round(_part_bytes(nbytes) / _item_bytes(largest)))
+    item_bytes = _item_bytes(largest)
+    elements = zero_elements(nbytes / item_bytes)
     return Giant(
         largest.nbytes,
         nbytes,
         count,
+        elements * item_bytes,
         f"reduce_bucket_size is {largest.capacity:,} elements",
         "ZeRO reduces a bucket when the next gradient does not fit; a bucket that holds all of "
         "them is sent at the end of backward.",
@@ -137,4 +140,4 @@ def _item_bytes(kind: FlushKind) -> float:
 
 
 def _part_bytes(backward_bytes: float) -> float:
-    return max(1.0, min(DDP_MIB * MIB, backward_bytes / _PARTS))
+    return max(1.0, min(DDP_MIB * MIB, backward_bytes / PARTS))

@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size
 from dsprof.rules.evidence.allocator import is_short
+from dsprof.rules.knowledge.buckets import zero_elements
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import PEAK_RESERVED
@@ -92,6 +93,7 @@ class OversizedBucket:
         self, engines: Engines, buffers: GradientBuffers, needed: int, peak: int, pressed: bool
     ) -> Finding:
         wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
+        elements = zero_elements(needed)
         return self.meta.finding(
             Status.FAIL if pressed else Status.INFO,
             f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
@@ -101,9 +103,9 @@ class OversizedBucket:
                 "A bucket holds at most all gradients; memory beyond that is allocated but never "
                 "used."
             ),
-            action=f'Set "reduce_bucket_size" to {needed:,} or less. A bucket of a quarter of '
-            "that also lets reduction overlap with backward.",
-            config_patch={"zero_optimization": {"reduce_bucket_size": needed}},
+            action=f'Set "reduce_bucket_size" to {elements:,}: with a bucket of {needed:,} no '
+            "computation would be left to overlap with its reduction.",
+            config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
             evidence=(_table(engines, buffers, peak),),
             confidence="high",
         )

@@ -101,7 +101,7 @@ class GiantBucket:
             severity=Severity.MEDIUM,
             cause=giant.cause,
             action=giant.action,
-            problem=f"One bucket has {percent(giant.share)} of gradients",
+            problem=f"One bucket has {_share(giant)} gradients",
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
@@ -109,6 +109,10 @@ class GiantBucket:
             saving_from="gradients",
             confidence="medium",
         )
+
+
+def _share(giant: Giant) -> str:
+    return "all" if giant.share == 1 else f"{percent(giant.share)} of"
 
 
 def _saving(

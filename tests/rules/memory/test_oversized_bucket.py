@@ -26,7 +26,7 @@ def test_buffers_larger_than_the_model_are_known(stage, overlap, wasted):
     finding = said(RULE, run(stage=stage, overlap_comm=overlap))
     assert finding.status is Status.INFO
     assert finding.summary.startswith(wasted)
-    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 100 * MILLION}}
+    assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 12_500_000}}
 
 
 def test_where_memory_is_short_that_is_a_fault():

@@ -134,6 +134,13 @@ def test_zero_on_a_device_gets_a_patch():
     }
 
 
+def test_a_small_model_is_not_divided_into_more_buckets_than_advised():
+    """8 MiB in bf16 are four buckets of a million elements and the rest in a fifth."""
+    finding = said(RULE, device_rank(engine=engine(2), mib=8))
+    assert finding.config_patch["zero_optimization"]["reduce_bucket_size"] == 1_000_000
+    assert finding.evidence[0].rows[0][3] == 5
+
+
 def test_a_release_that_must_not_overlap_is_left_first():
     trace = device_rank(engine=engine(2))
     trace.header.versions["deepspeed"] = "0.18.9"
