@@ -15,9 +15,9 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.environment.processes import GONE, ProcessLook, look_at
 from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
-from dsprof.trace.dumps.nccl_ras import START as RAS_START
+from dsprof.trace.dumps import nccl_ras, py_spy
 from dsprof.trace.dumps.nccl_ras import Communicator, communicators
-from dsprof.trace.dumps.py_spy import LARGEST_BYTES, START, main_stacks
+from dsprof.trace.dumps.py_spy import main_stacks
 from dsprof.trace.life import SILENT_S, is_here
 from dsprof.trace.run import RunFiles
 from dsprof.trace.source import Source
@@ -41,23 +41,33 @@ def with_stacks(endings: Endings, run: RunFiles, stacks: Mapping[int, tuple[str,
 def printed_stacks(paths: Iterable[Path]) -> dict[int, tuple[str, ...]]:
     """Return the stacks, by pid, in files of py-spy among `paths` and in folders there."""
     found: dict[int, tuple[str, ...]] = {}
-    for text in _texts(paths, lambda start: start.startswith(START)):
+    for text in _texts(paths, _is_of_py_spy, py_spy.LARGEST_BYTES):
         found |= main_stacks(text)
     return found
 
 
-def printed_ras(paths: Iterable[Path]) -> list[Communicator]:
-    """Return the communicators with problems in outputs of ncclras among `paths` and there."""
-    return [one for text in _texts(paths, RAS_START.search) for one in communicators(text)]
+def printed_ras(paths: Iterable[Path]) -> list[Communicator] | None:
+    """Return the communicators with problems in outputs of ncclras among `paths` and there.
+
+    None if there is no such output.
+    """
+    texts = [*_texts(paths, nccl_ras.START.search, nccl_ras.LARGEST_BYTES)]
+    return [one for text in texts for one in communicators(text)] if texts else None
 
 
-def _texts(paths: Iterable[Path], is_wanted: Callable[[str], object]) -> Iterator[str]:
+def _is_of_py_spy(start: str) -> bool:
+    return start.startswith(py_spy.START)
+
+
+def _texts(
+    paths: Iterable[Path], is_wanted: Callable[[str], object], most_bytes: int
+) -> Iterator[str]:
     """Yield the texts that begin as wanted; of other files only the beginning is read."""
     for path in _files(paths):
         with suppress(TraceError), Source(path) as source:
             start = source.read(_PREAMBLE)
             if is_wanted(start.decode(errors="replace")):
-                yield (start + source.read(LARGEST_BYTES)).decode(errors="replace")
+                yield (start + source.read(most_bytes)).decode(errors="replace")
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -39,14 +39,15 @@ def hang_report(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> H
     Raises:
         TraceError: no file can be read.
     """
-    of_ras = [*ras_verdicts(printed_ras(paths))]
+    printed = printed_ras(paths)
+    of_ras = [] if printed is None else [*ras_verdicts(printed)]
     try:
         report = _of_traces(paths, epoch, is_live=is_live)
     except TraceError:
         if not of_ras:
             raise
         return HangReport(verdicts=of_ras)
-    if not of_ras:
+    if not printed:
         return report
     known = [verdict for verdict in report.verdicts if not verdict.is_healthy]
     return HangReport(verdicts=[*known, *of_ras], groups=report.groups)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from dsprof.analysis.hang.ras import ras_verdicts
 from dsprof.trace.dumps.nccl_ras import communicators
 
@@ -29,9 +34,8 @@ Warnings
 
 #1-0 (fa93daea) MISMATCH
   Communicator ranks have different AllGather operation counts
-  1 rank has launched up to operation 640
-  Rank 3 -- GPU 3 managed by process 103 on node 10.0.0.1
   7 ranks have launched up to operation 641
+  Rank 3 has launched up to operation 640 -- GPU 3 managed by process 103 on node 10.0.0.1
 """
 AHEAD = """
 #2-0 (fa93daea) MISMATCH
@@ -55,6 +59,72 @@ def test_a_rank_that_is_behind_is_named() -> None:
     assert found.sentence == "Rank 3 of communicator 1-0 is behind: 640 of 641 AllGather calls."
 
 
+def test_each_operation_in_which_ranks_differ_is_counted_apart() -> None:
+    lines = """
+  Communicator ranks have different AllReduce operation counts
+  5 ranks have launched up to operation 3
+  3 ranks have not launched any operations
+  Rank 1 -- GPU 1 managed by process 101 on node 10.0.0.1
+  Rank 2 -- GPU 2 managed by process 102 on node 10.0.0.1
+  Rank 6 -- [process information not found]
+"""
+    first, second = ras_verdicts(communicators(HEAD + BEHIND + lines))
+    assert first.sentence == "Rank 3 of communicator 1-0 is behind: 640 of 641 AllGather calls."
+    assert second.sentence == "Ranks 1-2, 6 of communicator 1-0 are behind: 0 of 3 AllReduce calls."
+
+
+def test_calls_that_may_go_on_are_to_be_counted_again() -> None:
+    [found] = ras_verdicts(communicators(HEAD + BEHIND))
+    assert found.remedy.startswith("Query RAS again: if the counts have grown, the job is not ")
+    assert "process 103 on 10.0.0.1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("  Missing communicator data from 2 ranks\n  The missing ranks: 21,23\n",
+         "Ranks 21, 23 of communicator 0-1 did not answer RAS."),
+        ("  Missing communicator data from 12 ranks\n",
+         "12 ranks of communicator 0-1 did not answer RAS."),
+        ("  Asynchronous error on 1 rank\n  Rank 4 reported System error -- GPU 4 managed by "
+         "process 7 on node a\n",
+         "Rank 4 of communicator 0-1 reports an error of NCCL: System error."),
+        ("  Asynchronous errors on 30 ranks\n  30 ranks reported Remote process error\n",
+         "30 ranks of communicator 0-1 report an error of NCCL: Remote process error."),
+    ],
+)  # fmt: skip
+def test_ranks_that_failed_or_are_silent_are_problems(lines: str, sentence: str) -> None:
+    [found] = ras_verdicts(communicators(f"{HEAD}\n#0-1 (27a079b8) INCOMPLETE,ERROR\n{lines}"))
+    assert (found.sentence, found.is_healthy) == (sentence, False)
+
+
+def ras_json(*ranks: dict[str, Any], silent: int = -1) -> str:
+    missing = [{"rank": silent, "host": "b", "pid": 9, "status": {"unresponsive": True}}]
+    member = {"rank": 90, "host": "b", "pid": 10, "status": {"unresponsive": False}}
+    communicator = {"hash": "0xae94", "ranks": ranks, "missing_ranks": [member]}
+    if silent >= 0:
+        communicator["missing_ranks"] = [member, *missing]
+    return json.dumps({"communicators_count": 1, "communicators": [communicator]})
+
+
+def rank_of(number: int, calls: int, error: int = 0) -> dict[str, Any]:
+    counts = {"AllGather": 7, "AllReduce": calls}
+    state = {"init_state": 0, "async_error": error}
+    return {"rank": number, "host": "a", "pid": 100 + number, "status": state,
+            "collective_counts": counts}  # fmt: skip
+
+
+def test_json_says_the_same() -> None:
+    text = ras_json(rank_of(0, 5), rank_of(1, 4), rank_of(2, 5, error=6), silent=3)
+    assert [found.sentence for found in ras_verdicts(communicators(text))] == [
+        "Rank 2 of communicator 0xae94 reports an error of NCCL: Remote process error.",
+        "Rank 3 of communicator 0xae94 did not answer RAS.",
+        "Rank 1 of communicator 0xae94 is behind: 4 of 5 AllReduce calls.",
+    ]
+    assert communicators(ras_json(rank_of(0, 5), rank_of(1, 5))) == []
+    assert communicators(text[:-20]) == []
+
+
 def test_where_most_are_behind_nobody_is_accused() -> None:
     [found] = ras_verdicts(communicators(HEAD + AHEAD))
     assert (found.ranks, found.waiting, found.confidence) == ((), (1, 2), "low")
@@ -63,6 +133,8 @@ def test_where_most_are_behind_nobody_is_accused() -> None:
 
 def test_a_healthy_job_and_any_other_text_have_none() -> None:
     assert communicators(HEAD) == []
+    [found] = ras_verdicts([])
+    assert found.is_healthy
     assert communicators("  Rank 3 -- GPU\nMissing communicator data from 9 ranks\n") == []
 
 
