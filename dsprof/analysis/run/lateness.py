@@ -402,26 +402,33 @@ class Together(NamedTuple):
     of: int
     cost_ns: int  # mean over all steps
 
+    @property
+    def is_of_all(self) -> bool:
+        """Whether they are late in so many steps that the others may be chance."""
+        return 10 * self.steps >= 9 * self.of
+
 
 def together(late: Lateness, least_gap_ns: float) -> Together | None:
-    """Return the same two or more ranks, at most half, that waited far less in most steps.
+    """Return the two or more ranks, at most half, that waited far less in most uneven steps.
 
     Waits are split at their largest gap: two late ranks hide each other from a test for one.
     """
     columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
     found: Counter[tuple[int, ...]] = Counter()
+    uneven = 0
     for column in columns:
         waited = late.waited_ns[:, column]
         order = np.argsort(waited, kind="stable")
         gaps = np.diff(waited[order])
         place = int(np.argmax(gaps)) + 1 if len(gaps) else 0
         is_wide = place and gaps[place - 1] >= max(least_gap_ns, late.doubt_ns)
+        uneven += bool(is_wide)
         if is_wide and 2 <= place <= len(order) // 2:
             found[tuple(sorted(order[:place].tolist()))] += 1
     if not found:
         return None
     places, steps = found.most_common(1)[0]
-    if 3 * steps < 2 * len(columns):
+    if 3 * steps < 2 * uneven:
         return None
     mine = np.isin(np.arange(len(late.ranks)), places)
     waited = late.waited_ns[:, columns]

@@ -91,6 +91,8 @@ PAIR = [100, 0, 100, 100, 0, 100]
 def test_two_ranks_are_late_together_with_what_the_others_wait_longer():
     steps = [PAIR, PAIR, [100, 100, 100, 100, 0, 100], [-1, *PAIR[1:]]]
     assert together(late(*steps), 1) == Together((1, 4), 2, 3, 83)  # 100 - 100 / 6
+    even = [100] * 6
+    assert together(late(PAIR, even, PAIR, even), 1) == Together((1, 4), 2, 4, 50)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,8 @@ def test_two_ranks_are_late_together_with_what_the_others_wait_longer():
         ([[9, 0, 0, 9]], (1, 2)),
         ([[9, 0, 0]], None),  # more than half
         ([[9, 0, 9, 9]], None),  # one
-        ([[9, 0, 0, 9], [9, 9, 9, 9]], None),  # in fewer than two thirds of the steps
+        ([[9, 0, 0, 9], [9, 9, 9, 9]], (1, 2)),  # in all that are uneven
+        ([[9, 0, 0, 9], [9, 0, 9, 9]], None),  # in fewer than two thirds of these
         ([[9] * 4], None),
     ],
 )
