@@ -49,6 +49,7 @@ from dsprof.trace.schema import (
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
 from dsprof.trace.sharing import shared
 from dsprof.trace.source import UNDECODABLE, Source, check_damage, is_readable, read_start, size_of
+from dsprof.trace.unread import what_to_do
 
 _CHUNK_BYTES = 1 << 20
 _TO_THE_END = 1 << 62
@@ -85,6 +86,12 @@ class Chunk(NamedTuple):
     is_bounded: bool = False  # no number of the events has so many digits that it may not fit
 
 
+_UNKNOWN = (
+    "not a dsprof trace (trace*.rank*.json), nor a file of another tool that is read: profiles, "
+    "dumps, snapshots, logs (docs/reference/files.md in the dsprof repository)"
+)
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
@@ -110,11 +117,8 @@ def read_header(path: Path) -> Header:
     try:
         version = msgspec.json.decode(line, type=_VersionEvent).args.schema_version
     except UNDECODABLE:
-        raise TraceError(
-            f"{path}: not a dsprof trace (trace*.rank*.json), nor a file of another tool that is "
-            "read: profiles, dumps, snapshots, logs (docs/reference/files.md in the dsprof "
-            "repository)"
-        ) from None
+        known = what_to_do(start.decode(errors="replace"), path.suffix)
+        raise TraceError(f"{path}: {known or _UNKNOWN}") from None
     if version != SCHEMA_VERSION:
         raise TraceError(
             f"{path}: written in trace version {version}, this dsprof reads version "

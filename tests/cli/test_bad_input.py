@@ -15,6 +15,7 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.diagnosis.model import to_json
+from tests.analysis.hang.test_ras import BEHIND, HEAD
 from tests.cli.command import dsprof, environment
 from tests.factories import flight
 from tests.factories.diagnosis import diagnosis
@@ -57,6 +58,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "cut.pkl": pickle.dumps(flight.document([flight.call(1)]))[:-20],
         "nobody.pkl": pickle.dumps(flight.document([flight.call(1)])),
         "cut.json.pkl": json.dumps(flight.document([flight.call(1)])).encode()[:-20],
+        "ras.txt": (HEAD + BEHIND).encode(),
+        "stacks.txt": b'Process 7: python\nThread 7 (idle): "MainThread"\n    f (a.py:1)\n',
+        "ds.json": b'{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
+        "a.nsys-rep": b"\0\1\2",
         "key.yaml": b"outt: x\n",
         "type.yaml": b"every: often\n",
         "all.yaml": b"outt: x\nevery: often\nrules:\n  none: {}\n",
@@ -84,6 +89,10 @@ REPORTS = [
     ("list.json", r"list\.json: not a usable trace"),
     ("binary.json", r"binary\.json: not a dsprof trace"),
     ("deep.json", r"deep\.json: not a dsprof trace"),
+    ("ras.txt", r"ras\.txt: output of ncclras; give it to `dsprof hang`"),
+    ("stacks.txt", r"stacks\.txt: output of py-spy; give it to `dsprof hang`, with the traces"),
+    ("ds.json", r"ds\.json: a configuration of DeepSpeed; give it to `dsprof lint`"),
+    ("a.nsys-rep", r"a\.nsys-rep: a report of Nsight Systems; run `nsys export --type sqlite`"),
     ("version.json", r"version\.json: written in trace version 99"),
     ("rank.json", r"rank\.json: line 1: invalid rank 7 for world size 2"),
     ("empty.json other.json", r"empty\.json: the file is empty.*nor can the other file be read"),

@@ -21,8 +21,10 @@ from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source, size_of
 
 _SIGNS = re.compile(
-    rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version) |NCCL_DEBUG=|comm op: |Comm\. Op +Message Size"
-    rb"|out of memory\. Tried to allocate|atchdog caught collective|atchdog (?:at work|got stuck)"
+    # ncclras says with what NCCL was compiled.
+    rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version(?! \S+ compiled )) |NCCL_DEBUG=|comm op: "
+    rb"|Comm\. Op +Message Size|out of memory\. Tried to allocate"
+    rb"|atchdog caught collective|atchdog (?:at work|got stuck)"
     rb"|failed to pass monitoredBarrier in |Heartbeat monitor timed out|RendezvousTimeoutError"
     rb"|client socket has timed out after |Received \d+ death signal, shutting down workers"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="

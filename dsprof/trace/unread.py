@@ -1,0 +1,25 @@
+"""Files that reports do not read, and what to do with them instead."""
+
+from __future__ import annotations
+
+import re
+
+from dsprof.trace.dumps import nccl_ras, py_spy
+
+_NSYS_REPORTS = (".nsys-rep", ".qdrep")
+_DEEPSPEED = re.compile(
+    r'\A\s*\{[^\0]*"(?:zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:'
+)
+
+
+def what_to_do(start: str, suffix: str) -> str:
+    """Say what a file is that begins with `start`, and what to do with it; "" if unknown."""
+    if nccl_ras.START.search(start):
+        return "output of ncclras; give it to `dsprof hang`"
+    if start.startswith(py_spy.START) and py_spy.main_stacks(start):
+        return "output of py-spy; give it to `dsprof hang`, with the traces of the run"
+    if _DEEPSPEED.search(start):
+        return "a configuration of DeepSpeed; give it to `dsprof lint`"
+    if suffix in _NSYS_REPORTS:
+        return "a report of Nsight Systems; run `nsys export --type sqlite`, and give its output"
+    return ""
