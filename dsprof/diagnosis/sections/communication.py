@@ -265,9 +265,12 @@ def _attribution(summary: RunSummary) -> str:
         return ""
     is_network = split.transfer > _MINOR * split.waiting
     whom = "late ranks" if is_network or split.latest is None else f"rank {split.latest}"
-    start = "Transfer (the network)" if is_network else "Not the network: transfer"
-    waiting = f"waiting for {whom} takes {percent(split.waiting)}"
-    return f"{start} takes {percent(split.transfer)} of the step, {waiting}."
+    transfer = split.transfer / (split.waiting + split.transfer)  # the bar may be of fewer steps
+    network, other = (" (the network)", "") if is_network else ("", "Not the network: ")
+    return (
+        f"{other}{percent(transfer)} of all exposed communication is transfer{network}, "
+        f"{percent(1 - transfer)} is waiting for {whom}."
+    )
 
 
 def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:

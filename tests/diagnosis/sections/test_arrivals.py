@@ -53,10 +53,12 @@ def test_pairs_say_for_whom_each_rank_waited():
 def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
     late = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=5)))
     assert late.attribution == (
-        "Not the network: transfer takes 5 % of the step, waiting for rank 1 takes 23 %."
+        "Not the network: 18 % of all exposed communication is transfer, "
+        "82 % is waiting for rank 1."
     )
     even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
     assert even.attribution == (
-        "Transfer (the network) takes 50 % of the step, waiting for late ranks takes 0 %."
+        "100 % of all exposed communication is transfer (the network), "
+        "0 % is waiting for late ranks."
     )
     assert not arrivals(summary(zero_rank(0), rank_trace(1))).attribution
