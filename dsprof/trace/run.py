@@ -356,10 +356,11 @@ def read_rank(
     Raises:
         TraceError: a file has become unreadable since.
     """
-    trace = _of_rank(path, header.rank, held or {}, steps)
+    others = iter(beside)
+    trace = _first_readable(path, others, header.rank, held or {}, steps)
     if not trace.is_foreign and process_of(trace.header) != process_of(header):
         raise TraceError(f"{path}: changed while it was read: it is of another process now")
-    for other in beside:
+    for other in others:
         try:
             join(trace, _of_rank(other, header.rank, held or {}))
         except TraceError as error:
@@ -377,6 +378,29 @@ def read_rank(
     mark_background(trace)
     _redact(trace)
     return trace
+
+
+def _first_readable(
+    path: Path,
+    others: Iterator[Path],
+    rank: int,
+    held: Mapping[Path, RankTrace],
+    steps: range | None,
+) -> RankTrace:
+    """Read the first file of a rank; if it is another tool's and unreadable, the next one."""
+    unread: list[Note] = []
+    while True:
+        try:
+            trace = _of_rank(path, rank, held, steps)
+        except TraceError as error:
+            following = None if reader_for(path) is NATIVE else next(others, None)
+            if following is None:
+                raise
+            unread.append(Note(str(error)))
+            path = following
+        else:
+            trace.notes += unread
+            return trace
 
 
 def _archived_state(path: Path) -> RankState | None:

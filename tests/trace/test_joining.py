@@ -53,6 +53,18 @@ def test_a_profile_stands_beside_the_trace_of_its_rank(tmp_path: Path) -> None:
     assert run.strangers == ()
 
 
+def test_of_a_rank_whose_profile_is_unreadable_the_rest_is_read(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.rank1.json"
+    profile.write_text('{"traceEvents": [{"ph": "X", "ts": 1.0, "dur": 5.0, "name": "fusion"}]}')
+    snapshot.write(tmp_path / "rank1.pickle", [snapshot.segment(4)])
+    run = find_run([tmp_path])
+    [trace] = read_run(run)
+    assert trace.snapshot is not None
+    [note] = trace.notes
+    assert note.text.startswith(f"{profile}: a Chrome trace, but not of torch.profiler")
+    assert [*summarise(run, [Run])[Run].ranks] == [1]
+
+
 def test_a_profile_of_another_day_is_another_run(tmp_path: Path) -> None:
     write_run(tmp_path, started_epoch_ns=int(kineto.START_US) * 1000 - 30 * 3600 * make.SECOND)
     profile = kineto.write(tmp_path / "profile.json", kineto.steps(3, 20, 5), 1)
