@@ -242,6 +242,27 @@ def test_figures_follow_a_change_of_light(chromium: browser.Browser, page_file: 
     assert page.complaints() == []
 
 
+KEYS = """[...document.querySelectorAll(".keys li, .swatch")].map((one) =>
+  getComputedStyle(one, one.matches("li") ? "::before" : null).backgroundColor).join()"""
+
+
+def test_keys_keep_their_colours_where_a_system_forces_its_own(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    """As the drawings do: without colours they would explain nothing."""
+    page = chromium.open(page_file)
+    chosen = page.evaluate(KEYS)
+    page.call(
+        "Emulation.setEmulatedMedia",
+        features=[
+            {"name": "forced-colors", "value": "active"},
+            {"name": "prefers-color-scheme", "value": "light"},
+        ],
+    )
+    assert page.evaluate("matchMedia('(forced-colors: active)').matches")
+    assert page.evaluate(KEYS) == chosen != ""
+
+
 def test_printing_unfolds_the_page_and_folds_it_again(
     chromium: browser.Browser, page_file: Path
 ) -> None:
