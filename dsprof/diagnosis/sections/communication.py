@@ -264,7 +264,8 @@ def _attribution(summary: RunSummary) -> str:
     if split is None or split.waiting + split.transfer < _LEAST_EXPOSED:
         return ""
     is_network = split.transfer > _MINOR * split.waiting
-    whom = "late ranks" if is_network or split.latest is None else f"rank {split.latest}"
+    is_one = split.latest is not None and split.waiting > split.transfer
+    whom = f"rank {split.latest}" if is_one else "late ranks"
     transfer = split.transfer / (split.waiting + split.transfer)  # the bar may be of fewer steps
     network, other = (" (the network)", "") if is_network else ("", "Not the network: ")
     return (

@@ -56,6 +56,10 @@ def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
         "Not the network: 18 % of all exposed communication is transfer, "
         "82 % is waiting for rank 1."
     )
+    later = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=15)))
+    assert later.attribution == (
+        "46 % of all exposed communication is transfer (the network), 54 % is waiting for rank 1."
+    )
     even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
     assert even.attribution == (
         "100 % of all exposed communication is transfer (the network), "
