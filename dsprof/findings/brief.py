@@ -59,10 +59,14 @@ def fix(finding: Finding) -> str:
 
 
 def _few_words(text: str) -> str:
-    """Return as many clauses of the first sentence as fit a headline; "" if not even one does."""
+    """Return as many clauses of the first sentence as fit a headline; "" if not even one does.
+
+    A single word before a colon is only what the sentence is about.
+    """
     first = first_sentence(text).rstrip(".")
     ends = (len(first), *(end.start() for end in _CLAUSE_END.finditer(first)))
-    return first[: max((end for end in ends if end <= _FEW_WORDS), default=0)]
+    few = first[: max((end for end in ends if end <= _FEW_WORDS), default=0)]
+    return few if " " in few else ""
 
 
 def first_sentence(text: str) -> str:

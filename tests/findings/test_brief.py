@@ -88,6 +88,8 @@ def test_the_problem_is_what_the_rule_says_else_a_short_summary_else_the_title()
 @pytest.mark.parametrize(
     ("summary", "words"),
     [
+        ("flops_profiler.enabled: switches wall_clock_breakdown on for all steps, not only one.",
+         "t"),
         ("1.51 GiB of 6.03 GiB reserved on rank 0 (25 %) are stuck in partly used segments.", "t"),
         ("64 calls (one a layer) are small; their median is 4 KiB, in each step.",
          "64 calls (one a layer) are small"),
@@ -99,7 +101,7 @@ def test_the_problem_is_what_the_rule_says_else_a_short_summary_else_the_title()
          "Rank 3 delays every one of all 2,000 steps by 41.5 ms"),
     ],
 )  # fmt: skip
-def test_a_problem_keeps_the_verb_behind_a_parenthesis(summary: str, words: str) -> None:
+def test_a_problem_has_a_verb(summary: str, words: str) -> None:
     found = Finding(rule="r", title="t", status=Status.FAIL, summary=summary)
     assert problem(found) == words
 
