@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, size
@@ -128,7 +128,10 @@ class SmallCollectives:
     def _buckets(
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
     ) -> Finding:
-        hidden = is_hidden(bucket.exposed_ms_per_step, run[Steps], thresholds.held_share)
+        gathers = _gathers(knob, run[Traffic])
+        gathers_ms = sum(run[Traffic].per_step(one.exposed_ns) for one in gathers.values()) / 1e6
+        exposed_ms = bucket.exposed_ms_per_step + gathers_ms
+        hidden = is_hidden(exposed_ms, run[Steps], thresholds.held_share)
         elements = knob.suggested(bucket)
         patch = {"zero_optimization": {knob.key: elements}} if knob.key else None
         return self.meta.finding(
@@ -141,10 +144,10 @@ class SmallCollectives:
             action=_HIDDEN if hidden else knob.action.format(elements=elements),
             problem=f"{knob.title}: {count(bucket.flushes_per_step)} of {size(bucket.mean_bytes)}",
             fix="" if hidden else knob.fix,
-            evidence=(_figures(bucket),),
+            evidence=(_figures(bucket, gathers_ms if gathers else None),),
             config_patch=None if hidden else patch,
-            saving_ms_per_step=None if hidden else _saving(elements, bucket, run),
-            saving_from="gradients",
+            saving_ms_per_step=None if hidden else _saving(elements, bucket, gathers, run),
+            saving_from="" if gathers else "gradients",
             confidence="medium",
         )
 
@@ -180,7 +183,14 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
     return max(found, key=lambda one: found[one])
 
 
-def _saving(elements: int, bucket: Buckets, run: RunSummary) -> Range | None:
+def _gathers(knob: Knob, traffic: Traffic) -> dict[Use, Volume]:
+    """Return the all-gathers of parameters where larger units make fewer of these, too."""
+    return {} if knob.has_capacity else traffic.of("parameters")
+
+
+def _saving(
+    elements: int, bucket: Buckets, gathers: dict[Use, Volume], run: RunSummary
+) -> Range | None:
     traffic, least = run[Traffic], ceil(bucket.in_backward / elements)
     largest = max(traffic.of("gradients"), key=lambda use: traffic.uses[use].nbytes, default=None)
     slope = (
@@ -188,22 +198,38 @@ def _saving(elements: int, bucket: Buckets, run: RunSummary) -> Range | None:
         if largest
         else (0.0, NOMINAL_NS_PER_BYTE)
     )
-    return joining_saves(
-        bucket.exposed_ms_per_step,
-        bucket.flushes_per_step,
-        bucket.mean_bytes * bucket.flushes_per_step,
-        bucket.reductions_per_step * max(1, least),
-        slope,
-    )
+    needed = bucket.reductions_per_step * max(1, least)
+    saved = [
+        joining_saves(
+            bucket.exposed_ms_per_step,
+            bucket.flushes_per_step,
+            bucket.mean_bytes * bucket.flushes_per_step,
+            needed,
+            slope,
+        )
+    ]
+    for use, one in gathers.items():
+        saved.append(
+            joining_saves(
+                traffic.per_step(one.exposed_ns) / 1e6,
+                traffic.per_step(one.calls),
+                traffic.per_step(one.nbytes),
+                traffic.per_step(one.calls) * needed / bucket.flushes_per_step,
+                ns_per_byte(run, use.family, use.group_size),
+            )
+        )
+    known = [one for one in saved if one is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if known else None
 
 
-def _figures(bucket: Buckets) -> Table:
+def _figures(bucket: Buckets, gathers_ms: float | None) -> Table:
     return Table(
         columns=(
             Column("flushes per step and rank", "count"),
             Column("mean size", "bytes"),
             Column("capacity, elements", "count"),
             Column("blocked per step", "ms"),
+            Column("blocked by all-gathers", "ms"),
         ),
         rows=(
             (
@@ -211,6 +237,7 @@ def _figures(bucket: Buckets) -> Table:
                 round(bucket.mean_bytes),
                 bucket.capacity or None,
                 bucket.exposed_ms_per_step,
+                gathers_ms,
             ),
         ),
     )

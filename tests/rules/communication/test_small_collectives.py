@@ -52,7 +52,7 @@ def test_buckets_that_are_too_small_fail_with_a_size():
     assert "100 bucket flushes per step carry 64.0 KiB each" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 1_000_000}}
     assert finding.saving_ms_per_step == around(96 - 96 * BYTES_MS)
-    assert finding.evidence[0].rows == ((100, 65_536, 40_000, 100.0),)
+    assert finding.evidence[0].rows == ((100, 65_536, 40_000, 100.0, None),)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,34 @@ def test_small_fsdp_units_fail_with_the_wrapping(library):
     assert "40 FSDP reductions per step carry 64.0 KiB each" in finding.summary
     assert "fully_shard" in finding.action
     assert finding.config_patch is None
+
+
+def with_gathers(trace, count: int, took: float):
+    """The trace with all-gathers of its units before it reduces them."""
+    gathers = [
+        sync("all_gather", 300 + 2 * n, took, nbytes=64 * KIB, step=0, fetch=1 + n)
+        for n in range(count)
+    ]
+    reductions = [
+        sync("reduce_scatter", 2 * one.id, 1, nbytes=64 * KIB, step=0, flush=one.id)
+        for one in trace.flushes
+    ]
+    return rank_trace(steps=trace.steps, flushes=trace.flushes, comm=[*gathers, *reductions])
+
+
+def test_larger_fsdp_units_are_gathered_less_often_as_well():
+    """Of 40 units one is left, gathered twice: 39 reductions and 78 all-gathers of 1 ms go."""
+    finding = said(RULE, with_gathers(fsdp(40), 80, took=1))
+    assert finding.saving_ms_per_step == around(117 - 117 * BYTES_MS)
+    assert finding.evidence[0].rows[0][3:] == (40.0, 80.0)
+
+
+def test_small_fsdp_units_matter_where_only_their_all_gathers_block():
+    trace = with_gathers(fsdp(40), 80, took=1)
+    reduced = trace.collectives.flush > 0
+    trace.collectives.blocked_ns[reduced] = 0
+    trace.collectives.waited_ns[reduced] = trace.collectives.wait_ns[reduced]
+    assert said(RULE, trace).status is Status.FAIL
 
 
 def test_fsdp_units_that_are_reduced_in_each_micro_step_are_not_too_small():
