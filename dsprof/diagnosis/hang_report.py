@@ -71,14 +71,12 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
 
 
 def _judged(endings: Endings, flights: FlightRecorders) -> HangReport:
-    """Return the verdicts with what to do; on mismatches and what is not stuck there is nothing."""
+    """Return the verdicts with what to do; on what is not stuck there is nothing."""
     hang = hang_of(endings, flights)
     found = report_of(hang, endings)
     verdicts = [
         verdict
-        if verdict.is_healthy
-        or verdict.kind == "mismatch"
-        or not (verdict.operation or verdict.waiting)
+        if verdict.is_healthy or not (verdict.operation or verdict.waiting)
         else msgspec.structs.replace(verdict, remedy=remedy(verdict, hang, endings))
         for verdict in found.verdicts
     ]

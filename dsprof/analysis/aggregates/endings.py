@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from sys import intern
 
@@ -190,6 +190,14 @@ class Endings(Aggregate):
         if (ending := self.ranks.get(rank)) is None:
             return False
         return ending.lost == "connection" or (ending.has_lost_others and not self.has_all)
+
+    def host_of(self, ranks: Collection[int]) -> str:
+        """Return the host on which all of these several ranks run, and no other; "" if none."""
+        host_of = {rank: ending.host for rank, ending in self.ranks.items()}
+        hosts = {host for rank, host in host_of.items() if rank in ranks}
+        here = {rank for rank, host in host_of.items() if host in hosts}
+        is_whole = len(hosts) == 1 and here == {*ranks} and 1 < len(here) < len(host_of)
+        return hosts.pop() if is_whole else ""
 
     @property
     def has_all(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,9 +103,10 @@ class Telling:
         return links
 
 
-def first_call(calls: Mapping[int, Call]) -> Call | None:
-    """Return the one that was issued first."""
-    return min(calls.values(), key=lambda call: call.created_ns, default=None)
+def usual_call(found: Mismatch) -> Call | None:
+    """Return the call of those that agree, the first one issued; without any, that of all."""
+    calls = [call for rank, call in found.calls.items() if rank not in found.odd]
+    return min(calls, key=lambda call: call.created_ns, default=None)
 
 
 def operation(call: Call, label: str, seq: int) -> Operation:
@@ -124,7 +125,7 @@ def operation(call: Call, label: str, seq: int) -> Operation:
 def groups_of(hang: Hang) -> Iterator[GroupWaits]:
     """Yield the first call of each group that cannot end, those first that lack ranks."""
     for found in hang.mismatched:
-        first = first_call(found.calls)
+        first = usual_call(found)
         yield GroupWaits(
             group=found.label,
             name=found.name,

@@ -26,7 +26,7 @@ from dsprof.analysis.hang.model import (
     Kind,
 )
 from dsprof.analysis.hang.records import with_few_records, without_record
-from dsprof.analysis.hang.telling import Telling, first_call, groups_of, operation
+from dsprof.analysis.hang.telling import Telling, groups_of, operation, usual_call
 from dsprof.analysis.hang.waits import (
     LEAST_WAIT_NS,
     LOST_NS,
@@ -132,7 +132,7 @@ class _Judge:
 
     def _mismatched(self, those: Iterable[Mismatch]) -> Iterator[HangVerdict]:
         for found in those:
-            call = first_call(found.calls)
+            call = usual_call(found)
             yield HangVerdict(
                 kind="mismatch",
                 ranks=found.odd,
@@ -194,6 +194,8 @@ class _Judge:
         cause = here[0][1].cause
         has_followed = all(map(self.endings.has_followed, ranks))
         texts = dict.fromkeys(fate.cause.text for _, fate in here[:_NAMED])
+        if host := self.endings.host_of(ranks):
+            texts = {f"{capitalised(named(ranks))} are all the ranks of {host}.": None, **texts}
         who = named([rank for rank, _ in here])
         said = f"{who} {missed} {words.missed(first)}; {words.waited(first)}."
         if len(here) < len(ranks):

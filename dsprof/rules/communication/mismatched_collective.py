@@ -18,17 +18,10 @@ from dsprof.analysis.hang.words import apart, branches, difference
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, some
-from dsprof.rules.knowledge.stage3 import LEAF_MODULES
+from dsprof.rules.evidence.hang_remedies import same_call
 from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.columns import BoolArray
-
-_SAME_BRANCH = "Make all ranks take the same branch"
-_SAME = {
-    "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
-    "size": "Pass the same size on all ranks: pad batches, or drop incomplete ones",
-    "dtype": "Pass the same dtype on all ranks",
-}
 
 _THREADS = (
     "The training and a thread beside it, such as that of an asynchronous checkpoint, both call "
@@ -86,15 +79,12 @@ class MismatchedCollective:
             yield self._finding(found, by_threads=found.label in shared.rows)
 
     def _finding(self, found: Mismatch, *, by_threads: bool = False) -> Finding:
-        action = f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
-        if found.is_of_zero3:
-            action = f"{action} {LEAF_MODULES}"
         return self.meta.finding(
             Status.FAIL,
             difference(found),
             severity=Severity.CRITICAL,
             cause=_THREADS.format(group=found.label) if by_threads else branches(found),
-            action=_OWN_GROUP if by_threads else action,
+            action=_OWN_GROUP if by_threads else same_call(found),
             ranks=found.odd,
             evidence=(_table(found),),
             confidence="high" if found.is_sure else "medium",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.hang.flight_recorders import Mismatch
 from dsprof.analysis.hang.model import CauseKind, HangVerdict
 from dsprof.analysis.hang.waits import Hang
-from dsprof.analysis.hang.words import COPY_ALL
+from dsprof.analysis.hang.words import COPY_ALL, difference
 from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import named
 from dsprof.rules.evidence.endings import called
+from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 
 _REMEDIES: dict[CauseKind, str] = {
     "exited": "Run as many iterations on {who} as on the others: exit on all ranks or on none, "
@@ -34,10 +36,25 @@ _REMEDIES: dict[CauseKind, str] = {
 }
 """What to do about a known cause; `at` is the line of the program."""
 
+_SAME_BRANCH = "Make all ranks take the same branch"
+_SAME = {
+    "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
+    "size": "Pass the same size on all ranks: pad batches, or drop incomplete ones",
+    "dtype": "Pass the same dtype on all ranks",
+}
+
+
+def same_call(found: Mismatch) -> str:
+    """Say what to do about ranks that called a collective differently."""
+    action = f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
+    return f"{action} {LEAF_MODULES}" if found.is_of_zero3 else action
+
 
 def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
-    """Say what to do about a verdict that is no mismatch."""
+    """Say what to do about a verdict."""
     match verdict.kind:
+        case "mismatch":
+            return next(same_call(o) for o in hang.mismatched if difference(o) == verdict.sentence)
         case "deadlock":
             return (
                 "Call them in the same order on every rank; batch sends and receives of two ranks "
@@ -55,7 +72,7 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             return f"{look} Check the network between the ranks."
     if verdict.is_of_device:
         return (
-            "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q) and for CUDA errors "
+            "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q). Look for CUDA errors "
             "in the log of the rank."
         )
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
@@ -86,7 +103,9 @@ def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
     at = f", called at {ending.last_frame}" if ending.last_frame else ""
     if ending.trailer is not None and ending.trailer.exception:
         return f"{log} for the traceback; its last collective was {called(ending.last)}{at}."
+    host = endings.host_of(ranks)
+    first = f"Look at {host}, its storage and its network. " if host else ""
     return (
-        f"Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
+        f"{first}Look at what rank {rank} does{after}{at}. If it hangs again, print its stack with "
         f"`py-spy dump --pid PID`. {log}."
     )

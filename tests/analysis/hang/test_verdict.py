@@ -13,7 +13,7 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.hang.verdict import HangVerdict, verdicts
+from dsprof.analysis.hang.verdict import HangVerdict, hang_of, report_of, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
 from dsprof.trace.dumps.state_file import StateCall
@@ -382,9 +382,28 @@ def test_a_call_that_differs_is_a_mismatch(other: Any, mismatch: str) -> None:
     found = root(*traces)
     assert (found.kind, found.mismatch, found.ranks) == ("mismatch", mismatch, (2,))
     assert (found.waiting, found.cause.kind) == ((0, 1, 3), "diverged")
+    assert found.operation is not None
+    assert found.operation.op == "all_reduce"  # of those that wait
     assert found.cause.text.endswith(
         "The last call in common is all_reduce 3 of world, called at train.py:40 train."
     )
+
+
+def test_those_that_wait_wait_in_their_own_call_also_if_another_was_first() -> None:
+    first = hanging("broadcast", 900, seq=4)
+    traces = [rank(n, [first if n == 2 else waits()], **KILLED) for n in range(RANKS)]
+    endings = summary(*traces)[Endings]
+    (group,) = report_of(hang_of(endings), endings).groups
+    assert (group.op, group.waiting, group.different) == ("all_reduce", (0, 1, 3), (2,))
+
+
+def test_the_host_of_ranks_that_did_not_join_together_is_named() -> None:
+    hosts = [header(n, RANKS, host="b" if n > 1 else "a") for n in range(RANKS)]
+    traces = [rank(n, [] if n > 1 else [waits()], head=hosts[n], **CTRL_C) for n in range(RANKS)]
+    assert root(*traces).cause.text.startswith("Ranks 2-3 are all the ranks of b. ")
+    traces[1] = rank(1, [waits()], head=header(1, RANKS, host="b"), **CTRL_C)
+    assert "all the ranks" not in root(*traces).cause.text
+    assert "all the ranks" not in root(*without(2, 3, **CTRL_C)).cause.text
 
 
 @pytest.mark.parametrize("op", ["all_gather_into_tensor", "reduce_scatter_tensor"])
