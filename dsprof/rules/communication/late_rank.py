@@ -111,7 +111,8 @@ class LateRank:
     def _nothing_matched(self, run: RunSummary) -> Finding:
         if run[Arrivals].matched and not alike(run[Arrivals]):
             return self.meta.not_applicable(
-                "Only ranks of different pipeline stages share a collective, and their work differs."
+                "Only ranks of different pipeline stages share a collective, and their work "
+                "differs."
             )
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
             return self.meta.unknown(
