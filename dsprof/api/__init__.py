@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from dsprof.analysis.aggregates.steps import Steps
     from dsprof.analysis.aggregates.traffic import Traffic
     from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
-    from dsprof.diagnosis.model import Diagnosis
+    from dsprof.api.loaded_run import (
+        CollectiveCall,
+        EnvironmentFact,
+        FlushCall,
+        LoadedRun,
+        MemoryReading,
+    )
+    from dsprof.api.rank_steps import RankStep
+    from dsprof.api.recording import Recording
+    from dsprof.api.rows import Rows
+    from dsprof.diagnosis.model import Diagnosis, StepParts
     from dsprof.errors import DsprofError, TraceError
     from dsprof.findings.finding import Column, Finding, Severity, Status, Table
     from dsprof.hooks.base import Hook, Target
@@ -45,7 +55,17 @@ _HOMES = {
     "dsprof.analysis.aggregates.steps": ("Steps",),
     "dsprof.analysis.aggregates.traffic": ("Traffic",),
     "dsprof.analysis.summary": ("Aggregate", "RankClock", "RunSummary"),
-    "dsprof.diagnosis.model": ("Diagnosis",),
+    "dsprof.api.loaded_run": (
+        "CollectiveCall",
+        "EnvironmentFact",
+        "FlushCall",
+        "LoadedRun",
+        "MemoryReading",
+    ),
+    "dsprof.api.rank_steps": ("RankStep",),
+    "dsprof.api.recording": ("Recording",),
+    "dsprof.api.rows": ("Rows",),
+    "dsprof.diagnosis.model": ("Diagnosis", "StepParts"),
     "dsprof.errors": ("DsprofError", "TraceError"),
     "dsprof.findings.finding": ("Column", "Finding", "Severity", "Status", "Table"),
     "dsprof.hooks.base": ("Hook", "Target"),
@@ -60,25 +80,33 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "API_VERSION",
     "Aggregate",
+    "CollectiveCall",
     "CollectivesBuilder",
     "Column",
     "Communication",
     "Diagnosis",
     "DsprofError",
     "Engines",
+    "EnvironmentFact",
     "EnvironmentFacts",
     "Facts",
     "Finding",
+    "FlushCall",
     "Header",
     "Hook",
+    "LoadedRun",
     "Memory",
+    "MemoryReading",
     "NoThresholds",
     "OneRankReader",
     "Options",
     "RankClock",
+    "RankStep",
     "RankTrace",
     "Reader",
+    "Recording",
     "Renderer",
+    "Rows",
     "Rule",
     "RuleMeta",
     "Run",
@@ -86,6 +114,7 @@ __all__ = [
     "Severity",
     "Status",
     "Step",
+    "StepParts",
     "Steps",
     "Table",
     "Target",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_users_are_shown_no_inner_path() -> None:
             words = line.split()
             if words[:1] in (["from"], ["import"]) and "dsprof" in words[1].split("."):
                 assert words[1] in ("dsprof", "dsprof.api"), f"{page.name}: {line}"
+
+
+def test_the_types_of_what_users_get_can_be_imported() -> None:
+    """A function that takes a run or its rows is annotated without an inner path."""
+    manual = (ROOT / "docs" / "reference" / "python.md").read_text()
+    rows = re.findall(r"^\| `run\.\w+` \| `(\w+)`: ", manual, re.M)
+    assert len(rows) == 7
+    for name in ("LoadedRun", "Recording", "Rows", *rows):
+        assert name in api.__all__
 
 
 def test_an_editor_is_offered_what_users_may_call() -> None:
