@@ -47,6 +47,7 @@ NOT_RUN = {
     "grep": "searches the reader's program",
     "ibstat": "asks an InfiniBand adapter",
     "ip": "asks this machine's interfaces",
+    "jq": "reads what a command before it wrote",
     "kubectl": "needs a cluster",
     "head": "reads what another program prints",
     "ldconfig": "lists libraries of a node",
