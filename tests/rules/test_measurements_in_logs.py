@@ -172,6 +172,26 @@ def test_wrong_elements_are_critical():
     assert "returned 1 wrong element." in wrong.summary
 
 
+@pytest.mark.parametrize(
+    ("out_of_place", "in_place", "wrong"),
+    [("0", "12", 12), ("3", "4", 7), ("1.04858e+06", "N/A", 1_048_580), ("0", "9e+99", 1 << 50),
+     ("N/A", "N/A", 0), ("1e+00", "2e-07", 0)],
+)  # fmt: skip
+def test_wrong_elements_count_in_place_and_out_of_place(out_of_place, in_place, wrong):
+    row = f"  4294967296 1073741824 float sum -1 34176 125.67 235.63 {out_of_place:>6}"
+    row += f"  34180 125.66 235.61 {in_place:>6}"
+    ((trace),) = make.read([COLUMNS, row])
+    assert trace.log is not None
+    assert [one.wrong for one in trace.log.measured] == [wrong]
+
+
+def test_times_of_iterations_are_passed_over():
+    row = "  4294967296 1073741824 float sum -1 34176 125.67 235.63 0"
+    ((trace),) = make.read([COLUMNS, f"{row} 34100.0 34200.0 34190.0 0.15 34180 125.6 235.6 5"])
+    assert trace.log is not None
+    assert [one.wrong for one in trace.log.measured] == [5]
+
+
 def table(*busbw: float, hosts: int = 2) -> list[str]:
     """The output of nccl-tests on payloads that double from 512 MiB."""
     lines = nccl_tests(busbw[0], hosts)

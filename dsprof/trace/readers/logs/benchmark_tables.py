@@ -20,9 +20,12 @@ MARKS = (
 
 _UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
 _FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
+_WRONG = r"(?:\d{1,16}|N/A|\d(?:\.\d{1,12})?e[+-]\d\d)"
 _NCCL_TESTS = re.compile(
     r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+\w+\s+\w+\s+(?:-?\d{1,7}\s+)?"
-    rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>\d{{1,12}}(?:\.\d{{1,12}})?)\s+(?P<wrong>\d{{1,16}}|N/A|\d[\d.]*e[+-]\d+)(?:\s|$)"
+    rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>{_FLOAT})\s+(?P<wrong>{_WRONG})"
+    # Out of place, then in place; four times of single iterations may follow each.
+    rf"(?:(?:(?:\s+{_FLOAT}){{4}})?(?:\s+{_FLOAT}){{3}}\s+(?P<wrong_in_place>{_WRONG}))?(?:\s|$)"
 )
 _ALL_REDUCE_BENCH = re.compile(
     rf"^\|\s*(?P<size>\d{{1,4}})(?P<unit>[KMGT]?)iB \|\s*(?P<busbw>{_FLOAT})GBps \|"
@@ -48,6 +51,8 @@ _RANK = re.compile(
 )
 _HARDWARE = re.compile(r"- hardware: \w+\(name='(?P<name>[^']{1,99})'")
 _MOST_ROWS = 256
+_MOST_WRONG = 1 << 50
+_LEAST_WITH_EXPONENT = 1e5  # of a count, which is printed with six digits
 
 
 class BenchmarkTables:
@@ -82,7 +87,7 @@ class BenchmarkTables:
         if not self._is_open:
             return None
         if found := _NCCL_TESTS.match(text):
-            wrong = int(found["wrong"]) if found["wrong"].isdigit() else 0
+            wrong = _wrong(found["wrong"]) + _wrong(found["wrong_in_place"] or "0")
             return self._measured(int(found["size"]), float(found["busbw"]) * 1e9, wrong)
         if found := _ALL_REDUCE_BENCH.match(text):
             return self._measured(_bytes(found), float(found["busbw"]) * 1e9)
@@ -114,6 +119,12 @@ class BenchmarkTables:
             self._op = found["op"]
             self._hosts = set() if found["ranks"] else self._hosts
             self._ranks = int(found["ranks"] or self._ranks)
+
+
+def _wrong(count: str) -> int:
+    """Return how many elements are wrong; old releases print the largest error, as 5e-07."""
+    found = 0.0 if count == "N/A" else float(count)
+    return 0 if "e" in count and found < _LEAST_WITH_EXPONENT else min(int(found), _MOST_WRONG)
 
 
 def _bytes(found: re.Match[str]) -> int:
