@@ -38,6 +38,14 @@ _LATENCY = (
     "The collectives are small: a call takes about as long with fewer bytes, and the step has too "
     "little computation to hide that."
 )
+_PEERS = (
+    "A receive waits until the other rank has computed what it sends, and then for the transfer. "
+    "The record does not tell the two apart."
+)
+_PEERS_ACTION = (
+    "Between stages of a pipeline, divide a step into more micro-batches, or balance the stages. "
+    "Otherwise start receives earlier, and compute before you wait for them."
+)
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _SMALL_BYTES = 1 << 16
 """The mean size of a call below which latency, and not the link, decides how long it takes."""
@@ -158,7 +166,10 @@ class CommunicationBoundStep:
         thresholds: Thresholds,
     ) -> Finding:
         summary = _waiting(run[Steps], share)
-        if share - by_network >= _LEAST_SHARE:
+        by_peers = _is_point_to_point(run)
+        if by_peers:
+            summary += " Most of it is in sends and receives."
+        elif share - by_network >= _LEAST_SHARE:
             least = f", least on {named(late)}" if late else ""
             summary += f" {percent(by_network)} of the step is transfer, the rest waits for later "
             summary += f"arrivals{least}."
@@ -167,10 +178,12 @@ class CommunicationBoundStep:
             return self.meta.finding(
                 Status.INFO,
                 summary,
-                cause="gloo moves data with the CPU cores that also compute, and this model "
+                cause=_PEERS
+                if by_peers
+                else "gloo moves data with the CPU cores that also compute, and this model "
                 "computes little per byte that it sends. Settings that send less have their "
                 "own findings.",
-                action=f"{_remedy(run)}.",
+                action=_PEERS_ACTION if by_peers else f"{_remedy(run)}.",
                 evidence=evidence,
                 restates=EXPOSED,
                 confidence="medium",
@@ -181,10 +194,13 @@ class CommunicationBoundStep:
             Status.FAIL,
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
-            cause=(_LATENCY if by_latency else _CAUSE) + _OR_RANK * bool(run[Run].missing_ranks),
-            action=f"{_remedy(run)}.{shard}",
+            cause=(_PEERS if by_peers else _LATENCY if by_latency else _CAUSE)
+            + _OR_RANK * bool(run[Run].missing_ranks),
+            action=_PEERS_ACTION if by_peers else f"{_remedy(run)}.{shard}",
             problem=f"{percent(by_network)} of the step is exposed communication",
-            fix="Send it in a lower precision, or over fewer ranks"
+            fix="Start receives earlier, or use more micro-batches"
+            if by_peers
+            else "Send it in a lower precision, or over fewer ranks"
             if _grows_with_batch(run)
             else f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
@@ -258,15 +274,20 @@ def _waiting(steps: Steps, share: float) -> str:
     return f"Exposed communication takes {took} per step on average ({percent(share)})."
 
 
-def _is_between_stages(run: RunSummary) -> bool:
-    """Whether most of the waiting is for what stages of a pipeline send each other."""
+def _is_point_to_point(run: RunSummary) -> bool:
+    """Whether most of the waiting is in sends and receives."""
     uses = run[Traffic].uses
     sent_ns = sum(one.exposed_ns for use, one in uses.items() if use.family in POINT_TO_POINT)
+    return 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+
+
+def _is_between_stages(run: RunSummary) -> bool:
+    """Whether most of the waiting is for what stages of a pipeline send each other."""
     # Megatron's pipelines name their groups only.
     is_staged = run[Pipelines].stages > 1 or any(
         group.role == "pipeline" for group in run[Arrivals].groups.values()
     )
-    return is_staged and 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+    return is_staged and _is_point_to_point(run)
 
 
 def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:

@@ -183,6 +183,18 @@ def test_a_pipeline_is_known_by_the_role_of_its_groups(role):
     assert (finding.fix == "Move layers from stage 2 to the others") is bool(role)
 
 
+@pytest.mark.parametrize(("backend", "status"), [("gloo", Status.INFO), ("nccl", Status.FAIL)])
+def test_sends_and_receives_of_a_pipeline_written_by_hand_are_not_called_transfer(backend, status):
+    traces = stages(30, 20, backend=backend)
+    for trace in traces:
+        trace.engines = {}
+    finding = said(RULE, *traces)
+    assert finding.status is status
+    assert finding.summary.endswith("Most of it is in sends and receives.")
+    assert finding.cause.startswith("A receive waits until the other rank has computed")
+    assert "larger micro-batches" not in finding.action + finding.fix
+
+
 def test_the_stage_for_which_the_others_wait_is_named():
     finding = said(RULE, *stages(40, 40, 5))
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
