@@ -90,6 +90,16 @@ def test_ranks_that_come_late_from_a_slow_collective_are_not_said_to_work_longer
     assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
     assert "collectives take 20.0 ms per step longer" in finding.cause
     assert "compute" not in finding.cause
+    assert "their threads that communicate get less processor time" in finding.cause
+    assert finding.fix == "Leave free cores to each rank"
+
+
+def test_adapters_are_blamed_only_where_there_can_be_several():
+    """Ranks on CPUs of one host all send over its loopback."""
+    traces = paired(2, slow=1)
+    traces[3].header = header(3, 4, host="b", boot_id="b")
+    finding = said(RULE, *traces)
+    assert "their links are slower" in finding.cause
     assert finding.fix == "Compare adapters and port errors"
 
 

@@ -116,6 +116,11 @@ class Run(Aggregate):
         return self._ends.is_world_known
 
     @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks present ran on one host."""
+        return len({facts.header.host for facts in self.ranks.values()}) == 1
+
+    @property
     def missing_ranks(self) -> list[int]:
         """Ranks of the world without a trace."""
         present = set(self.ranks)  # a file may claim a million ranks

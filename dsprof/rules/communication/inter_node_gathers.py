@@ -70,7 +70,7 @@ class InterNodeGathers:
         """Judge ZeRO-3 by what backward all-gathers, and FSDP by all that it all-gathers."""
         gathers = {u: h for u, h in run[Placement].rows.items() if u.purpose == "parameters"}
         crossing = _crossing(run, gathers)
-        if len({facts.header.host for facts in run[Run].ranks.values()}) < 2:
+        if run[Run].is_one_host:
             one = "The traces are of one host."
             is_whole = not run[Run].missing_ranks
             yield self.meta.finding(Status.NOT_APPLICABLE if is_whole else Status.UNKNOWN, one)

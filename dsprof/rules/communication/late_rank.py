@@ -158,9 +158,10 @@ class LateRank:
             f"and different ranks arrive last in turn{longest}.{known.note}",
             title="Ranks wait for each other in turn",
             cause="The work of a step, or the machine, differs from rank to rank and from step to "
-            "step: batches of uneven length, routing of experts, other programs on the host.",
+            "step: batches of uneven length, routing of experts, Python's garbage collector, other "
+            "programs on the host.",
             action="Group samples of similar length, or balance tokens instead of samples over "
-            "ranks.",
+            "ranks; collect garbage in the same steps on all ranks.",
             evidence=(last_arrivals(late, votes),),
             confidence="medium",
         )
@@ -478,7 +479,7 @@ def _why(
     found, table = _by_time(run, votes, rank, others, least_ns)
     span = span_behind(run[Phases], rank, others, least_ns)
     cause = by_span(span, rank, found) if span else found
-    if slower := by_transfers(late, ranks, least_ns):
+    if slower := by_transfers(late, ranks, least_ns, run[Run]):
         cause = slower
     elif len(ranks) > 1:
         text = f"Rank {rank} is the latest of them. {cause.cause}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness, Votes
@@ -41,6 +42,19 @@ _COPIES = Cause(
     "programs that copy.",
     "Pin the memory it copies from",
 )
+_LINK = Cause(
+    "links are slower",
+    "Compare bytes, adapters, cables, port errors and placement of {ranks} with those of the "
+    "others (ibstat, nvidia-smi topo -m, ethtool -S), and measure the links with dsprof bench.",
+    "Compare adapters and port errors",
+)
+_LINK_OF_CPUS = Cause(
+    "threads that communicate get less processor time",
+    "Leave free cores to {ranks}: lower OMP_NUM_THREADS, use fewer data-loader workers or fewer "
+    "ranks, and see what else runs on those cores. Compare the bytes with those of the others.",
+    "Leave free cores to each rank",
+)
+"""On one host, where all ranks send over the same loopback."""
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
         "Its forward, backward and optimizer step take {took} longer than those of the "
@@ -94,7 +108,7 @@ def by_parts(
     return Cause(cause, said.action.format(rank=rank), said.fix.format(rank=rank))
 
 
-def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float) -> Cause | None:
+def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float, run: Run) -> Cause | None:
     """Return that collectives of these ranks take longer, once all have arrived to them."""
     mine = np.isin(late.ranks, ranks)
     if mine.all():
@@ -102,15 +116,14 @@ def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float) -> Cause
     more_ns = float(np.median(late.transfer_ns[mine]) - np.median(late.transfer_ns[~mine]))
     if more_ns < least_ns * late.asked:
         return None
-    whose, them = ("Its", "it") if len(ranks) == 1 else ("Their", "they")
+    its, it_sends = ("its", "it sends") if len(ranks) == 1 else ("their", "they send")
+    link = _LINK_OF_CPUS if run.is_cpu and run.is_one_host else _LINK
     return Cause(
-        f"{whose} collectives take {duration(more_ns / late.asked)} per step longer than those of "
-        f"the others, after all ranks have arrived: {whose.lower()} links are slower, or {them} "
-        f"send{'s' if len(ranks) == 1 else ''} more.",
-        f"Compare bytes, adapters, cables, port errors and placement of {named(ranks)} with those "
-        "of the others (ibstat, nvidia-smi topo -m, ethtool -S), and measure the links with "
-        "dsprof bench.",
-        "Compare adapters and port errors",
+        f"{its.capitalize()} collectives take {duration(more_ns / late.asked)} per step longer "
+        f"than those of the others, after all ranks have arrived: {its} {link.cause}, or "
+        f"{it_sends} more.",
+        link.action.format(ranks=named(ranks)),
+        link.fix,
     )
 
 
