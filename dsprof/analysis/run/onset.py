@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.analysis.run.lateness import Lateness
-from dsprof.analysis.run.series import change_of
+from dsprof.analysis.run.series import change_of, rises_steadily
 
 _CHANCE = 0.001
 """A change must be less likely than this in a run without one."""
@@ -37,6 +37,8 @@ def onset(late: Lateness, place: int) -> Onset | None:
     if change is None or change.p > _CHANCE or change.before > _BEFORE * change.after:
         return None
     if not _LEAST_SIDE <= change.at <= len(delays) - _LEAST_SIDE:
+        return None
+    if rises_steadily(delays, change):
         return None
     since = delays[change.at :]
     if np.mean(since > change.after / 2) < _LASTING:

@@ -176,6 +176,12 @@ def fits_better_as_line(times: Floats, change: Change, drift: Drift) -> bool:
     return float(np.abs(times - line).mean()) < float(np.abs(times - step).mean())
 
 
+def rises_steadily(times: Floats, change: Change) -> bool:
+    """Say whether a column rises with every quarter, along a line and not in one jump."""
+    drift = drift_of(times)
+    return drift is not None and is_steady_rise(times) and fits_better_as_line(times, change, drift)
+
+
 def unsettled(times: Floats) -> int:
     """Return how many of the first times lie above the level at which the rest stays; 0 if none.
 

@@ -36,6 +36,7 @@ class Thresholds:
     slow_steps: int = 3  # one or two may be anything
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05
+    outside_share: float = 0.2  # the same, of what all ranks do outside the phases
     part_share: float = 0.6  # of the excess, that one part must explain to be named
 
 
@@ -43,7 +44,8 @@ class PeriodicSlowStep:
     """Separates periodic slow steps from occasional ones.
 
     What all ranks do outside the phases every n steps is what the program is for: a checkpoint, an
-    evaluation. That is information. What delays the phases, or only one rank, is a problem.
+    evaluation. That is information, unless it takes much of the run. What delays the phases, or
+    only one rank, is a problem.
     """
 
     meta = RuleMeta(
@@ -214,7 +216,8 @@ class PeriodicSlowStep:
             np.median(forwards[mine]) > np.median(forwards[~slow])
         )
         holds_up = bool(ranks) or (part == "compute_ns" and not (evaluates or repeats))
-        fault = holds_up and share >= thresholds.fail_share
+        least = thresholds.fail_share if holds_up else thresholds.outside_share
+        fault = share >= least and not repeats
         if repeats:
             cause, action = _REPEATED
         elif evaluates and not ranks:

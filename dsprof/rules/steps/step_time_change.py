@@ -10,7 +10,7 @@ import numpy as np
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.delays import delays
-from dsprof.analysis.run.series import Change, Floats, change_of, sigma, spell_of
+from dsprof.analysis.run.series import Change, Floats, change_of, rises_steadily, sigma, spell_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -76,7 +76,8 @@ class StepTimeChange:
             if spell and _are_delayed(steps, columns.number[spell]):
                 spell = None
             change = _rise(times, spell) if spell else change_of(times)
-            if change is not None and _is_level(change, len(numbers), thresholds):
+            is_level = change is not None and _is_level(change, len(numbers), thresholds)
+            if change is not None and is_level and (spell or not rises_steadily(times, change)):
                 at = _first(steps.throughout, columns, change)
                 last = int(columns.number[spell.stop - 1]) if spell else None
                 yield self._finding(run[Run], columns, change, at, last, thresholds)

@@ -104,11 +104,17 @@ class StepTimeDrift:
             )
             if part or ranks
             else "The work per step did not change. The growing part is unknown.",
-            action="Look for what is kept from step to step: lists of losses that hold their "
+            action=f"Compare temperature, clock and memory of {named(ranks)} with those of the "
+            "others, and what else runs there; then look for what only that keeps from step to "
+            "step: logs, caches."
+            if ranks
+            else "Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
             "then for what else slows the machine: other programs, temperature, clock.",
             problem=f"Step time grows by {percent(share)} in {of:,} steps",
-            fix="Look for what is kept from step to step: graphs of losses, caches, logs",
+            fix=f"Compare temperature and clock of {named(ranks)} with the others"
+            if ranks
+            else "Look for what is kept from step to step: graphs of losses, caches, logs",
             ranks=ranks,
             evidence=(_table(columns),),
             confidence="medium",

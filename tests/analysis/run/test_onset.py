@@ -27,6 +27,7 @@ def test_the_first_late_step_is_named_with_the_delay_from_there_on():
         [40, 42] * 15 + [0, 1] * 15,  # it recovers
         [0, 1] * 10 + [40, 42] * 20 + [0, 1] * 10,  # the same, after it was not late at first
         [0] * 56 + [40] * 4,  # too few steps
+        [*[0] * 10, *range(0, 100, 2)],  # it is later and later
         [],
     ],
 )

@@ -241,6 +241,16 @@ def test_drift_of_one_rank_names_it() -> None:
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
 
 
+def test_a_rank_that_slows_after_a_while_drifts_and_does_not_change_at_one_moment() -> None:
+    """As by heat: the rise begins at step 20, which leaves half of it below the middle."""
+    more = lambda n: 0.5 * max(n - 20, 0)  # noqa: E731
+    traces = [rank(0, 150, computing=more), rank(1, 150, waiting=more)]
+    finding = said(step_time_drift.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert finding.fix == "Compare temperature and clock of rank 0 with the others"
+    assert said(step_time_change.RULE, *traces).status is Status.PASS
+
+
 def test_more_and_more_work_is_information() -> None:
     growing = ranks(computing=lambda n: n, calls=lambda n: n // 10)
     assert said(step_time_drift.RULE, *growing).status is Status.INFO
@@ -400,6 +410,14 @@ def test_slow_steps_without_a_period_have_their_part_as_the_cause(part: str, cau
     finding = said(periodic_slow_step.RULE, *ranks(**extra))
     assert "without a period" in finding.summary
     assert finding.cause == f"{cause}the slow steps follow no period."
+
+
+@pytest.mark.parametrize(("more", "status"), [(200, Status.INFO), (300, Status.FAIL)])
+def test_what_all_ranks_do_outside_the_phases_fails_if_it_takes_a_fifth_of_the_run(
+    more: int, status: Status
+) -> None:
+    """Of ten steps of 100 ms: 200 of 1,200 ms, and 300 of 1,300."""
+    assert said(periodic_slow_step.RULE, *ranks(between=every(10, more))).status is status
 
 
 def test_an_evaluation_by_the_engine_is_information() -> None:
