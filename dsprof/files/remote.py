@@ -20,12 +20,14 @@ _CHAIN = "::"
 """fsspec opens a place inside another by it, such as `zip://a::https://user:password@host/b`."""
 _AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
 _WEB, _S3, _LOCAL = ("http", "https"), ("s3", "s3a"), ("file", "local")
+_HDFS, _DEFAULT_CLUSTER = "hdfs", "default"
+"""libhdfs calls the cluster that Hadoop's configuration names `default`; users name none."""
 _PACKAGES = {
     **dict.fromkeys(_WEB, "aiohttp requests"),
     **dict.fromkeys(_S3, "'dsprof[remote]'"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("abfs", "abfss", "az"), "adlfs"),
-    "hdfs": "pyarrow",
+    _HDFS: "pyarrow",
     "webhdfs": "requests",
 }
 """The package that a store needs; for stores that are not listed, fsspec names it."""
@@ -73,6 +75,12 @@ _KINDS = {
         "NoRegionError",
     ),
 }
+_HDFS_KINDS = {
+    _NO_OBJECT: "no such object, or the NameNode does not answer",
+    "reading failed (OSError)": "reading failed; set CLASSPATH to what `hadoop classpath --glob` "
+    "prints and HADOOP_HOME to Hadoop's folder, and check that the NameNode answers",
+}
+"""libhdfs tells these causes apart only in what Java prints, if it was loaded at all."""
 _VERSIONS = (
     *("ETag", "etag", "generation", "LastModified", "Last-Modified"),
     *("mtime", "modified", "modificationTime"),
@@ -135,7 +143,9 @@ def address(text: str) -> RemotePath:
         )
     if scheme in _LOCAL:
         raise ValueError(f"{scheme}:// is not read: give the path of a local file without it")
-    return RemotePath(f"{scheme}://{text[found.end(1) + 3 :]}")
+    if scheme == _HDFS and not host:
+        host = _DEFAULT_CLUSTER
+    return RemotePath(f"{scheme}://{host}{text[found.end() :]}")
 
 
 class RemoteStatus(NamedTuple):
@@ -323,7 +333,8 @@ def _start(path: RemotePath, status: RemoteStatus) -> bytes:
     If it has changed since, `_open` says so before more of it is read.
     """
     size = min(_START_BYTES, status.nbytes)
-    if path.scheme in _WEB:  # may send more than was asked for
+    # Web servers may send more than was asked for, and fsspec seeks in a stream of hdfs://.
+    if path.scheme in _WEB or not takes_many(path):
         with Ranges(path, status) as whole:
             return whole._range(0, size)
     with _told(path):
@@ -407,6 +418,8 @@ def _told(path: RemotePath) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - each store has errors of its own
         reason = _reason(error)
         number = errno.ENOENT if reason == _NO_OBJECT else errno.EIO
+        if path.scheme == _HDFS:
+            reason = _HDFS_KINDS.get(reason, reason)
         raise RemoteError(number, reason, str(path)) from None
 
 
@@ -432,7 +445,7 @@ def _reason(error: Exception) -> str:
 
 def _status(error: BaseException | None) -> Any:
     """Return the status that a server answered with; None where there is none."""
-    response = getattr(error, "response", None)  # of boto a dict
+    response = getattr(error, "response", None)  # of boto a dict, of requests an object
     if isinstance(response, dict):
         return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return getattr(error, "status", None)
+    return getattr(error, "status", getattr(response, "status_code", None))

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import dsprof
 from dsprof.__main__ import main
@@ -237,8 +239,6 @@ def test_a_zip_on_a_store_is_read_in_parts(store, tmp_path):
 
 
 def test_a_store_whose_files_have_no_details_is_read(tmp_path):
-    import fsspec
-
     memory = fsspec.filesystem("memory")
     for path in [*write_run(tmp_path, 2), _large(tmp_path / "large", 1 << 20)]:
         memory.pipe(f"/{path.parent.name}/{path.name}", path.read_bytes())
@@ -251,6 +251,47 @@ def test_a_store_whose_files_have_no_details_is_read(tmp_path):
         memory.pipe("/large/trace.rank00000.json", b"x")
         with pytest.raises(OSError, match="changed while it was read"):
             file.read(1)
+
+
+class Hdfs(MemoryFileSystem):
+    """As fsspec's for `hdfs://`: parts are read from files only, as a stream cannot seek."""
+
+    protocol = "hdfs"
+    cluster: ClassVar[list[str]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        if path.startswith("hdfs://"):
+            cluster, _, path = path.removeprefix("hdfs://").partition("/")
+            cls.cluster.append(cluster)
+        return "/" + path.strip("/")
+
+    def cat_file(self, path: str, start: int | None = None, **options: Any) -> bytes:
+        raise OSError("only valid on seekable files")
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        if path == "/broken":
+            raise OSError("unable to load libhdfs")
+        return super().info(path, **options)
+
+
+def test_hdfs_is_read_and_the_cluster_of_its_configuration_needs_no_name(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "hdfs", Hdfs)
+    memory = Hdfs()
+    for path in write_run(tmp_path, 2):
+        memory.pipe(f"/{tmp_path.name}/{path.name}", path.read_bytes())
+    for host in ("", "namenode:8020"):
+        Hdfs.cluster.clear()
+        run = find_run([f"hdfs://{host}/{tmp_path.name}"])
+        assert [len(trace.steps) for trace in read_run(run)] == [4, 4]
+        assert set(Hdfs.cluster) == {host or "default"}
+    assert main(["report", "hdfs:///none"]) == 2
+    assert main(["report", "hdfs:///broken"]) == 2
+    none, broken = capsys.readouterr().err.splitlines()
+    assert none.endswith("no such object, or the NameNode does not answer")
+    assert "set CLASSPATH to what `hadoop classpath --glob` prints" in broken
 
 
 def test_load_reads_an_address(store, tmp_path):
