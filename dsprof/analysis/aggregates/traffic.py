@@ -129,7 +129,8 @@ def _gradients(trace: RankTrace) -> BoolArray:
     """Say which collectives reduced gradients.
 
     Those of a bucket flush did. Where no library said so, reductions outside forward and step did,
-    unless they are scalars or their group also reduces in forward, as tensor parallelism does.
+    else those in the step, unless they are scalars or their group also reduces in forward, as
+    tensor parallelism does.
     """
     rows = trace.collectives
     flushed = rows.flush > 0
@@ -144,8 +145,11 @@ def _gradients(trace: RankTrace) -> BoolArray:
         # Between step and backward a loop may also average parameters, by the group of gradients.
         in_backward = rows.phase == rows.code("backward")
         busy_forward = np.intersect1d(rows.group[reduces & forward], rows.group[in_backward])
-    elsewhere = ~forward & (rows.phase != rows.code("step"))
-    return np.asarray(reduces & elsewhere & ~np.isin(rows.group, busy_forward), np.bool_)
+    found = reduces & ~forward & ~np.isin(rows.group, busy_forward)
+    before_step = found & (rows.phase != rows.code("step"))
+    # An optimizer that shards its states by hand reduces gradients itself.
+    reduces_in_step = not (before_step.any() or trace.engines)
+    return np.asarray(found if reduces_in_step else before_step, np.bool_)
 
 
 def _before_backward(trace: RankTrace) -> BoolArray:

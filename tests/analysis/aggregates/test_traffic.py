@@ -4,6 +4,7 @@ from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
 from tests.factories.trace import (
     MS,
     captured,
+    engine,
     group,
     rank_trace,
     span,
@@ -52,6 +53,19 @@ def test_without_flushes_reductions_outside_forward_and_step_are_gradients():
         "all_reduce": 1,
         "reduce_scatter": 1,
     }
+
+
+def test_an_optimizer_without_an_engine_may_reduce_gradients_in_its_step():
+    trace = plain(
+        sync("reduce_scatter_tensor", 0, 1, step=0, phase="step"),
+        sync("all_reduce", 2, 1, step=0, phase="step", nbytes=4),
+        sync("all_gather", 4, 1, step=0, phase="step"),
+    )
+    found = traffic(trace)
+    assert [use.family for use in found.of("gradients")] == ["reduce_scatter"]
+    assert found.reducing_micro_steps == 1
+    trace.engines = {0: engine(1)}
+    assert not traffic(trace).of("gradients")
 
 
 def test_groups_that_reduce_in_forward_too_are_tensor_parallel():
