@@ -15,8 +15,9 @@ _ROUND = 1_000_000
 _LONG_MS = 10_000
 _FEW_WORDS = 60
 """Characters: what is longer does not fit a headline."""
+_STEP_END = re.compile(r"[;:] | \(|, (?=and |or |called |so |with )")
 _CLAUSE_END = re.compile(
-    # What goes on behind a parenthesis belongs to the clause before it.
+    # A verb may follow a parenthesis.
     r"[;:] | \((?=[^()]*\)(?:[;:,.]|$))|, (?=and |or |called |so |with )"
 )
 _DASH = "\N{EN DASH}"
@@ -46,7 +47,7 @@ def imperative(patch: Mapping[str, Any]) -> str:
 
 def problem(finding: Finding) -> str:
     """Say in a few words what is wrong: what the rule says, else its summary if that is short."""
-    return finding.problem or _few_words(finding.summary) or finding.title
+    return finding.problem or _few_words(finding.summary, _CLAUSE_END) or finding.title
 
 
 def fix(finding: Finding) -> str:
@@ -55,16 +56,16 @@ def fix(finding: Finding) -> str:
         return finding.fix
     if finding.config_patch:
         return imperative(finding.config_patch)
-    return _few_words(finding.action) or _CLAUSE_END.split(finding.action)[0].rstrip(".")
+    return _few_words(finding.action, _STEP_END) or _STEP_END.split(finding.action)[0].rstrip(".")
 
 
-def _few_words(text: str) -> str:
+def _few_words(text: str, ending: re.Pattern[str]) -> str:
     """Return as many clauses of the first sentence as fit a headline; "" if not even one does.
 
     A single word before a colon is only what the sentence is about.
     """
     first = first_sentence(text).rstrip(".")
-    ends = (len(first), *(end.start() for end in _CLAUSE_END.finditer(first)))
+    ends = (len(first), *(end.start() for end in ending.finditer(first)))
     few = first[: max((end for end in ends if end <= _FEW_WORDS), default=0)]
     return few if " " in few else ""
 

@@ -106,6 +106,13 @@ def test_a_problem_has_a_verb(summary: str, words: str) -> None:
     assert problem(found) == words
 
 
+def test_what_to_do_ends_at_a_parenthesis() -> None:
+    action = (
+        "Take the stack of each such rank (py-spy dump --native) before the next run times out."
+    )
+    assert fix(finding(action=action)) == "Take the stack of each such rank"
+
+
 def test_a_line_has_problem_fix_and_saving_as_far_as_they_are_known() -> None:
     assert line(finding(problem="Prefetching is off")) == "Prefetching is off."
     assert line(finding(problem="Slow", fix="Do it")) == "Slow. Do it."
