@@ -127,9 +127,13 @@ class FastMotion:
             for _ in range(requests):
                 self.clock.pass_ns(SERVED_NS - _COLLECTIVE_NS)
                 self._communicate("")
-                before = self._turns
-                while self._turns < before + 2 and not self.writer.is_done:
-                    time.sleep(0.001)
+                self.wait_for_writer()
+
+    def wait_for_writer(self) -> None:
+        """Wait until what was recorded by now is written."""
+        before = self._turns
+        while self._turns < before + 2 and not self.writer.is_done:
+            time.sleep(0.001)
 
     def _count_turn(self) -> None:
         self._turns += 1

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 import torch
 from torch.autograd import profiler as torch_functions
@@ -24,6 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from dsprof.recording.profiler_window import profile_file, window, writing
 from dsprof.recording.profiler_window.window import ProfilerWindow
 from dsprof.recording.recorder.redacted_records import Redaction
+from dsprof.trace.lines import LINES
 from dsprof.trace.reader import read_header
 from dsprof.trace.readers.kineto import READER
 from dsprof.trace.rolling.parts import PROFILE, part_of
@@ -45,7 +47,7 @@ class Run:
         self.path = folder / "trace.1.rank00003.profile.gz"
         header = Header(1, "run", 3, 4, "host", os.getpid(), 0, 0, backend="gloo")
         trace = folder / "trace.1.rank00003.json"
-        trace.touch()
+        write_start(trace, header)
         self._begin = partial(self.window.begin, header, lambda: trace, Redaction(None))
         self.begin_world()
 
@@ -88,6 +90,11 @@ class Run:
         """Wait for the thread of a window that has ended."""
         assert self.window._writer is not None
         self.window._writer.join()
+
+
+def write_start(trace: Path, header: Header) -> None:
+    line = msgspec.json.encode(LINES["header"](header, ph="M", pid=header.rank))
+    trace.write_bytes(b"[\n" + line + b",\n")
 
 
 def names_in(path: Path) -> list[str]:
@@ -479,6 +486,17 @@ def test_a_trace_that_was_put_away_gets_no_profile(run: Run) -> None:
     run.window.want(range(1, 2))
     run.train(1)
     run.path.with_name("trace.1.rank00003.json").unlink()
+    run.train(2)
+    assert run.end() == []
+    assert run.notes == []
+
+
+def test_no_profile_is_put_beside_the_trace_of_another_process(run: Run) -> None:
+    """The folder of the run was moved, and another job records in one of its name."""
+    run.window.want(range(1, 2))
+    run.train(1)
+    other = Header(1, "run", 3, 4, "host", os.getpid() + 1, 0, 0, backend="gloo")
+    write_start(run.path.with_name("trace.1.rank00003.json"), other)
     run.train(2)
     assert run.end() == []
     assert run.notes == []

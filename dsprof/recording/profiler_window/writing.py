@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.recording.profiler_window.profile_file import write_profile
+from dsprof.trace.dumps.state_file import process_of
+from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.rolling.parts import PROFILE, part_of
 from dsprof.trace.schema import Header, Note
 
@@ -52,6 +54,15 @@ class ProfileWriter(threading.Thread):
         """Ask for the end of the window from now on, until it has ended."""
         self._latest_s = 0.0
 
+    def _has_trace(self) -> bool:
+        """Say whether the trace is in its place: what is there may be that of another process.
+
+        Another has then begun and put the trace away, or somebody moved the folder. The profile
+        would be in no budget, or in that of the other.
+        """
+        found = header_of(self._trace)
+        return found is not None and process_of(found) == process_of(self._header)
+
     def end(self, results: Any) -> None:
         """Write these results; None where there are none."""
         self._results = results
@@ -63,8 +74,7 @@ class ProfileWriter(threading.Thread):
             while not self._ended.wait(_LOOK_S):
                 if time.monotonic() > self._latest_s or _resident_bytes() > self._largest_bytes:
                     self._end_soon()
-            # Without its trace it would be in no budget: another has begun, and put that away.
-            if self._results is not None and self._trace.exists():
+            if self._results is not None and self._has_trace():
                 path = part_of(self._trace, PROFILE)
                 write_profile(self._results, path, self._header, self._disclose)
                 self._note(Note(f"torch.profiler ran from step {self._steps.start:,} on"))

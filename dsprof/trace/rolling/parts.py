@@ -182,6 +182,11 @@ class Tails:
         self._unwritten.clear()
         return lines
 
+    def touch(self) -> None:
+        """Show that the files are in use; raises what `OwnFile.touch` does."""
+        for file in self._files:
+            file.touch()
+
     def close(self) -> None:
         """Close the files."""
         while self._files:
@@ -268,13 +273,17 @@ def _spaced(members: Sequence[_Member], most_bytes: int) -> list[_Member]:
 class Packed:
     """Blocks of lines, compressed; above its limit the least worthy half is left out."""
 
-    def __init__(self, path: Path, most_bytes: int, *, is_sample: bool = False) -> None:
+    def __init__(
+        self, folder: OwnFile, name: str, most_bytes: int, *, is_sample: bool = False
+    ) -> None:
         """The file and the one that replaces it take at most `most_bytes` together.
 
+        The folder is open: it may be moved, and another job record in one of its name.
         `is_sample`: half of what is not left out is chosen by its number only, at one distance.
         """
-        self._path, self._limit, self._is_sample = path, most_bytes * 2 // 3, is_sample
-        self._file = _create(path)
+        self._folder, self._name = folder, name
+        self._limit, self._is_sample = most_bytes * 2 // 3, is_sample
+        self._file = _create(name, os.O_EXCL, folder)
         self._members: list[_Member] = []
         self._numbers: set[int] = set()
         self._size = 0
@@ -308,6 +317,10 @@ class Packed:
         """Close the file."""
         self._file.close()
 
+    def touch(self) -> None:
+        """Show that the file is in use; raises what `OwnFile.touch` does."""
+        self._file.touch()
+
     def _shrink_if_there_is_room(self, most_bytes: int) -> None:
         """Shrink the file. Where there is no room for the copy, new blocks are left out.
 
@@ -332,8 +345,8 @@ class Packed:
                 break
             chosen.append(member)
             size += member.size
-        copy = copy_of(self._path)
-        file = _create(copy, os.O_TRUNC)
+        folder, copy = self._folder.fileno(), copy_of(Path(self._name)).name
+        file = _create(copy, os.O_TRUNC, self._folder)
         members, at = [], 0
         try:
             for member in sorted(chosen, key=lambda one: one.start):
@@ -341,10 +354,11 @@ class Packed:
                 members.append(member._replace(start=at))
                 at += member.size
             os.fsync(file.fileno())
-            os.replace(copy, self._path)
+            os.replace(copy, self._name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
             file.close()
-            copy.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(copy, dir_fd=folder)
             raise
         self._file.close()
         self._file = file
@@ -357,6 +371,6 @@ class Packed:
             append(to, os.pread(self._file.fileno(), size, member.start + at), to_bytes + at)
 
 
-def _create(path: Path, how: int = os.O_EXCL) -> OwnFile:
+def _create(path: Path | str, how: int = os.O_EXCL, folder: OwnFile | None = None) -> OwnFile:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how
-    return OwnFile(path, flags)
+    return OwnFile(path, flags, folder)

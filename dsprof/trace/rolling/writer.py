@@ -63,6 +63,7 @@ from dsprof.trace.schema import (
     StepTotals,
 )
 from dsprof.trace.scope import clock
+from dsprof.trace.writing.disk import OwnFile, open_folder
 from dsprof.trace.writing.outage import Outage
 from dsprof.trace.writing.writer import (
     EVERYTHING,
@@ -177,6 +178,7 @@ class RollingWriter(TraceWriter):
         self.alarms = Alarms()
         # What ranks agreed to keep, also past steps. If the writer fails, nothing takes it.
         self.wanted: deque[Captured] = deque(maxlen=_MOST_WANTED)
+        self._open_folder: OwnFile | None = None
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
         self._unjudged: dict[int, _Details] = {}
@@ -210,6 +212,7 @@ class RollingWriter(TraceWriter):
         self._book_left_bytes = part = room_bytes // 8
         super()._open()
         hold(self._own_file.fileno())
+        self._open_folder = open_folder(self.path.parent)
         self._kept = self._pack(KEPT, part, is_sample=True)
         self._step_lines = _Batch(self._pack(STEPS, part))
         series = self._pack(SERIES, min(part, _SERIES_BYTES))
@@ -217,12 +220,16 @@ class RollingWriter(TraceWriter):
         self._tails = Tails(self.path, part, self._begin_segment)
 
     def _pack(self, ending: str, most_bytes: int, *, is_sample: bool = False) -> Packed:
-        packed = Packed(part_of(self.path, ending), most_bytes, is_sample=is_sample)
+        name = part_of(self.path, ending).name
+        assert self._open_folder is not None
+        packed = Packed(self._open_folder, name, most_bytes, is_sample=is_sample)
         self._packed.append(packed)
         return packed
 
     def _close_files(self) -> None:
         super()._close_files()
+        if self._open_folder is not None:
+            self._open_folder.close()
         for packed in self._packed:
             packed.close()
         if self._tails is not None:
@@ -437,12 +444,23 @@ class RollingWriter(TraceWriter):
 
     def _write_spans(self) -> None:
         over, self._over = self._over, []
+        if any(span.length_s == SPANS_S[-1] for span in over):
+            self._touch()
         if over and not self._is_removed and not os.fstat(self._own_file.fileno()).st_nlink:
             self._is_removed = True
             lost = f"{self.path} was removed, so the recording of rank {self._header.rank} is lost"
             self._source.warn(f"{lost}. Leave its folder in place until the job ends")
         for span in over:
             self._write_batch(self._series[span.length_s], range(span.first_step, span.end), [span])
+
+    def _touch(self) -> None:
+        """Show that all files are in use: what tidies up removes those not written for days."""
+        assert self._tails is not None
+        with suppress(OSError):
+            self._own_file.touch()
+            self._tails.touch()
+            for packed in self._packed:
+                packed.touch()
 
     def _write_batch(
         self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]

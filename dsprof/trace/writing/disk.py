@@ -22,13 +22,14 @@ class OwnFile:
 
     __slots__ = ("_descriptor", "_identity", "_place")
 
-    def __init__(self, path: Path, flags: int) -> None:
-        """Open `path`.
+    def __init__(self, path: Path | str, flags: int, folder: OwnFile | None = None) -> None:
+        """Open `path`, or the file of this name in an open folder.
 
         Raises:
             OSError: it cannot be opened.
         """
-        self._descriptor = past_standard_files(os.open(path, flags, 0o644))
+        place = None if folder is None else folder.fileno()
+        self._descriptor = past_standard_files(os.open(path, flags, 0o644, dir_fd=place))
         self._place, self._identity = _place(self._descriptor), _identity(self._descriptor)
 
     def fileno(self) -> int:
@@ -43,10 +44,27 @@ class OwnFile:
             raise OSError(errno.EBADF, "the program closed the file")
         return self._descriptor
 
+    def touch(self) -> None:
+        """Show that the file is in use.
+
+        Raises:
+            OSError: the program closed it, or the disk refuses it.
+        """
+        os.utime(self.fileno())
+
     def close(self) -> None:
         """Close the file, if it is open; twice does no harm."""
         with suppress(OSError):
             os.close(self.fileno())
+
+
+def open_folder(folder: Path) -> OwnFile:
+    """Open a folder, only for names in it.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return OwnFile(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _place(descriptor: int) -> str:

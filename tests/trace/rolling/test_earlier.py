@@ -244,7 +244,7 @@ def test_another_machine_is_given_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_forked_child_does_not_hold_a_recording(tmp_path: Path) -> None:
     with killed(tmp_path / "other") as open_files:
-        assert open_files == 6
+        assert open_files == 7  # with the folder
     with killed(tmp_path, "forks") as open_files:
         assert open_files == 0
         put_away(tmp_path, 0, BUDGET_BYTES)
@@ -334,10 +334,10 @@ def test_a_file_is_on_disk_before_it_replaces_another(
         fsync(file)
         synced.add(os.fstat(file if isinstance(file, int) else file.fileno()).st_ino)
 
-    def exchange(source: Path, target: Path) -> None:
-        assert source.stat().st_ino in synced
-        replaced.add(target.suffix)
-        replace(source, target)
+    def exchange(source: Path | str, target: Path | str, **folders: int) -> None:
+        assert os.stat(tmp_path / source).st_ino in synced
+        replaced.add(Path(target).suffix)
+        replace(source, target, **folders)
 
     monkeypatch.setattr(os, "fsync", synchronise)
     monkeypatch.setattr(os, "replace", exchange)

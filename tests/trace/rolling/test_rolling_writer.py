@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -26,6 +27,7 @@ from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling import parts
+from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
 from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.run import find_run, read_run
@@ -551,6 +553,44 @@ def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
     (one,) = said
     lost = "trace.rank00000.json was removed, so the recording of rank 0 is lost."
     assert one.endswith(f"{lost} Leave its folder in place until the job ends")
+
+
+def test_a_folder_that_was_moved_keeps_its_recording(tmp_path: Path) -> None:
+    """Its name may be that of the folder of another job by then."""
+    here, moved = tmp_path / "out", tmp_path / "moved"
+    run = FastMotion(here, BUDGET_BYTES)
+    with run.running():
+        run.train(50)
+        while run.writer._tails is None:
+            time.sleep(0.001)
+        here.rename(moved)
+        other = FastMotion(here, BUDGET_BYTES, start=1)
+        with other.running():
+            other.train(50)
+        files = {path.name: path.read_bytes() for path in here.iterdir()}
+        run.train(STEPS)
+        run.writer.wanted.append(Captured("moved", STEPS - 10, 4))
+        run.train(20)
+    assert run.writer.error is None
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == files
+    assert len([*moved.iterdir()]) == len(files)
+    kept = read_trace(moved / "trace.rank00000.json").kept
+    assert {*range(STEPS - 10, STEPS - 6)} <= kept.keys()
+    assert min(kept) < 12  # from before it was moved
+
+
+def test_files_show_that_they_are_in_use(tmp_path: Path) -> None:
+    """In a temporary folder, those not written for days are removed."""
+    run = FastMotion(tmp_path, 100_000_000)
+    with run.running():
+        run.train(50)
+        while run.writer._tails is None:
+            time.sleep(0.001)
+        for path in tmp_path.iterdir():
+            os.utime(path, (0, 0))
+        run.train(3700 * 10**9 // month.STEP_NS)
+        run.wait_for_writer()
+        assert [path.name for path in tmp_path.iterdir() if path.stat().st_mtime == 0] == []
 
 
 @pytest.mark.parametrize("steps", [0, 40])
