@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dsprof.analysis.aggregates.environment import RankSet, named_ranks, union
@@ -9,6 +10,27 @@ from dsprof.findings.wording import capitalised, sentence, shortened
 
 _MOST_KINDS = 2  # of failures, in a headline
 _LONGEST_MESSAGE = 160
+_DEVICE_ERROR = re.compile(
+    # Not of memory, of assertions in kernels, or of a build for other devices.
+    r"\b(CUDA|HIP) error: .*(?:illegal|misaligned|uncorrectable|NVLink|hardware|launch failure"
+    r"|unknown error)"
+)
+_AFTER_DEVICE_ERROR = {
+    "CUDA": (
+        "Look for Xid errors of the device in dmesg",
+        " Without one, set CUDA_LAUNCH_BLOCKING=1: the traceback then names the operation.",
+    ),
+    "HIP": (
+        "Look for errors of amdgpu in dmesg",
+        " Without one, set AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
+    ),
+}
+
+
+def after_device_error(raised: Mapping[str, RankSet]) -> tuple[str, str] | None:
+    """Say what to do if a device failed under a rank, and what if that shows nothing."""
+    found = next(filter(None, map(_DEVICE_ERROR.search, raised)), None)
+    return None if found is None else _AFTER_DEVICE_ERROR[found[1]]
 
 
 def who_failed(ways: Mapping[str, RankSet], raised: Mapping[str, RankSet]) -> str:

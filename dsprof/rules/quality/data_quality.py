@@ -30,7 +30,7 @@ from dsprof.rules.evidence.endings import (
     on_ranks,
     raised_at,
 )
-from dsprof.rules.evidence.raised import messages, who_failed
+from dsprof.rules.evidence.raised import after_device_error, messages, who_failed
 from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
@@ -254,6 +254,7 @@ class DataQuality:
         evidence: tuple[Table, ...] = (),
         raised: Mapping[str, RankSet] = MappingProxyType({}),
     ) -> Finding:
+        fix, otherwise = after_device_error(raised) or (fix, "")
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
         return self.meta.finding(
             Status.FAIL,
@@ -263,7 +264,7 @@ class DataQuality:
             title="The run failed",
             severity=Severity.HIGH,
             cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}",
-            action=f"{fix}.",
+            action=f"{fix}.{otherwise}",
             ranks=ranks,
             evidence=evidence,
             confidence="high",

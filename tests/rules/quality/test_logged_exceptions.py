@@ -55,6 +55,27 @@ def test_an_exception_says_more_than_an_exit_code_of_an_unknown_rank():
         assert finding.ranks == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("CUDA error: an illegal memory access was encountered", "Look for Xid errors of the"),
+        (
+            "torch.AcceleratorError: CUDA error: uncorrectable ECC error",
+            "Look for Xid errors of the",
+        ),
+        ("RuntimeError: HIP error: unspecified launch failure", "Look for errors of amdgpu in"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "Find its traceback in"),
+        ("RuntimeError: CUDA error: no kernel image is available", "Find its traceback in"),
+    ],
+)
+def test_after_an_error_of_the_device_the_kernel_log_is_looked_at(what, fix):
+    ended = {FAILED_FIRST: "exit code 1", EXCEPTION: what}
+    assert said(RULE, *logged(ended)).fix.startswith(fix)
+    aborted = {FAILED_FIRST: "signal SIGABRT", EXCEPTION: what}
+    found = said(RULE, *logged(aborted)).fix
+    assert found.startswith(fix if "Xid" in fix or "amdgpu" in fix else "Set PYTHONFAULTHANDLER")
+
+
 def test_of_many_exceptions_only_the_ranks_are_named():
     finding = said(RULE, *logged(*({EXCEPTION: f"{kind}: x"} for kind in ("A", "B", "C"))))
     assert finding.summary == "Ranks 0-2 failed."

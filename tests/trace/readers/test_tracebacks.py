@@ -51,3 +51,27 @@ def test_only_the_first_line_of_a_message_is_kept_and_what_a_rank_prints_is_no_e
 
 def test_a_traceback_that_is_cut_tells_nothing():
     assert raised(*traceback(2, "OSError")[:-1], "[rank1]: KeyError: 1", make.ready(0)) == {}
+
+
+WATCHDOG = "atchdog thread terminated with exception: CUDA error: an illegal memory access"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"[rank3]:[E1107 12:00:00.1 9 ProcessGroupNCCL.cpp:1] [PG ID 2 PG GUID 7(tp) Rank 1] "
+        f"Process group w{WATCHDOG}",
+        f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group w{WATCHDOG}",
+        f"[E ProcessGroupNCCL.cpp:915] [Rank 3] NCCL w{WATCHDOG}",
+        f"3: [E ProcessGroupNCCL.cpp:915] NCCL w{WATCHDOG}",
+    ],
+)
+def test_an_error_of_the_device_that_the_watchdog_meets_ends_a_rank(line):
+    assert raised(line) == {3: ["CUDA error: an illegal memory access"]}
+    own = traceback(3, "RuntimeError: CUDA error: x")
+    assert raised(line, *own) == raised(*own, line) == {3: ["RuntimeError: CUDA error: x"]}
+
+
+def test_a_watchdog_that_names_the_rank_in_a_smaller_group_tells_of_nobody():
+    line = f"  what():  [PG ID 2 PG GUID 7(tp) Rank 1] Process group w{WATCHDOG}"
+    assert raised(line, make.ready(0)) == {}

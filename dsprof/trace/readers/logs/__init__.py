@@ -24,7 +24,7 @@ _SIGNS = re.compile(
     # ncclras says with what NCCL was compiled.
     rb"[NR]CCL (?:INFO|WARN|CALL|TRACE|version(?! \S+ compiled )) |NCCL_DEBUG=|comm op: "
     rb"|Comm\. Op +Message Size|out of memory\. Tried to allocate"
-    rb"|atchdog caught collective|atchdog (?:at work|got stuck)"
+    rb"|atchdog (?:caught collective|at work|got stuck|thread terminated with exception)"
     rb"|failed to pass monitoredBarrier in |Heartbeat monitor timed out|RendezvousTimeoutError"
     rb"|client socket has timed out after |Received \d+ death signal, shutting down workers"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="

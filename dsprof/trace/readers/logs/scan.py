@@ -182,6 +182,7 @@ class LogScan:
             writer.places[place.of] = place.rank
 
     def _torch(self, rank: int, line: str, text: str) -> None:
+        self._tracebacks.take_watchdog(rank, text)
         if self._elastic.take(rank, text):
             self._elastic_list()
         elif match := VERSION.search(text):

@@ -1,4 +1,4 @@
-"""The exceptions that ended ranks, as torch's handler of exceptions writes them."""
+"""The exceptions that ended ranks, as torch's handler of exceptions and its watchdog write them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ BEGIN = "Traceback (most recent call last):"
 MARKS = (b"]: " + BEGIN.encode(),)
 
 _OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
+_OF_WATCHDOG = re.compile(
+    # A group's rank is a rank of the run only in the default group.
+    r"(?:\[(?:PG (?:ID )?0 [^\]]{0,199})?[Rr]ank (?P<rank>\d{1,6})\] .{0,40})?"
+    r"atchdog thread terminated with exception: (?P<what>(?:CUDA|HIP) error: .{1,300})"
+)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,1000}|(?=:?\s*$))")
 _LONGEST_LINES = 1 << 12
 """One has some 30 lines, and other ranks write theirs in between."""
@@ -43,3 +48,14 @@ class Tracebacks:
             self._open.remove(rank)
             if rank in self.raised or len(self.raised) < _MOST_RANKS:
                 self.raised[rank] = found[0].rstrip()
+
+    def take_watchdog(self, rank: int, text: str) -> None:
+        """Take a line that a launcher marked with `rank`, -1 if with none.
+
+        An error of the device that the watchdog meets ends the process without a traceback.
+        """
+        if (found := _OF_WATCHDOG.search(text)) is None:
+            return
+        rank = int(found["rank"] or -1) if rank < 0 else rank
+        if rank >= 0 and len(self.raised) < _MOST_RANKS:
+            self.raised.setdefault(rank, found["what"].rstrip())
