@@ -78,6 +78,8 @@ class TimeChange(_Part):
     part: str  # "total", "exposed_comm", "compute", "copies", "idle", "other"
     before_ns: float | None  # median of the measured steps, once the run has settled
     after_ns: float | None
+    before_mean_ns: float | None = None  # of the same steps
+    after_mean_ns: float | None = None
     low_ns: float | None = None  # the difference lies between these, with 99 % confidence; they
     # have one sign exactly where it is judged faster or slower
     high_ns: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median, mode
+from statistics import fmean, median, mode
 
 from dsprof.diagnosis.comparison.model import Judgement, TimeChange
 from dsprof.diagnosis.comparison.noise import LEAST_STEPS, Interval, difference
@@ -86,6 +86,8 @@ def _change(
         part=part,
         before_ns=median(old) if old else None,
         after_ns=median(new) if new else None,
+        before_mean_ns=fmean(old) if old else None,
+        after_mean_ns=fmean(new) if new else None,
     )
     interval = difference(old, new)
     if obstacle:

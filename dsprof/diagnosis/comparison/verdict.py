@@ -32,8 +32,21 @@ def verdict(comparison: Comparison) -> str:
         case _:
             hidden = fmt.duration((total.high_ns - total.low_ns) / 2)
             more = f"Record more steps: a change below {hidden} does not show"
-            return f"No difference seen: {_steps(total)}. {more}"
-    return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval})"
+            return f"No difference seen: {_steps(total)}. {more}{_means(total)}"
+    return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval}){_means(total)}"
+
+
+def _means(total: TimeChange) -> str:
+    """Give the means where these change otherwise than the medians: few steps take far longer."""
+    before_ns, after_ns = total.before_mean_ns or 0.0, total.after_mean_ns or 0.0
+    low_ns, high_ns = total.low_ns or 0.0, total.high_ns or 0.0
+    apart = after_ns - before_ns - ((total.after_ns or 0.0) - (total.before_ns or 0.0))
+    is_noise = low_ns <= after_ns - before_ns <= high_ns
+    if is_noise or abs(apart) < _APART * (total.before_ns or 0.0):
+        return ""
+    means = fmt.one_unit(fmt.duration(before_ns), " → ", fmt.duration(after_ns))
+    longer = "more" if apart > 0 else "less"
+    return f". The mean is {means}: outliers among the steps take {longer} time"
 
 
 def _steps(total: TimeChange) -> str:
@@ -56,6 +69,8 @@ def summary(comparison: Comparison, settings: Sequence[str]) -> str:
     return f"{capitalised(clauses)}."
 
 
+_APART = 0.1
+"""Means are given, too, if they change by so much more or less than medians, beyond the noise."""
 _ROUNDING = 1e-9
 """A smaller relative difference of two sums of means comes from rounding."""
 

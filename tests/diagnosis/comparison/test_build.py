@@ -187,6 +187,18 @@ def test_the_verdict_is_one_line_with_share_times_and_interval() -> None:
     )
 
 
+def test_slow_steps_that_the_median_does_not_show_are_in_the_verdict() -> None:
+    """A checkpoint makes every tenth step three times as long."""
+    before, after = run(), run()
+    for row in after.steps.rows[9::10]:
+        row.total_ns *= 3
+    verdict = compared(before, after).verdict
+    assert "The mean is " in verdict
+    assert verdict.endswith("outliers among the steps take more time")
+    assert compared(after, before).verdict.endswith("outliers among the steps take less time")
+    assert "mean" not in compared(before, slower(before, 2)).verdict
+
+
 def test_steps_before_a_run_has_settled_are_left_out() -> None:
     made = run()
     typical = msgspec.structs.replace(made.steps.typical, settled_from=20)
