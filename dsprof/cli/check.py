@@ -11,7 +11,7 @@ from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
 from dsprof.cli.output import print_bytes
 from dsprof.errors import escaped
-from dsprof.findings.wording import some
+from dsprof.findings.wording import plural, some
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -70,8 +70,11 @@ def _missing(diagnosis: Diagnosis) -> str:
     """Say what of the run was not checked."""
     missing, selected = len(diagnosis.quality.missing_ranks), diagnosis.run.selection
     part = f"; only a part was checked: {selected.replace('; ', ', ')}" if selected else ""
-    ranks = f"; {missing} of {diagnosis.run.world_size} ranks are missing" if missing else ""
-    return part + ranks
+    if not missing:
+        return part
+    world = diagnosis.run.world_size
+    ranks = f"{missing} of {world} ranks are" if world else plural(missing, "rank")
+    return f"{part}; {ranks} missing"
 
 
 def _beside(rules: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from dsprof.__main__ import main
 from dsprof.cli import COMMANDS, Parser
 from dsprof.diagnosis.budget.limits import load_budget
 from dsprof.rules import RULES
+from dsprof.trace.readers.logs.tracebacks import BEGIN
 from tests.cli.command import ROOT
 from tests.cli.workflow import workflow_commands
 from tests.factories.trace import header
@@ -91,6 +92,22 @@ def test_ranks_that_were_not_checked_are_told(
     next((folder / "run").glob("trace.rank00001*")).unlink()
     check(folder, LOOSE)
     assert "the budget holds; 1 of 2 ranks are missing" in capsys.readouterr().out
+
+
+def test_the_log_of_a_run_that_failed_holds_no_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    budget = tmp_path / "budget.yaml"
+    budget.write_text("bytes_per_step: 1e9\nmay_be_unknown: [bytes_per_step]\n")
+    log.write_text("\n".join(f"[rank3]: {line}" for line in (BEGIN, "KeyError: 'labels'")))
+    assert main(["check", str(log), "--budget", str(budget)]) == 1
+    assert "and data-quality is not in may_be_unknown: Rank 3 (KeyError) failed." in (
+        capsys.readouterr().out
+    )
+    budget.write_text("bytes_per_step: 1e9\nmay_be_unknown: [bytes_per_step, data-quality]\n")
+    main(["check", str(log), "--budget", str(budget)])
+    assert "the budget holds; 3 ranks missing" in capsys.readouterr().out
 
 
 def test_a_part_that_was_checked_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import broken_off, plural, reason
+from dsprof.rules.evidence.raised import RUN_FAILED
 
 _HUNG = ("stuck-collective", "mismatched-collective", "collective-timeout")
 _ENDS, _OF_MEMORY = "data-quality", "device-out-of-memory"
@@ -57,6 +58,8 @@ def _unended(budget: Budget, diagnosis: Diagnosis) -> Iterator[str]:
         rule = _OF_MEMORY if is_memory else _ENDS
         why = next((one.summary for one in failing if one.rule == rule), "")
         said[rule] = why or ", ".join(quality.exceptions) or broken_off(quality.unclean_ranks)
+    elif logged := [one.summary for one in failing if one.title == RUN_FAILED]:
+        said[_ENDS] = logged[0]
     for rule, why in said.items():
         if rule not in budget.may_be_unknown:
             yield (

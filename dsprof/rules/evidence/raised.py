@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dsprof.analysis.aggregates.environment import RankSet, named_ranks, union
 from dsprof.findings.wording import capitalised, sentence, shortened
 
+RUN_FAILED = "The run failed"
+"""The title of findings on runs of which a log or a rank says that they failed."""
 _MOST_KINDS = 2  # of failures, in a headline
 _LONGEST_MESSAGE = 160
 _DEVICE_ERROR = re.compile(

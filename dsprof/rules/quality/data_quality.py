@@ -30,7 +30,7 @@ from dsprof.rules.evidence.endings import (
     on_ranks,
     raised_at,
 )
-from dsprof.rules.evidence.raised import after_device_error, messages, who_failed
+from dsprof.rules.evidence.raised import RUN_FAILED, after_device_error, messages, who_failed
 from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
@@ -261,7 +261,7 @@ class DataQuality:
             f"{problem}{more}.",
             problem=problem,
             fix=fix,
-            title="The run failed",
+            title=RUN_FAILED,
             severity=Severity.HIGH,
             cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}",
             action=f"{fix}.{otherwise}",
