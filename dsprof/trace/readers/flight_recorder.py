@@ -33,6 +33,8 @@ from dsprof.trace.source import UNDECODABLE, Source
 
 RUN_KEY = "flight recorder"
 _MARKS = (b"pg_config", b"pg_status", b"profiling_name")
+_DEVICES = {"gloo": "cpu", "hccl": "npu", "xccl": "xpu"}
+"""Devices of backends other than NCCL and those made from it."""
 _MOST_ENTRIES = 100_000
 _MOST_GROUPS = 10_000
 _MOST_TENSORS = 64
@@ -213,7 +215,7 @@ def _header(path: Path, dump: FlightDump, document: dict[Any, Any]) -> Header:
         started_epoch_ns=min((e.created_ns for e in dump.entries if e.created_ns > 0), default=0),
         started_monotonic_ns=0,
         backend=dump.backend,
-        device="cpu" if dump.backend == "gloo" else "cuda",
+        device=_DEVICES.get(dump.backend, "cuda"),
         versions={"nccl": version} if version else {},
     )
 

@@ -95,6 +95,15 @@ def test_sends_and_receives_are_told_apart(tmp_path: Path) -> None:
     assert [entry.is_p2p for entry in trace.flight.entries] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("backend", "device"), [("nccl", "cuda"), ("ncclx", "cuda"), ("xccl", "xpu"), ("hccl", "npu")]
+)
+def test_the_backend_says_the_device(tmp_path: Path, backend: str, device: str) -> None:
+    calls = [make.call(1, backend=backend)]
+    [trace] = read(make.write(tmp_path, 1, make.document(calls, GROUPS)))
+    assert (trace.header.backend, trace.header.device) == (backend, device)
+
+
 def test_gloo_never_learns_what_has_ended(tmp_path: Path) -> None:
     [trace] = read(make.write(tmp_path, 1, make.gloo([make.call(1, backend="gloo")]), as_json=True))
     assert trace.flight is not None
