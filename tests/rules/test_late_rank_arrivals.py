@@ -225,6 +225,28 @@ def test_ranks_that_are_late_together_in_half_of_the_steps_are_named_with_their_
     assert "by 22.5 ms per step (22 %): late together in 29 of 58 steps" in finding.summary
 
 
+@pytest.mark.parametrize(
+    ("role", "late", "fix"),
+    [
+        ("expert", (1, 5), "Balance the tokens over experts"),
+        ("context", (3, 7), "Give each rank as much attention to compute"),
+        ("context", (3, 6), "Compare them with the other ranks"),
+        ("data", (1, 5), "Compare them with the other ranks"),
+    ],
+)
+def test_ranks_at_one_place_of_groups_that_divide_the_work_share_its_cause(role, late, fix):
+    def grouped(number: int) -> RankTrace:
+        members = list(range(4)) if number < 4 else list(range(4, 8))
+        mine = group(4, id=1, key=f"{role} {members}", role=role, ranks=members)
+        return rank(number, 80 if number in late else 35, world=8, groups={1: mine})
+
+    finding = said(RULE, *map(grouped, range(8)))
+    assert (finding.status, finding.ranks, finding.fix) == (Status.FAIL, late, fix)
+    shared = f"They are rank {late[0]} of each of the 2 {role} parallel groups: the same "
+    assert finding.cause.startswith(shared) is (fix != "Compare them with the other ranks")
+    assert finding.explains_ms == pytest.approx(45 * 6 / 8)
+
+
 def test_ranks_that_wait_for_input_together_are_not_said_to_compute_longer():
     late = [rank(n, 80, before=60, world=4) for n in (2, 3)]
     finding = said(RULE, rank(0, 30, before=10, world=4), rank(1, 30, before=10, world=4), *late)

@@ -37,6 +37,7 @@ from dsprof.rules.communication.late_rank_causes import (
     busy_times,
     by_pace,
     by_parts,
+    by_place,
     by_span,
     by_transfers,
     excess,
@@ -147,7 +148,7 @@ class LateRank:
             text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
-                f"{text}({percent(share)}); no rank delays most steps by "
+                f"{text}({percent(share)}); in most steps no rank stands out by "
                 f"{percent(thresholds.step_share)} or more.{known.note}",
             )
         rank = late.waited_for
@@ -258,6 +259,7 @@ class LateRank:
             fix=fix,
             ranks=several.ranks,
             evidence=(last_arrivals(late, votes), table),
+            explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(votes.ranks)),
             confidence="medium",
         )
 
@@ -483,8 +485,8 @@ def _why(
         cause = slower
     elif len(ranks) > 1:
         text = f"Rank {rank} is the latest of them. {cause.cause}"
-        if hosts := _of_hosts(run[Run], ranks):
-            cause = hosts._replace(cause=f"{hosts.cause} {text}")
+        if shared := _of_hosts(run[Run], ranks) or by_place(run[Arrivals].matched, ranks):
+            cause = shared._replace(cause=f"{shared.cause} {text}")
         else:
             cause = Cause(text, cause.action, "Compare them with the other ranks")
     return cause, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -10,12 +10,14 @@ import numpy as np
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration, named
 from dsprof.rules.evidence.spans import Span
+from dsprof.trace.schema import ROLES
 
 
 class Cause(NamedTuple):
@@ -55,6 +57,23 @@ _LINK_OF_CPUS = Cause(
     "Leave free cores to each rank",
 )
 """On one host, where all ranks send over the same loopback."""
+_SEQUENCES = Cause(
+    "the same part of each sequence",
+    "Divide each sequence so that all ranks compute as much attention: with a causal mask in a "
+    "zigzag, where a rank has an early and a late part.",
+    "Give each rank as much attention to compute",
+)
+_PLACES = {
+    "expert": Cause(
+        "the same experts",
+        "Balance the tokens over experts: raise the weight of the auxiliary loss, or limit the "
+        "capacity factor.",
+        "Balance the tokens over experts",
+    ),
+    "context": _SEQUENCES,
+    "sequence": _SEQUENCES,
+}
+"""What ranks at one place of all groups of a role have in common."""
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
         "Its forward, backward and optimizer step take {took} longer than those of the "
@@ -163,6 +182,20 @@ def by_pace(
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
         _COMPARE_FIX.format(rank=rank),
     )
+
+
+def by_place(matched: Iterable[Matched], ranks: Collection[int]) -> Cause | None:
+    """Return cause and action if ranks have the same place in each group of a role, and are all."""
+    groups = {(one.group.role, one.ranks) for one in matched if one.group.role in _PLACES}
+    for role in sorted({role for role, _ in groups}):
+        members = [of for group_role, of in groups if group_role == role]
+        places = {of.index(rank) for of in members for rank in of if rank in ranks}
+        place = min(places, default=0)
+        if len(members) > 1 and {of[place] for of in members if place < len(of)} == {*ranks}:
+            what, action, fix = _PLACES[role]
+            which = f"rank {place} of each of the {len(members)} {ROLES[role]} groups: {what}"
+            return Cause(f"They are {which}.", action, fix)
+    return None
 
 
 def unknown(rank: int, *, has_parts: bool) -> Cause:
