@@ -46,10 +46,11 @@ def test_a_report_has_its_finding_and_its_format(folder: Path, example: Path) ->
     assert "From the package dsprof-example 1.0." in about
     (folder / "dsprof.yaml").write_text("rules: {slow-first-step: {times: 200}}")
     text = dsprof("report", ".", "--format", "json", "--config", "dsprof.yaml", cwd=folder, env=env)
-    (finding,) = (
-        one for one in json.loads(text.stdout)["findings"] if one["rule"] == "slow-first-step"
-    )
+    made = json.loads(text.stdout)
+    (finding,) = (one for one in made["findings"] if one["rule"] == "slow-first-step")
     assert (finding["status"], finding["docs"]) == ("pass", "")
+    assert made["steps"]["total"]["exposed_comm_ns"] is None
+    assert "exposed communication unknown" in made["verdict"]
 
 
 @pytest.mark.parametrize("way", ["--no-plugins", "DSPROF_PLUGINS"])

@@ -332,7 +332,8 @@ def _split(trace: RankTrace, number: Array, start: Array, end: Array) -> _Split:
     On a device both are None: phases and copies are those of the host, and what kernels ran only a
     profiler beside tells.
     """
-    if not is_timed(trace):
+    # Another tool that names no collective may not have looked for any.
+    if not is_timed(trace) or (trace.is_foreign and not len(trace.collectives)):
         return _Split()
     waits, moves = exposed(trace), copies(trace)
     seen = waits.within(start, end)
