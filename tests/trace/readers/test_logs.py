@@ -162,6 +162,13 @@ def test_facts_go_to_the_rank_of_the_process():
     assert not any(trace.notes for trace in traces)
 
 
+@pytest.mark.parametrize("behind", ["(PCI)", "(PCI)/Shared"])
+def test_rdma_of_a_device_that_reaches_its_adapter_over_pcie_is_direct(behind):
+    line = make.said(f"Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA{behind}")
+    ((trace),) = make.read([line])
+    assert trace.log.values("path") == {"NET/IB/GDRDMA": 1}
+
+
 def test_the_largest_communicator_gives_the_rank():
     text = "comm 0x1 rank {} nranks 2 cudaDev 0 busId {} - Init COMPLETE"
     small = [make.said(text.format(r % 2, r % 2), r) for r in range(4)]
