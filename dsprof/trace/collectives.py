@@ -11,6 +11,7 @@ _FAMILIES = {
     "reducescatter": "reduce_scatter",
     "allgather": "all_gather",
     "alltoall": "all_to_all",
+    "all2all": "all_to_all",
     "broadcast": "broadcast",
     "bcast": "broadcast",
     "reduce": "reduce",

@@ -24,6 +24,7 @@ from dsprof.trace.collectives import family, is_even
         ("Bcast", "broadcast"),
         ("_ALLGATHER_BASE", "all_gather"),
         ("AlltoAll", "all_to_all"),
+        ("All2All", "all_to_all"),
         ("inference_all_reduce", "inference_all_reduce"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.findings.wording import plural
 from dsprof.trace.collectives import SHARDED, family
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
@@ -27,6 +28,8 @@ from dsprof.trace.source import UNDECODABLE, Source, check_damage
 RUN_KEY = "NCCL Inspector"
 _MARK = re.compile(rb'"inspector_output_format_version"\s*:')
 _LONGEST_NS = 10**16  # four months
+_OF_HOST = "collective_cpu"
+"""The source of a time that no kernel gave: from the call on the host to its completion."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
@@ -50,6 +53,7 @@ class _Collective(msgspec.Struct):
     coll_sn: _Count = 0
     coll_msg_size_bytes: _Count = 0
     coll_exec_time_us: _Count = 0
+    coll_timing_source: str = ""
 
 
 class _PointToPoint(msgspec.Struct):
@@ -57,6 +61,7 @@ class _PointToPoint(msgspec.Struct):
     p2p_sn: _Count = 0
     p2p_msg_size_bytes: _Count = 0
     p2p_exec_time_us: _Count = 0
+    p2p_timing_source: str = ""
 
 
 class _Lost(msgspec.Struct):
@@ -130,6 +135,7 @@ class _Dump:
         self._end_ns = 0
         self._started_us = 0
         self._undecodable = 0
+        self._timed_by_host = 0
         self._dropped: dict[_Communicator, int] = {}
         self.groups = GroupTable()
 
@@ -192,6 +198,9 @@ class _Dump:
             "NCCL Inspector tells how long collectives took, not when they ran, and by default "
             "leaves out messages below 8 KiB"
         )
+        if self._timed_by_host:
+            calls = plural(self._timed_by_host, "call")
+            yield f"NCCL Inspector timed {calls} of {path.name} on the host: excluded from speeds"
         if self.lost:
             yield f"NCCL Inspector dropped {self.lost:,} records of {path.name}: its ring was full"
 
@@ -209,19 +218,23 @@ class _Dump:
     def _collective(self, one: _Collective) -> Call:
         share = self._here.n_ranks if family(one.coll) in SHARDED else 1
         nbytes = min(one.coll_msg_size_bytes * share, 2**60)
-        return self._call(one.coll, nbytes, one.coll_exec_time_us, one.coll_sn)
+        return self._call(
+            one.coll, nbytes, one.coll_exec_time_us, one.coll_timing_source, one.coll_sn
+        )
 
     def _point_to_point(self, one: _PointToPoint) -> Call:
         nbytes = min(one.p2p_msg_size_bytes, 2**60)
-        return self._call(one.p2p, nbytes, one.p2p_exec_time_us, one.p2p_sn)
+        return self._call(one.p2p, nbytes, one.p2p_exec_time_us, one.p2p_timing_source, one.p2p_sn)
 
-    def _call(self, op: str, nbytes: int, took_us: int, seq: int) -> Call:
+    def _call(self, op: str, nbytes: int, took_us: int, source: str, seq: int) -> Call:
         here = self._here
         label = "communicator" + (f" on {here.nnodes} nodes" if here.nnodes > 1 else "")
         group = self.groups.number(here.id, label, [], here.n_ranks)
         start_ns = self._end_ns
         self._end_ns = min(start_ns + took_us * 1000, _LONGEST_NS)
-        return Call(op, group, 0, nbytes, "", 0, start_ns, self._end_ns, seq)
+        self._timed_by_host += source == _OF_HOST
+        end_ns = 0 if source == _OF_HOST else self._end_ns
+        return Call(op, group, 0, nbytes, "", 0, start_ns, end_ns, seq)
 
 
 READER: Reader = InspectorReader()

@@ -67,6 +67,23 @@ def test_bandwidths_are_those_of_nccl_tests(
     assert row.busbw == pytest.approx(row.algbw * factor)
 
 
+def test_times_of_the_host_give_no_speed(tmp_path: Path) -> None:
+    of_kernel, of_host = (
+        make.communicator(0, 8) | make.collective(0, 1 << 30, took_us)
+        for took_us in (40_000, 90_000)
+    )
+    of_kernel["coll_perf"]["coll_timing_source"] = "kernel_gpu"
+    of_host["coll_perf"]["coll_timing_source"] = "collective_cpu"
+    path = write(tmp_path / "a.log", of_kernel, of_host, of_kernel)
+    (row,) = diagnose(find_run([path])).communication
+    assert (row.calls, row.bytes) == (3, 3 << 30)
+    assert row.algbw == pytest.approx((1 << 30) / 40e-3)
+    assert any(
+        note.text == "NCCL Inspector timed 1 call of a.log on the host: excluded from speeds"
+        for note in read(path).notes
+    )
+
+
 def test_ranks_of_a_folder_are_one_run(tmp_path: Path) -> None:
     for rank in range(2):
         record = make.communicator(rank) | make.collective(0, 1 << 20, 100)
