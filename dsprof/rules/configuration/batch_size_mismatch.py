@@ -62,7 +62,7 @@ class BatchSizeMismatch(ConfigRule):
         elif AUTO not in values:
             sizes = _Sizes(*(value and int(value) for value in values))
             if sizes.ranks == 0:
-                yield self._impossible(settings)
+                yield self._impossible(settings, sizes)
             elif sizes.ranks is not None:
                 yield self._some(settings, sizes)
 
@@ -89,13 +89,15 @@ class BatchSizeMismatch(ConfigRule):
             confidence="medium",
         )
 
-    def _impossible(self, settings: EngineSettings) -> Finding:
+    def _impossible(self, settings: EngineSettings, sizes: _Sizes) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             "The batch sizes fit no number of ranks.",
             severity=Severity.HIGH,
             cause=f"{_TRAIN} must be {_MICRO} x {_STEPS} x data-parallel ranks.",
-            action="Delete one of the three: DeepSpeed computes it.",
+            action=f"Delete {_TRAIN}: DeepSpeed computes it."
+            if sizes.micro
+            else f"Set {_TRAIN} to a multiple of {_STEPS}.",
             evidence=(self._table(settings),),
             confidence="high",
         )
@@ -105,7 +107,8 @@ class BatchSizeMismatch(ConfigRule):
         return self.meta.finding(
             Status.INFO,
             f"The batch sizes fit if the number of data-parallel ranks {how} {sizes.ranks:,}.",
-            action=f"Delete {_TRAIN} to make the file fit every number of ranks.",
+            action=f"{f'Delete {_TRAIN}' if sizes.micro else f'Set {_MICRO} instead of {_TRAIN}'} "
+            "to make the file fit every number of ranks.",
             evidence=(self._table(settings),),
             confidence="high",
         )

@@ -20,6 +20,7 @@ from dsprof.trace.schema import EngineConfig
 _STAGE = f"{ZERO}.stage"
 
 _NEEDED_BY_SCHEDULERS = ("total_num_steps", "cycle_min_lr", "cycle_max_lr")
+_OF_ADAM = ("optimizer.params.torch_adam", "optimizer.params.adam_w_mode")
 _EXPERTS = "expert_parallel"
 _NEEDED_BY_DATA = (
     "data_efficiency.data_routing.random_ltd.total_layer_num",
@@ -49,7 +50,7 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys((f"{ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")), ""),
     **dict.fromkeys((f"scheduler.params.{key}" for key in _NEEDED_BY_SCHEDULERS), ""),
     **dict.fromkeys(
-        ("scheduler.params", "optimizer.params", "optimizer.params.torch_adam", *_NEEDED_BY_DATA),
+        ("scheduler.params", "optimizer.params", *_OF_ADAM, *_NEEDED_BY_DATA),
         "",
     ),
     f"{_EXPERTS}.comm_backend": "comm",

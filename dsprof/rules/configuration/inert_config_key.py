@@ -10,7 +10,8 @@ from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
-from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys
+from dsprof.rules.knowledge.deepspeed.combinations import refused
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys, retired
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ZENFLOW = f"{ZERO}.zenflow"
@@ -75,7 +76,11 @@ def _them(keys: Sized) -> str:
 
 
 def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:
-    """Yield keys without effect, each with what is lost; "" where nothing is."""
+    """Yield keys without effect, each with what is lost; "" where nothing is.
+
+    Keys that DeepSpeed refuses, or that work by another name only, have rules of their own.
+    """
+    told = {next(iter(one.when)) for one in refused() if settings.holds(one)}
     for path, value in settings.paths():
         key = keys().get(path)
         if (
@@ -83,6 +88,8 @@ def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:
             or key.stages is None
             or stage in key.stages
             or _is_inside_inert(path, stage)
+            or path in told
+            or (path in retired() and not key.stages)
         ):
             continue
         if path == _READ_BY_ZENFLOW and settings.in_force(_ZENFLOW):

@@ -66,7 +66,7 @@ class RejectedConfig(ConfigRule):
         return self.meta.finding(
             Status.FAIL,
             f"{settings.judged_by} ends with an error because of "
-            f"{named_keys([path for path, _ in rows])}.",
+            f"{named_keys(list(dict.fromkeys(path for path, _ in rows)))}.",
             severity=Severity.HIGH,
             cause=remarks(rows),
             action="Change these keys before you start the run.",

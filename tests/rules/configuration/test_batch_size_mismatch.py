@@ -39,7 +39,23 @@ def test_sizes_that_fit_some_ranks_are_information(written, ranks):
 def test_sizes_that_fit_nothing_fail(written):
     (finding,) = read(RULE, written)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
-    assert "Delete one of the three" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("written", "action", "followed"),
+    [
+        (sizes(7, 2, 2), "Delete train_batch_size: ", sizes(None, 2, 2)),
+        (sizes(25, 3), "Delete train_batch_size: ", sizes(None, 3)),
+        (sizes(25, steps=3), "Set train_batch_size to a multiple of", sizes(27, steps=3)),
+        (sizes(24, 3), "Delete train_batch_size to", sizes(None, 3)),
+        (sizes(24), "Set train_micro_batch_size_per_gpu instead of", sizes(micro=24)),
+        (sizes(24, steps=3), "Set train_micro_batch_size_per_gpu instead of", sizes(None, 8, 3)),
+    ],
+)
+def test_advice_that_was_followed_leaves_sizes_that_fit(written, action, followed):
+    assert read(RULE, written)[0].action.startswith(action)
+    assert read(RULE, followed)[0].status is not Status.FAIL
+    assert "unless accelerate" not in read(RULE, followed)[0].action
 
 
 @pytest.mark.parametrize(

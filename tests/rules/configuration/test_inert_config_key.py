@@ -102,3 +102,18 @@ def test_the_stages_that_read_a_key_are_listed(stage, key, stages):
     (finding,) = read(RULE, zero(stage, **key))
     said = " ".join((finding.summary, finding.cause, finding.action, str(rows([finding]))))
     assert stages in said
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        zero(2, legacy_stage1=True),
+        zero(2, allgather_bucket_size=101),
+        zero(3, compute_grad_norm=False),
+        zero(2, offload_optimizer={"device": "cpu", "ratio": 0.5}),
+        zero(2, cpu_offload=True, cpu_offload_use_pin_memory=True),
+    ],
+)
+def test_a_key_that_is_refused_or_renamed_needs_a_change(written):
+    """Other rules name it; that no change is needed would be the opposite."""
+    assert read(RULE, written)[0].status is Status.PASS

@@ -139,8 +139,33 @@ REFUSED = {
         "data_efficiency": {"data_sampling": {"dynamic_batching": {"enabled": True}}},
     },
     "tensor_parallel.dtype": {**zero(), "tensor_parallel": {"dtype": "bf16"}},
+    "optimizer.params.torch_adam": {
+        **zero(0),
+        "optimizer": {"type": "Lion", "params": {"torch_adam": False}},
+    },
+    "optimizer.params.adam_w_mode": {
+        **zero(),
+        "optimizer": {"type": "Adagrad", "params": {"adam_w_mode": True}},
+    },
+    "zero_optimization.offload_optimizer.ratio=torch_adam": {
+        **zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+    },
+    "zero_optimization.offload_optimizer.ratio=Adagrad": {
+        **zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
+        "optimizer": {"type": "Adagrad"},
+    },
 }
 ACCEPTED = [
+    {**zero(), "optimizer": {"type": "Muon", "params": {"torch_adam": True, "adam_w_mode": False}}},
+    {
+        **zero(3, offload_optimizer={"device": "cpu", "ratio": 0.5}),
+        "optimizer": {"type": "Adam", "params": {"torch_adam": False}},
+    },
+    {
+        **zero(3, offload_optimizer={"device": "none", "ratio": 0.5}),
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+    },
     zero(1, allgather_bucket_size=100, stage3_max_live_parameters=1e9),
     zero("auto", compute_grad_norm="auto", reduce_bucket_size="auto"),
     {**zero(1), "prescale_gradients": True, "gradient_predivide_factor": 2.0},
@@ -282,3 +307,17 @@ def test_how_bold_a_hint_may_be_is_a_threshold():
     (finding,) = read(RULE, written, similarity=0.99)
     assert "did you mean" not in finding.cause
     assert "did you mean overlap_comm?" in read(RULE, written)[0].cause
+
+
+def test_a_key_with_two_mistakes_is_named_once():
+    config = {**zero(1), "bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
+    config["optimizer"] = {"type": "AdamW", "params": {"torch_adam": True}}
+    (finding,) = read(RULE, config)
+    assert finding.summary.count("bf16_master_weights_and_grads") == 1
+    assert len(finding.evidence[0].rows) == 2
+
+
+@pytest.mark.parametrize(("stage", "says"), [(0, "the name of a class"), (2, "others need")])
+def test_an_optimizer_is_advised_that_the_stage_takes(stage, says):
+    (finding,) = read(RULE, {**zero(stage), "optimizer": {"type": "adamv"}})
+    assert says in finding.cause
