@@ -33,7 +33,7 @@ class HtmlRenderer:
             title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
             sides=[(side, _run_line(side)) for side in sides],
             steps=step_pair(*bars) if len(bars) == len(sides) else None,
-            statistics=list(dict.fromkeys(step.statistic for step in steps)),
+            statistics=[step.statistic for step in steps],
             sections=list(tables.sections(comparison)),
         )
 

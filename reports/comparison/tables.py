@@ -123,7 +123,7 @@ def settings(changes: Iterable[Change], noun: str) -> Table:
 def _kind(one: KindChange) -> str:
     mode = "async" if one.is_async else "sync"
     is_whole = one.group == "all ranks"
-    ranks = f"{one.group_size} ranks" if one.group_size else "group of unknown size"
+    ranks = fmt.plural(one.group_size, "rank") if one.group_size else "group of unknown size"
     words = (
         "" if is_whole else ROLES.get(one.group, one.group),
         f"{'all ' if is_whole else ''}{ranks}",

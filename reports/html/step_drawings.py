@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsprof.findings import formatting as fmt
-from dsprof.reports.content import Part, StepBar
+from dsprof.reports.content import PARTS, Part, StepBar
 from dsprof.reports.html.drawing import (
     WIDTH,
     Drawing,
@@ -43,14 +43,14 @@ def step_pair(before: StepBar, after: StepBar) -> Drawing:
     below = _BAR_PX + _BETWEEN_PX
     upper = _stacked(before, scale=before.total_ns / longest_ns)
     lower = _stacked(after, scale=after.total_ns / longest_ns, top=below)
-    parts = [*_drawn(before.parts), *_drawn(after.parts)]
+    drawn = {part.key: part.label for bar in (before, after) for part in _drawn(bar.parts)}
     return Drawing(
         sentence=f"Before: {_sentence(before)} After: {_sentence(after)}",
         height_px=below + _BAR_PX,
         shapes=(*upper[0], *lower[0]),
         words=(*upper[1], *lower[1]),
         lanes=(_lane("before", before, 22), _lane("after", after, below + 22)),
-        keys=tuple(dict.fromkeys(Key(part.label, part.key) for part in parts)),
+        keys=tuple(Key(drawn[key], key) for key in PARTS if key in drawn),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 
 from dsprof.diagnosis.comparison.build import compare
 from dsprof.diagnosis.comparison.model import Comparison
-from dsprof.reports.comparison import RENDERERS, render
+from dsprof.reports.comparison import RENDERERS, render, tables
+from dsprof.reports.content import PARTS
 from tests.factories import diagnosis as factory
 from tests.reports.pages import parse
 
@@ -42,6 +44,8 @@ def test_the_page_begins_with_both_steps_on_one_scale() -> None:
     shown = made()
     assert shown.after.typical_step is not None
     parts = shown.after.typical_step.parts
+    assert shown.before.typical_step is not None
+    shown.before.typical_step.parts.compute_ns = None  # it is first in the other run only
     for name in ("compute_ns", "exposed_comm_ns", "other_ns", "total_ns"):
         setattr(parts, name, getattr(parts, name) // 2)
     (figure,) = parse(render(shown, "html")).one("header").all("figure")
@@ -52,6 +56,10 @@ def test_the_page_begins_with_both_steps_on_one_scale() -> None:
     rows = [path.split(" ")[1].split("h")[0] for path in paths]
     assert set(rows) == {"0", "42"}
     assert max(end for end, row in zip(ends, rows, strict=True) if row == "42") < 500
+    keys = [key.text for key in figure.all("li")]
+    assert keys == [label for label in PARTS.values() if label in keys]
+    caption = figure.one("figcaption").text
+    assert "Before: median of 38 measured steps. After: median of 38 measured steps." in caption
     shown.before.typical_step = None  # a saved diagnosis of an earlier dsprof
     assert parse(render(shown, "html")).one("header").all("figure") == []
 
@@ -62,6 +70,11 @@ def test_the_text_begins_with_the_verdict_in_one_line() -> None:
     assert shown.splitlines()[1].split()[:3] == made().summary.split()[:3]
     places = [shown.index(heading.upper()) for heading in HEADINGS]
     assert places == sorted(places)
+
+
+def test_a_group_of_one_rank_has_one_rank() -> None:
+    kind = msgspec.structs.replace(made().kinds[0], group="experts", group_size=1)
+    assert "(experts, 1 rank, " in tables.kinds([kind], "").rows[0][0]
 
 
 def test_a_change_that_rounding_would_hide_is_shown_in_full() -> None:
