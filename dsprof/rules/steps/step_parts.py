@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.step_columns import StepColumns
-from dsprof.findings.finding import Finding
+from dsprof.findings.finding import Finding, Status
 from dsprof.rules.rule import RuleMeta
 
 PARTS = {
@@ -31,6 +31,12 @@ def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> 
     """Return the part that explains most of a growth of `whole_ns`; "" if less than `share`."""
     part = max(growth, key=lambda name: growth[name], default="")
     return part if part and growth[part] >= share * whole_ns else ""
+
+
+def passed(meta: RuleMeta, text: str, series: Iterable[Sequence[int]], least: int) -> Finding:
+    """Return the finding that nothing is wrong in series of so many steps: not all are kept."""
+    seen = [number for numbers in series for number in numbers if len(numbers) >= least]
+    return meta.finding(Status.PASS, f"{text} from step {min(seen):,} to {max(seen):,}.")
 
 
 def too_few(meta: RuleMeta, steps: Steps, found: int, needed: int) -> Finding:

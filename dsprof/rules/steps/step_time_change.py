@@ -16,7 +16,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
 from dsprof.trace.columns import IntArray
 
 _OF_HOST = (
@@ -82,6 +82,7 @@ class StepTimeChange:
                 last = int(columns.number[spell.stop - 1]) if spell else None
                 yield self._finding(run[Run], columns, change, at, last, thresholds)
                 return
+        yield passed(self.meta, "Step time does not change", series, thresholds.steps)
 
     def _finding(
         self,

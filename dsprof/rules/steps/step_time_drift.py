@@ -21,7 +21,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
+from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
 
 _PART_OF_THE_LINE = 0.375
 """From the first quarter to the last, three quarters of the line are gone; half of these."""
@@ -69,6 +69,7 @@ class StepTimeDrift:
             if drift is not None and _grows(columns.total_ns, drift, thresholds):
                 yield self._finding(columns, drift.start, drift.end - drift.start, thresholds)
                 return
+        yield passed(self.meta, "Step time does not grow steadily", series, thresholds.steps)
 
     def _finding(
         self, columns: StepColumns, start_ns: float, more_ns: float, thresholds: Thresholds

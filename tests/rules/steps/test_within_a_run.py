@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,18 @@ def every(period: int, ms: float) -> Extra:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
 def test_steady_steps_pass(rule: Rule) -> None:
     assert said(rule, *ranks()).status is Status.PASS
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.meta.id)
+def test_a_pass_says_which_steps_were_kept(rule: Rule) -> None:
+    """Steps 100 to 199 were slow, and the record keeps the newest 100 of 600 and no other."""
+    slow = lambda n: 40 * (100 <= n < 200)  # noqa: E731
+    traces = [partial(rank(n, 600, computing=slow), range(500, 600)) for n in range(2)]
+    for trace in traces:
+        trace.newest_from = 500
+    finding = said(rule, *traces)
+    assert finding.status is Status.PASS
+    assert re.search(r"from step 50\d to 599\.$", finding.summary)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
