@@ -212,6 +212,19 @@ def test_bandwidth_that_falls_with_the_payload_is_a_problem():
     assert steady.status is Status.INFO
 
 
+@pytest.mark.parametrize(
+    ("hosts", "where"),
+    [(1, "on pairs of devices"), (2, "on each host with a third one"), (3, "on pairs of hosts")],
+)
+def test_the_next_run_is_on_fewer_hosts(hosts, where):
+    found = findings(slow_benchmark, table(7.82, 8.43, 0.97, hosts=hosts))
+    (falling,) = (one for one in found if "falls" in one.problem)
+    assert falling.fix == f"Run it {where}, to find the slow one"
+    assert ("adapters" in falling.action) == (hosts > 1)
+    wrong, *_ = findings(slow_benchmark, nccl_tests(WHOLE, hosts, wrong=3))
+    assert wrong.fix == f"Run it {'on each host, then ' * (hosts > 1)}{where}"
+
+
 def test_a_further_table_in_the_log_is_not_compared():
     (finding,) = findings(slow_benchmark, [*table(9.0, 9.1), *table(0.9, 0.9, 0.9)])
     assert finding.status is Status.INFO

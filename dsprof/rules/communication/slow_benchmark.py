@@ -107,27 +107,36 @@ class SlowBenchmark:
             title="Large payloads are slower than smaller ones",
             cause="Congestion, pause frames, or a hot adapter or device slow down long transfers. "
             "On a healthy path the bandwidth does not fall with the payload.",
-            fix="Run it on pairs of hosts, to find the slow one",
-            action="Run the benchmark on pairs of hosts, to find the slow one. Check there the "
-            "error and pause counters of the adapters, and the clocks and temperature of devices.",
+            fix=f"Run it {_on_fewer(slow.hosts)}, to find the slow one",
+            action=f"Run the benchmark {_on_fewer(slow.hosts)}, to find the slow one. Check there "
+            f"{'' if slow.hosts == 1 else 'the error and pause counters of the adapters, and '}"
+            "the clocks and temperature of devices.",
             evidence=(_table(rows),),
             confidence="medium",
         )
 
     def _wrong(self, rows: list[Measured]) -> Finding:
-        elements = sum(row.wrong for row in rows)
+        elements, hosts = sum(row.wrong for row in rows), rows[0].hosts
+        where = "" if hosts == 1 else "on each host, then "
         return self.meta.finding(
             Status.FAIL,
             f"{_what(rows[0])} returned {plural(elements, 'wrong element')}.",
             severity=Severity.CRITICAL,
             title="A collective returns wrong results",
             cause="A device, a link or a driver corrupts data.",
-            fix="Run it on each host, then on pairs of hosts",
-            action="Run the benchmark on each host separately, then on pairs of hosts, to find the "
-            "bad one. Run dcgmi diag -r 3 there, and drain the host.",
+            fix=f"Run it {where}{_on_fewer(hosts)}",
+            action=f"Run the benchmark {where}{_on_fewer(hosts)}, to find the bad one. Run dcgmi "
+            "diag -r 3 there, and drain the host.",
             evidence=(_table(rows),),
             confidence="high",
         )
+
+
+def _on_fewer(hosts: int) -> str:
+    """Say on what to run a benchmark next that used so many hosts, 0 if that is unknown."""
+    return {1: "on pairs of devices", 2: "on each host with a third one"}.get(
+        hosts, "on pairs of hosts"
+    )
 
 
 def _kind(row: Measured) -> _Kind:
