@@ -344,16 +344,7 @@ class Session:
     def close(self, reason: str) -> None:
         """Take all hooks out and finish the trace."""
         forget_imports()
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        if self._capture is not None:
-            self._capture.stop()
-        if self._signal is not None:
-            self._signal.close(is_exit=reason in (EXIT, INTERRUPTED))
-        if self._profiler is not None:
-            self._profiler.close()
-        if self._crash is not None:
-            self._crash.close()
+        self._end_helpers(is_exit=reason in (EXIT, INTERRUPTED))
         self.recorder.stop()
         left = self._hooks.remove()
         if self.writer is None:
@@ -376,8 +367,32 @@ class Session:
         if writer.error is None:
             self.recorder.in_flight.state.close()
             run_key = environment.run_key(os.environ, self._world_size)
-            keep_states_of_the_dead(run_key, self._folder)
-        self._report()
+            with suppress(OSError):
+                keep_states_of_the_dead(run_key, self._folder)
+        with suppress(OSError):
+            self._report()
+
+    def _end_helpers(self, *, is_exit: bool) -> None:
+        """End what is beside the recorder; if a part cannot end, the trace is finished and says so.
+
+        A program may have used up its descriptors, for example.
+        """
+        ends: dict[str, Callable[[], object]] = {}
+        if self._watchdog is not None:
+            ends["watchdog"] = self._watchdog.stop
+        if self._capture is not None:
+            ends["capture"] = self._capture.stop
+        if self._signal is not None:
+            ends["capture_signal"] = partial(self._signal.close, is_exit=is_exit)
+        if self._profiler is not None:
+            ends["capture_profiler"] = self._profiler.close
+        if self._crash is not None:
+            ends["crash"] = self._crash.close
+        for name, end in ends.items():
+            try:
+                end()
+            except Exception as error:
+                self.recorder.fail(name, error)
 
     def continue_in_child(self) -> None:
         """Go on in a forked child, which may become a rank; stop if the parent is one.

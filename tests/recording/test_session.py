@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import io
 import os
@@ -679,6 +680,28 @@ def test_without_a_watchdog_the_rest_is_recorded(
     assert len(trace.collectives) == 1
     assert trace.trailer is not None
     assert "can't start new thread" in str(trace.trailer)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("dsprof.recording.capture", "forget_announced"),
+        ("dsprof.recording.session", "keep_states_of_the_dead"),
+    ],
+)
+def test_a_program_without_descriptors_ends_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    dsprof.enable(out=str(tmp_path), mode="always")
+    communicate()
+    monkeypatch.setattr(f"{module}.{name}", refuse)
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 1
+    assert trace.trailer is not None
 
 
 def test_a_full_stderr_is_not_the_runs_problem(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import time
 from collections.abc import Callable
@@ -140,6 +141,29 @@ def test_a_disk_that_refuses_the_first_line_is_reported_at_once(tmp_path: Path) 
         assert run.warnings == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
         assert list(tmp_path.iterdir()) == []
         run.writer.close(lambda: pytest.fail("there is no trace"))
+
+
+@pytest.mark.parametrize("ending", [".kept.gz", ".series.gz", ".tail0", ".tail1"])
+def test_a_recording_without_end_that_gets_no_file_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Without inodes or descriptors; the files so far would look like those of a killed rank."""
+    create = os.open
+
+    def refuse(path: str | Path, *how: int, **folder: int) -> int:
+        if str(path).endswith(ending):
+            raise OSError(errno.ENOSPC, FULL)
+        return create(path, *how, **folder)
+
+    monkeypatch.setattr(os, "open", refuse)
+    run = FastMotion(tmp_path, PLENTY_BYTES)
+    said: list[str] = []
+    run.writer._source.warn = said.append
+    with run.running():
+        run.train(1)
+        wait_until(lambda: said)
+    assert said == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_single_lost_step_is_named() -> None:

@@ -34,6 +34,7 @@ from dsprof.trace.rolling.parts import (
     Extent,
     Packed,
     Tails,
+    files_of_rank,
     part_of,
 )
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
@@ -211,6 +212,13 @@ class RollingWriter(TraceWriter):
         room_bytes = max(self._budget_bytes - earlier.nbytes - moved_bytes, least_bytes)
         self._book_left_bytes = part = room_bytes // 8
         super()._open()
+        try:
+            self._open_parts(part)
+        except OSError:
+            self._remove()
+            raise
+
+    def _open_parts(self, part: int) -> None:
         hold(self._own_file.fileno())
         self._open_folder = open_folder(self.path.parent)
         self._kept = self._pack(KEPT, part, is_sample=True)
@@ -218,6 +226,18 @@ class RollingWriter(TraceWriter):
         series = self._pack(SERIES, min(part, _SERIES_BYTES))
         self._series = {length_s: _Batch(series, length_s) for length_s in SPANS_S}
         self._tails = Tails(self.path, part, self._begin_segment)
+
+    def _remove(self) -> None:
+        """Leave no recording of which parts are missing: it would look like that of a killed rank.
+
+        What is not empty is not of this recording.
+        """
+        self._close_files()
+        self._file = None
+        for path in files_of_rank(self.path):
+            with suppress(OSError):
+                if path == self.path or not path.stat().st_size:
+                    path.unlink()
 
     def _pack(self, ending: str, most_bytes: int, *, is_sample: bool = False) -> Packed:
         name = part_of(self.path, ending).name
