@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -256,7 +257,8 @@ def _show_progress(nbytes: int, since_s: float, done: int, total: int) -> None:
     bar = "#" * (_WIDTH * done // total)
     rate = f"{nbytes * done / total / max(spent_s, 1e-3) / 1e6:.0f} MB/s, " if nbytes else ""
     left = f"{rate}{spent_s * (total - done) / done:.0f} s left"
-    text = f"reading: rank {done} of {total} [{bar:<{_WIDTH}}] {left}"
+    text = f"reading: rank {done} of {total}, {left} [{bar:<{_WIDTH}}]"
+    text = text[: get_terminal_size().columns - 1]  # of a line that wraps only the end is redrawn
     sys.stderr.write(f"\r{text}\x1b[K" if done < total else "\r\x1b[K")
     sys.stderr.flush()
 

@@ -25,5 +25,12 @@ def test_the_bar_shows_throughput_and_time_left(monkeypatch, capsys):
     assert last == "\x1b[K"
 
 
+def test_a_narrow_terminal_gets_as_much_of_it_as_one_line_holds(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    _, first, _ = shown(monkeypatch, capsys)
+    assert first == "reading: rank 1 of 4, 50 MB/s, 6 s left\x1b[K"
+
+
 def test_a_file_gets_no_bar(monkeypatch, capsys):
     assert shown(monkeypatch, capsys) == [""]
