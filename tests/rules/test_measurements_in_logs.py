@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication import slow_benchmark
+from dsprof.rules.communication import nccl_warning, slow_benchmark
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 
@@ -228,6 +228,25 @@ def test_the_next_run_is_on_fewer_hosts(hosts, where):
 def test_a_further_table_in_the_log_is_not_compared():
     (finding,) = findings(slow_benchmark, [*table(9.0, 9.1), *table(0.9, 0.9, 0.9)])
     assert finding.status is Status.INFO
+
+
+@pytest.mark.parametrize(
+    ("lib", "what", "meaning"),
+    [
+        ("NCCL", "remote process exited or there was a network error / ", "lost the connection"),
+        ("CUDA", "no CUDA-capable device is detected", "a call of CUDA failed"),
+    ],
+)
+def test_a_benchmark_that_failed_before_its_first_row_is_no_healthy_one(lib, what, meaning):
+    lines = [
+        *nccl_tests(WHOLE, 2)[:18],
+        f"gpu-1: Test {lib} failure common.cu:1279 '{what}'",
+        " .. gpu-1 pid 9008: Test failure common.cu:1100",
+    ]
+    (finding,) = findings(nccl_warning, lines)
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert f"{lib} error: {what.removesuffix(' / ')} (nccl-tests on gpu-1)" in finding.summary
+    assert meaning in finding.problem
 
 
 def test_without_a_table_there_is_nothing_to_judge():

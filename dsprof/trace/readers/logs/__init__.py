@@ -29,6 +29,7 @@ _SIGNS = re.compile(
     rb"|client socket has timed out after |Received \d+ death signal, shutting down workers"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)"
+    rb"|^# Collective test starting: "
     rb"|RunningAvgSamplesPerSec=|\d, SamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"

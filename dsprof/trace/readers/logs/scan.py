@@ -58,6 +58,10 @@ _ALLOCATOR = re.compile(
     r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
 )
 _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
+_TEST_FAILURE = re.compile(
+    r"(?P<host>[\w.-]{1,255}): Test (?P<lib>NCCL|CUDA) failure \S{1,99} "
+    r"'(?P<what>[^'/]{3,100}?) ?[/']"
+)
 _OF_TORCH = re.compile(
     r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out|RendezvousTimeoutError"
     r"|client socket has timed out after \d{1,9}m?s while trying to connect"
@@ -210,6 +214,9 @@ class LogScan:
             log = self._writer(rank).log
             log.warn(f"NCCL error: {match['what'].strip()}")
             self._mark(log, f"NCCL error: {match['what'].strip()}")
+        elif match := _TEST_FAILURE.search(text):
+            of_test = f"{match['what']} (nccl-tests on {match['host']})"
+            self._writer(rank).log.warn(f"{match['lib']} error: {of_test}")
         elif match := _OF_TORCH.search(text):
             self._writer(rank_of_writer(line) if rank < 0 else rank).log.warn(match[0])
         if found := out_of_memory(text):
