@@ -22,7 +22,7 @@ from dsprof.diagnosis.model import (
     WaitPairs,
     from_json,
 )
-from dsprof.findings.finding import Column, Finding, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render
 from dsprof.reports.html.templates import breakable
@@ -166,6 +166,18 @@ def test_without_a_failed_finding_the_section_agrees_with_the_headline() -> None
     noted = said(lead, status=Status.INFO)
     assert noted.text.startswith("Nothing failed; see Worth knowing")
     assert noted.one("a").attributes["href"] == "#reduction-every-micro-step"
+
+
+@pytest.mark.parametrize(("status", "tag"), [(Status.UNKNOWN, ["unknown"]), (Status.INFO, [])])
+def test_a_headline_without_severity_says_whether_it_is_unknown(
+    status: Status, tag: list[str]
+) -> None:
+    lead = msgspec.structs.replace(
+        factory.findings()[0], status=status, severity=Severity.NONE, confidence=""
+    )
+    made = factory.diagnosis(findings=[lead], headline=headline_of(lead))
+    tags = page_of(made).one("header", id="top").all("span", _class="tag")
+    assert [one.text for one in tags] == tag
 
 
 def test_a_rule_is_explained_without_links_and_markup_of_its_page() -> None:
