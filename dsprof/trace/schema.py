@@ -353,6 +353,9 @@ class Note(msgspec.Struct, gc=False, omit_defaults=True):
     text: Annotated[str, "the remark"]
     time_ns: Annotated[Instant, "when"] = 0
     count: Annotated[int, "how often by then"] = 1
+    hang_ranks: Annotated[tuple[int, ...] | None, "of a hang's verdict in the run: those named"] = (
+        None
+    )
 
 
 class HookStatus(msgspec.Struct, omit_defaults=True):

@@ -70,12 +70,22 @@ def test_a_culprit_on_another_node_is_named(
     tmp_path: Path, fault: str, why: str, tells: tuple[int, ...]
 ) -> None:
     sentence = f"dsprof: Rank {CULPRIT} never entered all_reduce 7 of group second"
-    said = run(fault, tmp_path, lambda said: all(sentence in said.get(rank, "") for rank in tells))
+
+    def is_over(said: dict[int, str]) -> bool:
+        trace = tmp_path / "trace" / "trace.rank00000.json"
+        is_told = all(sentence in said.get(rank, "") for rank in tells)
+        return is_told and '"hang_ranks"' in trace.read_text()
+
+    said = run(fault, tmp_path, is_over)
     for rank in tells:
         paragraph = said[rank][said[rank].index(sentence) :]
         assert "ranks 0-2 waited" in paragraph
         assert why in paragraph
     assert sum(sentence in text for text in said.values()) == len(tells)
+    (tmp_path / "trace" / f"trace.rank{CULPRIT:05d}.json").unlink()
+    found = verdict(tmp_path / "trace")
+    assert found["ranks"] == [CULPRIT]
+    assert found["sentence"].startswith(sentence.removeprefix("dsprof: "))
 
 
 def test_a_killed_culprit_on_another_node_is_named_afterwards(tmp_path: Path) -> None:

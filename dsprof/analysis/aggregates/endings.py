@@ -60,6 +60,14 @@ class PairCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What dsprof said of a hang in the run, when it could ask all ranks."""
+
+    text: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LastCall:
     """The collective that a rank completed last, or called last where a device runs it."""
 
@@ -122,6 +130,7 @@ class Ending:
     last_pair: PairCall | None = None  # what it called last, if it may wait for that or not
     calls_after_steps: int = 0  # after its last step, of a rank that exited
     after_steps_ns: int = 0  # from the end of that step to the end of the last one of these
+    told: Told | None = None  # of the hang in which it ended
 
     @property
     def has_lost_tail(self) -> bool:
@@ -268,7 +277,14 @@ class _Reading:
             last_pair=next(iter(self._pairs(self._is_doubtful_pair())), None),
             calls_after_steps=calls_after_steps,
             after_steps_ns=after_steps_ns,
+            told=self._told(),
         )
+
+    def _told(self) -> Told | None:
+        last_ns = _recorded_ns(self.trace)
+        said = [note for note in self.trace.notes if note.time_ns > last_ns]
+        told = (Told(n.text, n.hang_ranks) for n in reversed(said) if n.hang_ranks is not None)
+        return next(told, None)
 
     def _after_steps(self) -> tuple[int, int]:
         """Return calls after the last step, and how long they went on; 0: unknown."""

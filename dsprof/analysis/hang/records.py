@@ -29,7 +29,7 @@ def without_record(tell: Telling) -> Iterator[HangVerdict]:
         is_of_dumps = tell.hang.is_of_dumps
         told = f"{capitalised(who)} wrote no dump" if is_of_dumps else f"No trace of {who} was read"
     first = suspect[0]
-    yield tell.of_state(
+    yield _told_in_the_run(tell, first, f"{told}.") or tell.of_state(
         first,
         kind="unknown",
         ranks=ranks,
@@ -45,14 +45,31 @@ def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
     if not states or tell.hang.is_of_dumps or _names_somebody(tell.hang):
         return
     first = states[0]
-    yield tell.of_state(
+    missing = f"{len(first.unknown)} of {len(first.members)} traces are missing"
+    yield _told_in_the_run(tell, first, f"{missing}.") or tell.of_state(
         first,
         kind="unknown",
         ranks=(),
         cause=Cause("unknown", words.COPY_ALL),
         confidence="low",
-        sentence=f"{len(first.unknown)} of {len(first.members)} traces are missing, so it is "
-        f"unknown who is absent from {words.call(first)}; {words.waited(first)}.",
+        sentence=f"{missing}, so it is unknown who is absent from {words.call(first)}; "
+        f"{words.waited(first)}.",
+    )
+
+
+def _told_in_the_run(tell: Telling, state: GroupState, missing: str) -> HangVerdict | None:
+    """Return what the run said of this hang: it could ask the ranks whose files are missing."""
+    endings = tell.endings.ranks
+    told = [end.told for rank in state.waiting if (end := endings.get(rank)) and end.told]
+    if not told:
+        return None
+    return tell.of_state(
+        state,
+        kind="unknown",
+        ranks=told[0].ranks,
+        cause=Cause("unknown", f"dsprof said so in the run, when it asked all ranks. {missing}"),
+        confidence="medium",
+        sentence=told[0].text,
     )
 
 

@@ -297,7 +297,8 @@ class Watchdog:
         if not found.is_stuck:
             return
         self._is_judged = True
-        self._recorder.outbox.define(Note(found.text.partition("\n")[0]))  # dumps have the stacks
+        text = found.text.partition("\n")[0]  # dumps have the stacks
+        self._recorder.outbox.define(Note(text, clock(), hang_ranks=found.ranks))
         if self._on_hang == "dump":
             self._inquiries.dump_more()
         elif self._on_hang == "abort":

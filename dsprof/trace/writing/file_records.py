@@ -212,6 +212,7 @@ def file_note(given: Any, start_ns: int) -> Note:
         given.text,
         given.time_ns and given.time_ns - start_ns,
         given.count,
+        given.hang_ranks,
     )
 
 

@@ -12,7 +12,7 @@ from dsprof.rules.communication import mismatched_collective
 from dsprof.rules.communication.stuck_collective import RULE
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Trailer
+from dsprof.trace.schema import Note, Trailer
 from tests.factories.hangs import (
     CTRL_C,
     END,
@@ -227,6 +227,22 @@ def test_a_rank_without_a_file_is_suspect() -> None:
     finding = said(RULE, *(trace for trace in without(2, **KILLED) if trace.rank != 2))
     assert (finding.status, finding.ranks, finding.confidence) == (Status.FAIL, (2,), "low")
     assert finding.summary.startswith("No trace of rank 2 was read")
+
+
+def test_what_the_run_said_of_a_rank_without_a_file_is_believed() -> None:
+    told = Note(
+        "Rank 2 never entered it. Rank 2 sleeps at a.py:1 f.", int(END * 1e6), hang_ranks=(2,)
+    )
+    missing = [trace for trace in without(2, notes=[told], **KILLED) if trace.rank != 2]
+    finding = said(RULE, *missing)
+    assert (finding.ranks, finding.confidence, finding.summary) == ((2,), "medium", told.text)
+    assert "No trace of rank 2 was read." in finding.cause
+    few = said(RULE, rank(1, [waits()], notes=[told], **KILLED))
+    assert (few.ranks, few.summary) == ((2,), told.text)
+    assert "3 of 4 traces are missing." in few.cause
+    early = Note(told.text, 900_000_000, hang_ranks=(2,))
+    before = said(RULE, rank(1, [waits()], notes=[early], **KILLED))
+    assert before.summary.startswith("3 of 4 traces are missing")
 
 
 def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:
