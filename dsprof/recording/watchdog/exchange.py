@@ -258,7 +258,8 @@ class Exchange:
         return found.values()
 
     def _in(self, memory: Path) -> Iterator[Path]:
-        return memory.glob(f"{self._run}-[0-9]*-*.state")
+        with suppress(OSError):  # the program may have used up its descriptors, for now
+            yield from memory.glob(f"{self._run}-[0-9]*-*.state")
 
     def close(self) -> None:
         """Take back what is of no use to others any more."""
@@ -364,7 +365,11 @@ class Questions:
             except Exception as error:  # noqa: BLE001 - it ends this thread; training goes on
                 self._fail(error)
 
-        self._thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
-        self._thread.start()
-        self._thread.join(PATIENCE_S)
+        thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system grants no more threads, for now
+            return None
+        self._thread = thread
+        thread.join(PATIENCE_S)
         return answers[0] if answers else None

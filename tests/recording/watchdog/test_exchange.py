@@ -189,6 +189,19 @@ def test_an_answer_that_does_not_come_in_time_is_waited_for_no_longer(monkeypatc
     held.set()
 
 
+def test_without_threads_or_descriptors_nothing_is_known_until_there_are_some(ranks, monkeypatch):
+    first, *_ = ranks
+    questions, failures = exchange.Questions(print), []
+    with monkeypatch.context() as context:
+        context.setattr(exchange.threading.Thread, "start", lambda _: throw(RuntimeError("none")))
+        assert questions.within(lambda: 1) is None
+        assert exchange.within(lambda: 1, failures.append) is None
+        context.setattr(exchange.Path, "glob", lambda *_: throw(OSError("too many open files")))
+        assert [*first.signs()] == []
+    assert questions.within(lambda: 1) == 1
+    assert not failures
+
+
 @pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("socket timeout"), ValueError()])
 def test_a_place_that_fails_gives_no_answer(error):
     failures = []
