@@ -104,7 +104,7 @@ def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:
     _check_alive(folder, books, asked_s + time.monotonic() - started_s)
     raise DsprofError(
         f"{folder}: no rank answered within {PATIENCE_S:.0f} s; run this as the user of the job, "
-        "and check that nobody moved the folder, and that /dev/shm is not full on its nodes"
+        "and check that the folder was not moved, and that /dev/shm is not full on its nodes"
     )
 
 

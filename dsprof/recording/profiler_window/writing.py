@@ -55,7 +55,7 @@ class ProfileWriter(threading.Thread):
         self._latest_s = 0.0
 
     def _has_trace(self) -> bool:
-        """Say whether the trace is in its place: what is there may be that of another process.
+        """Say whether the trace is in its place, and not that of another process.
 
         Another has then begun and put the trace away, or somebody moved the folder. The profile
         would be in no budget, or in that of the other.
