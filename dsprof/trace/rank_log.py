@@ -114,6 +114,7 @@ class Measured:
     hosts: int = 0
     device: str = ""
     wrong: int = 0  # elements that came out otherwise than they must
+    host_names: tuple[str, ...] = ()  # of few hosts
 
 
 @dataclass(frozen=True, slots=True)

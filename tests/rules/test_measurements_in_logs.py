@@ -205,9 +205,11 @@ def test_bandwidth_that_falls_with_the_payload_is_a_problem():
     (finding,) = findings(slow_benchmark, table(7.82, 8.43, 4.59, 0.97, 1.2))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.summary == (
-        "all_reduce of 1.00 GiB over 16 ranks reaches a bus bandwidth of 8.43 GB/s, but 4.00 GiB "
-        "only 970 MB/s."
+        "all_reduce of 1.00 GiB over 16 ranks on gpu-0 and gpu-1 reaches a bus bandwidth of "
+        "8.43 GB/s, but 4.00 GiB only 970 MB/s."
     )
+    (of_many,) = findings(slow_benchmark, table(7.82, 8.43, 0.97, hosts=3))
+    assert "over 24 ranks reaches" in of_many.summary
     (steady,) = findings(slow_benchmark, table(7.82, 8.43, 4.59))
     assert steady.status is Status.INFO
 

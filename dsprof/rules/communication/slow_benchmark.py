@@ -97,7 +97,7 @@ class SlowBenchmark:
         )
 
     def _falling(self, fastest: Measured, slow: Measured, rows: list[Measured]) -> Finding:
-        reached = f"{_what(fastest)} reaches a bus bandwidth of {rate(fastest.busbw)}"
+        reached = f"{_what(fastest)}{_on(slow)} reaches a bus bandwidth of {rate(fastest.busbw)}"
         return self.meta.finding(
             Status.FAIL,
             f"{reached}, but {size(slow.nbytes)} only {rate(slow.busbw)}.",
@@ -120,7 +120,7 @@ class SlowBenchmark:
         where = "" if hosts == 1 else "on each host, then "
         return self.meta.finding(
             Status.FAIL,
-            f"{_what(rows[0])} returned {plural(elements, 'wrong element')}.",
+            f"{_what(rows[0])}{_on(rows[0])} returned {plural(elements, 'wrong element')}.",
             severity=Severity.CRITICAL,
             title="A collective returns wrong results",
             cause="A device, a link or a driver corrupts data.",
@@ -173,6 +173,10 @@ def _expected(row: Measured) -> Expected | None:
 def _what(row: Measured) -> str:
     ranks = f" over {row.ranks} ranks" if row.ranks else ""
     return f"{row.op or 'The benchmark'} of {size(row.nbytes)}{ranks}"
+
+
+def _on(row: Measured) -> str:
+    return f" on {' and '.join(row.host_names)}" if row.host_names else ""
 
 
 def _table(rows: list[Measured]) -> Table:

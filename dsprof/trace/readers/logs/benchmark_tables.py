@@ -52,6 +52,8 @@ _RANK = re.compile(
 )
 _HARDWARE = re.compile(r"- hardware: \w+\(name='(?P<name>[^']{1,99})'")
 _MOST_ROWS = 256
+_MOST_NAMED = 2
+"""Hosts of a benchmark that are named; a slow or bad one is among them."""
 _MOST_WRONG = 1 << 50
 _LEAST_WITH_EXPONENT = 1e5  # of a count, which is printed with six digits
 
@@ -105,7 +107,10 @@ class BenchmarkTables:
         return self._measured(round(sent_bits / 8 / 2), value * 1e9 / 8)
 
     def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured:
-        return Measured(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong)
+        names = tuple(sorted(self._hosts)) if len(self._hosts) <= _MOST_NAMED else ()
+        return Measured(
+            *(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong, names)
+        )
 
     def _learn(self, text: str) -> None:
         if found := _RANK.match(text):
