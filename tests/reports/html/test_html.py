@@ -175,7 +175,7 @@ def test_a_headline_without_severity_says_whether_it_is_unknown(
     lead = msgspec.structs.replace(
         factory.findings()[0], status=status, severity=Severity.NONE, confidence=""
     )
-    made = factory.diagnosis(findings=[lead], headline=headline_of(lead))
+    made = factory.diagnosis(findings=[lead], headline=headline_of(lead), next_lines=[])
     tags = page_of(made).one("header", id="top").all("span", _class="tag")
     assert [one.text for one in tags] == tag
 
