@@ -38,12 +38,15 @@ def _after_steps(endings: Endings, steps: Steps, thresholds: Thresholds) -> Iter
     rank = max(endings.ranks, key=lambda one: endings.ranks[one].after_steps_ns, default=None)
     if rank is None:
         return
-    after_ns, calls = endings.ranks[rank].after_steps_ns, endings.ranks[rank].calls_after_steps
+    ending = endings.ranks[rank]
+    after_ns, calls = ending.after_steps_ns, ending.calls_after_steps
     least_ns = max(thresholds.after_s * 1e9, thresholds.after_share * steps.total.total_ns)
     if after_ns >= least_ns:
+        has_failed = ending.trailer is not None and ending.trailer.exception
+        example = "a step that did not end" if has_failed else "an evaluation or a checkpoint"
         yield (
             f"Figures per step exclude {duration(after_ns)} in which rank {rank} communicated "
-            f"after its last step ({plural(calls, 'collective')}), such as an evaluation."
+            f"after its last step ({plural(calls, 'collective')}), such as {example}."
         )
 
 

@@ -516,7 +516,13 @@ def test_communication_after_the_last_step_is_mentioned() -> None:
     finding = said(RULE, *going_on(2500))
     assert finding.status is Status.INFO
     told = "exclude 2.00 s in which rank 1 communicated after its last step (1 collective)"
-    assert told in finding.summary
+    assert f"{told}, such as an evaluation or a checkpoint." in finding.summary
+
+
+def test_communication_of_a_rank_that_failed_may_be_of_a_step_that_did_not_end() -> None:
+    failed = going_on(2500, trailer=Trailer(reason="exit", exception="RuntimeError"))
+    summaries = " ".join(finding.summary for finding in judged(RULE, *failed))
+    assert "its last step (1 collective), such as a step that did not end." in summaries
 
 
 @pytest.mark.parametrize(
