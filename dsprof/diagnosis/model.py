@@ -18,6 +18,8 @@ from dsprof.files.redaction.known_settings import written_config, written_variab
 from dsprof.findings.finding import Finding, Range, Severity, Table
 
 SCHEMA_VERSION = 1
+MOST_SOURCES = 256
+"""So many of the files that were read are listed."""
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
@@ -39,7 +41,7 @@ class RunInfo(_Part):
     run_key: str = ""
     started: str = ""  # ISO 8601, UTC
     setup: str = ""  # e.g. "DeepSpeed ZeRO-2, bf16, accumulation 2"
-    source: list[str] = []  # files read, the first 256
+    source: list[str] = []  # files read, the first MOST_SOURCES
     epoch: int = 1  # which start of a run that restarted, see `epochs`
     epochs: int = 1
     parameters: int | None = None  # elements that the first DeepSpeed engine with steps trains

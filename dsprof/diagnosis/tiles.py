@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from dsprof.diagnosis.headline import has_verdict
-from dsprof.diagnosis.model import Diagnosis, RankMemory, SnapshotRow, Tile, TypicalStep
+from dsprof.diagnosis.model import (
+    MOST_SOURCES,
+    Diagnosis,
+    RankMemory,
+    SnapshotRow,
+    Tile,
+    TypicalStep,
+)
 from dsprof.findings import frames
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity
@@ -192,7 +199,9 @@ def _log(d: Diagnosis) -> Iterator[Tile]:
     if failed or has_verdict(d.findings):
         yield Tile("Problems", f"{len(failed)}", by_severity(failed))
     if d.run.source:
-        yield Tile("Read", plural(len(d.run.source), "file"), named_ranks(d.run.ranks))
+        more = " or more" if len(d.run.source) == MOST_SOURCES else ""
+        files = plural(len(d.run.source), "file")
+        yield Tile("Read", f"{files}{more}", named_ranks(d.run.ranks))
 
 
 def _device(d: Diagnosis) -> Iterator[Tile]:

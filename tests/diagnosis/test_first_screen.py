@@ -13,7 +13,7 @@ import pytest
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
-from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.model import MOST_SOURCES, Diagnosis
 from dsprof.diagnosis.tiles import tiles
 from dsprof.findings.finding import Severity, Status
 from dsprof.trace.rank_trace import RankTrace
@@ -264,6 +264,9 @@ def test_the_tiles_of_a_log_count_what_failed(tmp_path: Path) -> None:
     assert kind == "log"
     assert shown["Problems"] == ("1", "1 critical")
     assert shown["Read"][0] == "1 file"
+    made = diagnose(find_run([tmp_path / "train.log"]))
+    made.run.source *= MOST_SOURCES  # which does not list more
+    assert f"{MOST_SOURCES} files or more" in {tile.value for tile in tiles(made)}
 
 
 def test_the_tiles_of_a_profile_without_steps_are_shares_of_the_device() -> None:

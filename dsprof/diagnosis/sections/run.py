@@ -19,7 +19,6 @@ from dsprof.rules.page import page_of
 from dsprof.rules.rule import Rule
 
 _PAGE_LENGTH = 1 << 15
-_MOST_SOURCES = 256
 
 
 def run_info(summary: RunSummary) -> model.RunInfo:
@@ -91,9 +90,9 @@ def _sources(run: Run) -> list[str]:
     paths: dict[str, None] = {}
     for facts in run.ranks.values():
         paths |= dict.fromkeys((facts.path, *facts.beside))
-        if len(paths) >= _MOST_SOURCES:
+        if len(paths) >= model.MOST_SOURCES:
             break
-    return [*paths][:_MOST_SOURCES]
+    return [*paths][: model.MOST_SOURCES]
 
 
 def _parameters(engines: Engines) -> int | None:
