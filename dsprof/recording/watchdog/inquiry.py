@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from dsprof.environment.processes import GONE
+from dsprof.errors import message_of
 from dsprof.findings.wording import duration, named
 from dsprof.recording.watchdog.evidence import SILENT_NS, Evidence, look_at
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange
@@ -251,13 +252,16 @@ def _stuck(
     found: Mapping[int, HangDump], judgement: Judgement, threshold_ns: int
 ) -> tuple[str, tuple[int, ...]]:
     """Return the paragraph, and the ranks that it names."""
-    from dsprof.recording.watchdog.paragraph import paragraph, verdict_of
+    why = ""
+    try:
+        from dsprof.recording.watchdog.paragraph import paragraph, verdict_of
 
-    verdict = verdict_of(found, threshold_ns // 2)
-    if verdict is None:
-        oldest = _oldest_joined(found, judgement)
-        return f"stuck: {in_words(judgement.obstacles, oldest)}", tuple(judgement.obstacles)
-    return paragraph(verdict), verdict.ranks
+        if (verdict := verdict_of(found, threshold_ns // 2)) is not None:
+            return paragraph(verdict), verdict.ranks
+    except Exception as error:  # noqa: BLE001 - what is loaded only now may be of another version
+        why = f" (the analysis failed: {type(error).__name__}: {message_of(error)})"
+    said = in_words(judgement.obstacles, _oldest_joined(found, judgement))
+    return f"stuck: {said}{why}", tuple(judgement.obstacles)
 
 
 def _oldest_joined(found: Mapping[int, HangDump], judgement: Judgement) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from msgspec.structs import replace
 
 from dsprof.analysis.hang.model import HangVerdict
+from dsprof.recording.watchdog import inquiry
 from dsprof.recording.watchdog.boards import StoreBoard
 from dsprof.recording.watchdog.inquiry import in_words
 from dsprof.recording.watchdog.judgement import judge
@@ -138,6 +141,17 @@ def test_the_culprit_among_a_thousand_ranks_is_found(nodes):
     verdict = verdict_of(found, 30 * SECOND)
     assert isinstance(verdict, HangVerdict)
     assert (verdict.kind, verdict.ranks) == ("never_entered", (CULPRIT,))
+
+
+def test_a_dsprof_that_was_upgraded_meanwhile_still_names_the_culprit(nodes, monkeypatch):
+    """What the watchdog loads only now does not fit what the process has loaded before."""
+    found = {one.header.rank: one for dumps in nodes for one in dumps}
+    judgement = judge(standings_of(found), 30 * SECOND)
+    monkeypatch.setitem(sys.modules, "dsprof.recording.watchdog.paragraph", None)
+    text, ranks = inquiry._stuck(found, judgement, 60 * SECOND)
+    said = f"stuck: rank {CULPRIT} does nothing outside collectives (the analysis failed: "
+    assert text.startswith(said)
+    assert ranks == (CULPRIT,)
 
 
 @pytest.mark.parametrize("hosts", ["one", "many"])
