@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from dsprof.analysis.rank.steps import detailed_steps
+import numpy as np
+
+from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 
 
@@ -20,14 +23,14 @@ class Pipelines(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Pipelines:
-        """Read the stages from DeepSpeed's engines, or from the phases of torch's pipelining."""
+        """Read stages from DeepSpeed's engines or torch's pipelining, else from what they send."""
         wanted = set(detailed_steps(trace).tolist())
         spans = [s for s in trace.spans if s.name == "forward" and s.step in wanted]
         here = {span.stage for span in spans if span.stage >= 0}
         of_engines = max((one.pipeline_stages for one in trace.engines.values()), default=0)
         batches = {span.micro_step for span in spans}
         if not here and of_engines < 2:
-            return cls()
+            return cls(*_of_sends(trace))
         return cls(max(of_engines, max(here, default=-1) + 1), len(batches), max(len(here), 1))
 
     def merge(self, other: Pipelines) -> Pipelines:
@@ -57,6 +60,34 @@ class Pipelines(Aggregate):
     @property
     def _later_ranks(self) -> int:
         return self.stages // max(self.stages_of_a_rank, 1) - 1
+
+
+def _of_sends(trace: RankTrace) -> tuple[int, int, int]:
+    """Return the same of a rank at either end of a pipeline; 0 of others, as in Megatron.
+
+    For m micro-batches and v stages per rank it sends m v times to its neighbour, and m (v - 1)
+    times round to the other end. Smaller messages are of shapes.
+    """
+    groups = {number: one for number, one in trace.groups.items() if one.role == "pipeline"}
+    table = trace.collectives
+    codes = [code for code, word in enumerate(table.words) if family(word) == "send"]
+    mine = np.isin(table.op, codes) & np.isin(table.group, [*groups]) & table.on_wire
+    mine &= in_steps(table.step, detailed_steps(trace))
+    if not mine.any():
+        return 0, 0, 0
+    mine &= table.nbytes == table.nbytes[mine].max()
+    ranks = groups[int(table.group[mine][0])].ranks
+    if trace.rank not in (ranks[0], ranks[-1]):
+        return 0, 0, 0
+    near, far = (ranks[1], ranks[-1]) if trace.rank == ranks[0] else (ranks[-2], ranks[0])
+    steps, peers = table.step[mine], table.peer[mine]
+    of_step = [np.unique(steps[peers == peer], return_counts=True)[1] for peer in (near, far)]
+    to_near, to_far = (int(np.median(counts)) if len(counts) else 0 for counts in of_step)
+    batches = to_near - (to_far if near != far else 0)
+    if batches < 1 or to_near % batches:
+        return len(ranks), 0, 1
+    stages_of_a_rank = to_near // batches
+    return len(ranks) * stages_of_a_rank, batches, stages_of_a_rank
 
 
 AGGREGATE = Pipelines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median_high
+from statistics import fmean, median_high
 
 import numpy as np
 
@@ -153,6 +153,7 @@ class CommunicationBoundStep:
             fix=f"Move layers from {where} to the others",
             ranks=late,
             evidence=_evidence(run),
+            explains_ms=(run[Steps].exposed_ms_per_step or 0.0) * _beyond(run[Steps], late),
             restates=EXPOSED,
             confidence="medium",
         )
@@ -352,6 +353,12 @@ def _is_for_gradients(traffic: Traffic) -> bool:
     """Whether most of the waiting is for the reduction of gradients."""
     of_gradients_ns = sum(one.exposed_ns for one in traffic.of("gradients").values())
     return 2 * of_gradients_ns > sum(one.exposed_ns for one in traffic.uses.values())
+
+
+def _beyond(steps: Steps, late: tuple[int, ...]) -> float:
+    """Return the share of the exposed time beyond that of the late ranks, which is the bubble's."""
+    shares = steps.exposed_by_rank()
+    return 1 - fmean(shares[rank] for rank in late) / fmean(shares.values())
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:

@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
-from tests.factories.trace import captured, engine, rank_trace, span, step, summary, zero_rank
+from tests.factories.trace import (
+    captured,
+    engine,
+    group,
+    rank_trace,
+    span,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
 
 
 def rank(stages: int = 0, batches: int = 4, of_rank=(-1,)):
@@ -32,6 +42,29 @@ def test_stages_of_torchs_pipelining_are_those_of_all_ranks():
 def test_interleaved_stages_have_a_shorter_bubble():
     one, other = (summary(rank(of_rank=stages))[Pipelines] for stages in ((0, 2), (1, 3)))
     assert one.merge(other).bubble == pytest.approx(1 / 9)
+
+
+def sends(number: int, *sent: tuple[int, int], world: int = 4) -> Pipelines:
+    """What one rank says that sends so many activations or gradients to each peer, and shapes."""
+    pipeline = group(world, id=2, key="pp", role="pipeline")
+    calls = [(peer, nbytes) for peer, count in sent for nbytes in (1 << 20, 8) * count]
+    comm = [
+        sync("send", n, 0.5, group=2, seq=n, step=0, peer=peer, nbytes=nbytes)
+        for n, (peer, nbytes) in enumerate(calls)
+    ]
+    trace = rank_trace(number, world, comm=comm, steps=[step(0, 0, 100)], groups={2: pipeline})
+    return summary(trace)[Pipelines]
+
+
+def test_stages_without_names_are_those_of_the_group_with_as_many_batches_as_an_end_sends():
+    assert sends(0, (1, 6)) == sends(3, (2, 6)) == Pipelines(4, 6, 1)
+    assert sends(0, (1, 6), world=2) == Pipelines(2, 6, 1)
+    assert sends(1, (2, 6), (0, 6)) == Pipelines()
+
+
+def test_sends_round_to_the_other_end_tell_interleaved_stages():
+    assert sends(0, (1, 12), (3, 6)) == sends(3, (2, 12), (0, 6)) == Pipelines(8, 6, 2)
+    assert sends(0, (1, 7), (3, 4)) == Pipelines(4, 0, 1)  # no schedule that is known
 
 
 def test_without_a_pipeline_there_is_none():

@@ -4,6 +4,8 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import RULE
+from dsprof.rules.overlap import pipeline_bubble
+from dsprof.rules.runner import judge
 from tests.factories.trace import (
     assert_reached_at,
     engine,
@@ -12,6 +14,7 @@ from tests.factories.trace import (
     rank_trace,
     said,
     step,
+    summary,
     sync,
     zero_rank,
 )
@@ -201,6 +204,9 @@ def test_the_stage_for_which_the_others_wait_is_named():
     assert finding.title == "Pipeline stages take unequal time"
     assert finding.summary.endswith("stages of the pipeline. Rank 2 waits least.")
     assert finding.action.startswith("Move layers from the stages of rank 2 to the others.")
+    both = judge(summary(*stages(40, 40, 5)), [pipeline_bubble.RULE, RULE])
+    assert [one.rule for one in both] == [RULE.meta.id, "pipeline-bubble"]
+    assert both[0].explains_ms == pytest.approx(85 / 3 + 1 - 6, abs=0.1)  # 1 ms besides, on each
     assert "partition_method" in finding.action
 
 
