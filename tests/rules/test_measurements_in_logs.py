@@ -142,6 +142,21 @@ def test_all_forms_of_ds_bench_are_read(form):
     assert trace.log.measured[1].busbw == pytest.approx(SLOW * 1e9)
 
 
+def test_ranks_and_devices_of_rccl_tests_are_read():
+    lines = [
+        *(
+            f"#   Rank {rank:2} Pid  {9000 + rank} on       gpu-0 device {rank:2} "
+            f"[0000:0c:00.{rank}] AMD Instinct MI300X"
+            for rank in range(8)
+        ),
+        *nccl_tests(WHOLE)[9:],
+    ]
+    ((trace),) = make.read(lines)
+    assert trace.log is not None
+    (row, *_) = trace.log.measured
+    assert (row.ranks, row.host_names, row.device) == (8, ("gpu-0",), "AMD Instinct MI300X")
+
+
 def test_each_benchmark_of_a_file_counts_its_own_ranks():
     ((trace),) = make.read([*nccl_tests(SLOW), *nccl_tests(WHOLE)])
     assert trace.log is not None

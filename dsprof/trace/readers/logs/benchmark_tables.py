@@ -14,6 +14,7 @@ from dsprof.trace.rank_log import Measured, RankLog
 
 MARKS = (
     *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
+    b"#   Rank ",  # of rccl-tests
     *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
     *(b": Test NCCL failure ", b": Test CUDA failure "),
 )
