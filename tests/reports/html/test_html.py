@@ -180,6 +180,16 @@ def test_a_headline_without_severity_says_whether_it_is_unknown(
     assert [one.text for one in tags] == tag
 
 
+def test_columns_say_of_how_many_steps_of_a_long_run_they_are() -> None:
+    def said(history: History) -> str:
+        made = factory.diagnosis(2, 40, history=history)
+        captions = page_of(made).one("header", id="top").all("figcaption")
+        return " ".join(one.text for one in captions)
+
+    assert "40 of 90,000 are kept in detail, " in said(History(steps=90_000, detailed_steps=40))
+    assert "kept in detail" not in said(History(steps=40, detailed_steps=40))
+
+
 def test_a_rule_is_explained_without_links_and_markup_of_its_page() -> None:
     text = "# id\n\n## What to do\n\nSee [x](../a.md). <b>1</b>\n\n| a |\n|-|\n| `b` |\n"
     about = RuleInfo("small-collectives", "t", "w", "communication", page=text)
