@@ -19,7 +19,7 @@ from dsprof.findings.finding import Finding, Range, Severity, Table
 
 SCHEMA_VERSION = 1
 MOST_SOURCES = 256
-"""So many of the files that were read are listed."""
+"""The number of files read that a diagnosis lists at most."""
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
 
