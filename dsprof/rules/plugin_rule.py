@@ -113,5 +113,6 @@ def _check_numbers(finding: Finding) -> None:
     low, high = finding.saving_ms_per_step or (0.0, 1.0)
     if not (0 <= low <= high <= _LARGEST and high > 0):
         raise ValueError("saving_ms_per_step must be finite: 0 <= low <= high, 0 < high")
-    if not 0 <= finding.exposed_per_saving <= _LARGEST:
-        raise ValueError("exposed_per_saving must be a finite number, at least 0")
+    for name in ("exposed_per_saving", "explains_ms"):
+        if not 0 <= getattr(finding, name) <= _LARGEST:
+            raise ValueError(f"{name} must be a finite number, at least 0")

@@ -96,7 +96,11 @@ def test_savings_from_nothing_on_are_taken(saving: Any, exposed: float) -> None:
     "field",
     [{"saving_ms_per_step": range_} for range_ in ((0.0, 0.0), (-1.0, 2.0), (3.0, 2.0))]
     + [{"saving_ms_per_step": (1.0, float("inf"))}]
-    + [{"exposed_per_saving": share} for share in (-0.1, float("inf"), float("nan"))],
+    + [
+        {name: value}
+        for name in ("exposed_per_saving", "explains_ms")
+        for value in (-0.1, float("inf"), float("nan"))
+    ],
 )
 def test_impossible_numbers_are_refused(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(field))):
