@@ -89,8 +89,9 @@ def _redacted(data: bytes) -> bytes:
 def remove_stale(folder: Path) -> None:
     """Remove what processes of this user left behind that are long gone."""
     before_ns = time.time_ns() - _STALE_NS
+    name = f"dsprof-{os.getuid()}-*.state"
     with suppress(OSError):
-        for path in folder.glob(f"dsprof-{os.getuid()}-*.state"):
+        for path in (*folder.glob(name), *folder.glob(f".{name}.*")):  # not put in its place
             with suppress(OSError):
                 is_old = os.stat(path, follow_symlinks=False).st_mtime_ns < before_ns
                 if is_old and _alive_epoch_ns(path) < before_ns:  # none is read that cannot be

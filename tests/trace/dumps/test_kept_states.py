@@ -12,7 +12,12 @@ from dsprof.environment import EnvSnapshot, boot_id
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import Kinds, LiveState
 from dsprof.trace.dumps import kept_states, state_file
-from dsprof.trace.dumps.kept_states import keep_state, keep_states_of, keep_states_of_the_dead
+from dsprof.trace.dumps.kept_states import (
+    keep_state,
+    keep_states_of,
+    keep_states_of_the_dead,
+    remove_stale,
+)
 from dsprof.trace.dumps.state_file import find_state, kept_name, read_state
 from dsprof.trace.run import RunFiles
 from dsprof.trace.scope import clock
@@ -48,6 +53,17 @@ def test_those_of_dead_processes_go_after_a_day(memory: Path) -> None:
     )
     left = {read_state(path).header.pid for path in memory.iterdir()}
     assert left == {gone + 2, os.getpid()}
+
+
+def test_what_a_process_was_killed_over_goes_after_a_day(memory: Path) -> None:
+    uid, old_ns = os.getuid(), time.time_ns() - 25 * 3600 * 10**9
+    killed = memory / f".dsprof-{uid}-run-0-1.state.0123abcd"
+    recent = memory / f".dsprof-{uid}-run-0-2.state.0123abcd"
+    for path in (killed, recent):
+        path.write_bytes(b"half")
+    os.utime(killed, ns=(old_ns, old_ns))
+    remove_stale(memory)
+    assert [*memory.iterdir()] == [recent]
 
 
 def test_copies_are_made_of_the_dead_only(
