@@ -84,7 +84,8 @@ def summarise_all(
 ) -> RunSummary:
     """Collect every aggregate that `diagnosis_of` needs; most arguments are those of `summarise`.
 
-    The end of a run that goes on is judged only if no step of it will end, or Slurm has ended it.
+    The end of a run that goes on is judged only if no step of it will end, a rank has failed, or
+    Slurm has ended it.
 
     Raises:
         TraceError: no file can be read.
@@ -92,7 +93,9 @@ def summarise_all(
     found = with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
     steps = found[Steps]
     step_ns = steps.total.total_ns / max(len(steps.measured), 1)
-    is_over = found[Logs].is_job_over or found[Endings].is_stalled(step_ns)
+    endings = found[Endings]
+    is_failed = endings.is_stalled(step_ns) or endings.has_failed(step_ns)
+    is_over = found[Logs].is_job_over or is_failed
     is_moving = is_running and not is_over
     return found.with_part(replace(found[Run], is_running=is_moving))
 

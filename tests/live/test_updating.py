@@ -26,6 +26,7 @@ from dsprof.live.updating import UpdatingSite
 from dsprof.trace import life
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, is_growing
+from dsprof.trace.schema import Trailer
 from tests.browser import EXECUTABLE, chromium
 from tests.dist.launch import PROGRAMS, environment
 from tests.factories import trace as make
@@ -71,6 +72,19 @@ def test_the_end_of_a_run_that_goes_on_is_not_judged(tmp_path: Path) -> None:
     assert found[True].quality.unclean_ranks == []
     assert "still running" in found[True].quality.line
     assert found[True].headline.rule != "data-quality"
+
+
+def test_the_end_is_judged_where_a_rank_failed_though_the_other_has_just_written(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, 9)
+    end = Trailer(reason="exit", exception="ValueError", exception_ns=400 * make.MS)
+    failed = [*events(1, 30)[: 2 + 3 * 9], LINES["trailer"](end, ph="M", pid=1)]
+    (tmp_path / "trace.rank00001.json").write_bytes(encode(failed))
+    assert is_growing(find_run([tmp_path]))
+    found = diagnose(find_run([tmp_path]), is_running=True)
+    assert "still running" not in found.quality.line
+    assert (found.headline.rule, found.quality.unclean_ranks) == ("data-quality", [0])
 
 
 def test_a_report_of_a_run_that_goes_on_says_so(

@@ -150,7 +150,7 @@ class DataQuality:
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
             return self._ended_from_outside(ended[0], ranks, ends)
-        first = {} if _is_explained(logs) else logs.values(FAILED_FIRST)
+        first = {} if _is_explained(logs) else _failed_first(logs, endings)
         raised = {rank for some in run.exceptions.values() for rank in some}
         interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
         if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
@@ -494,6 +494,14 @@ class DataQuality:
                 evidence=(Table((Column("remark"),), rows),) if len(remarks) > 2 else (),
                 confidence="high",
             )
+
+
+def _failed_first(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:
+    """Return how ranks failed first on their hosts; not those that only lost one of another."""
+    told = logs.values(FAILED_FIRST)
+    followed = union(1 << r for r, end in endings.ranks.items() if end.has_lost_others)
+    first = {how: ranks & ~followed for how, ranks in told.items() if ranks & ~followed}
+    return first or told
 
 
 def _is_explained(logs: Logs) -> bool:

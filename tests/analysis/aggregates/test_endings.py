@@ -55,6 +55,19 @@ def test_the_last_completed_collective_and_what_was_in_flight() -> None:
     assert view.calls[3].in_flight_ns == 600 * MS
 
 
+def test_a_run_has_failed_if_nobody_goes_on_for_long_after_an_exception() -> None:
+    raised = Trailer(reason="exit", exception="ValueError", exception_ns=1000 * MS)
+
+    def has_failed(first: Trailer | None, alive_ms: float) -> bool:
+        traces = rank_trace(0, trailer=first), rank_trace(1, trailer=None, memory=[alive(alive_ms)])
+        return Endings({t.rank: ending(t) for t in traces}, {}).has_failed(100 * MS)
+
+    assert has_failed(raised, 10_900)
+    assert not has_failed(raised, 11_100)
+    assert not has_failed(None, 900)
+    assert not has_failed(Trailer(reason="exit"), 900)
+
+
 def test_a_wait_that_an_exception_ended_is_in_flight_until_then() -> None:
     end = ending(rank_trace(comm=[failing("all_reduce", 100, 10, seq=1)], memory=[alive(900)]))
     call = end.groups[group().key].calls[1]

@@ -279,6 +279,17 @@ def test_of_records_that_break_off_the_log_names_the_rank_that_failed_first():
     )
 
 
+def test_a_rank_that_only_lost_another_did_not_fail_first_on_its_host():
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    ranks = [zero_rank(number, 3, trailer=lost) for number in range(2)]
+    ranks.append(zero_rank(2, 3, trailer=None))
+    for rank, how in ((1, "exit code 1"), (2, "signal SIGKILL")):  # each first on its host
+        ranks[rank].log = RankLog()
+        ranks[rank].log.say(FAILED_FIRST, how)
+    finding = next(one for one in judged(RULE, *ranks) if one.title == "The run failed")
+    assert (finding.problem, finding.ranks) == ("Rank 2 (signal SIGKILL) failed first", (2,))
+
+
 @pytest.mark.parametrize(
     ("how", "fix"),
     [
