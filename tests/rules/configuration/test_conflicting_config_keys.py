@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.conflicting_config_keys import RULE
+from dsprof.rules.configuration.rejected_config import RULE as REJECTED
 from dsprof.trace.schema import EngineConfig
 from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
 from tests.factories.trace import header, judged, rank_trace
@@ -96,6 +97,15 @@ def test_overlap_comm_was_at_fault_in_some_releases(release, severities):
 def test_memory_that_large_gradients_may_lose_is_worth_knowing(stage, release, notes):
     told = with_status(read(RULE, zero(stage, overlap_comm=True), release), Status.INFO)
     assert len([note for note in told if "7965" in note.summary]) == notes
+
+
+@pytest.mark.parametrize(("stage", "is_advised"), [(1, False), (2, True)])
+def test_no_overlap_is_advised_that_deepspeed_would_refuse(stage, is_advised):
+    written = {**zero(stage), "managed_gradient_accumulation": False}
+    says = [finding.summary for finding in read(RULE, written)]
+    assert any("overlap_comm: off" in one for one in says) is is_advised
+    overlapping = {**zero(stage, overlap_comm=True), "managed_gradient_accumulation": False}
+    assert (read(REJECTED, overlapping)[0].status is Status.FAIL) is not is_advised
 
 
 @pytest.mark.parametrize("keys", [{}, APART, {"overlap_comm": False}])

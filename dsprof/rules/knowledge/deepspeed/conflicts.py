@@ -218,11 +218,16 @@ AT_ODDS: tuple[Combination, ...] = (
         config_patch={"zero_optimization": {"reduce_scatter": True}},
         only_before=True,
     ),
-    Combination(
-        when(".overlap_comm: false; engine.device: <accelerator>; .stage: 1|2|3"),
-        "off: nothing is computed while gradients are reduced; only stage 3 has it on by default",
-        "set overlap_comm to true; it needs memory for a second bucket",
-        overlaps=True,
+    *(
+        Combination(
+            when(f".overlap_comm: false; engine.device: <accelerator>; {where}"),
+            "off: nothing is computed while gradients are reduced; only stage 3 has it on by "
+            "default",
+            "set overlap_comm to true; it needs memory for a second bucket",
+            overlaps=True,
+        )
+        # At stage 1 DeepSpeed refuses it without managed accumulation.
+        for where in (".stage: 2|3", ".stage: 1; managed_gradient_accumulation: true")
     ),
 )
 """Conflicts that DeepSpeed accepts without a message."""
