@@ -256,6 +256,27 @@ def test_warnings_with_and_without_advice():
 
 
 @pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        (
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            "two ranks use one",
+        ),
+        ("Cuda failure 700 'an illegal memory access was encountered'", "a device failed"),
+        ("Cuda failure 'uncorrectable ECC error encountered'", "a device failed"),
+        ("Cuda failure 'invalid device ordinal'", "a call of CUDA failed"),
+        ("Cuda failure 2 'out of memory'", "could not get memory"),
+        ("Message truncated : received 1024 bytes instead of 256", "messages of different sizes"),
+    ],
+)
+def test_what_ends_a_communicator_is_a_problem(text, meaning):
+    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert finding.severity is not Severity.LOW
+    assert meaning in finding.problem
+
+
+@pytest.mark.parametrize(
     ("text", "is_of_memory"),
     [
         ("Call to ibv_create_qp failed", True),  # of releases that name no error
