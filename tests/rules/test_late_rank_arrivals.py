@@ -67,6 +67,26 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+def test_the_rank_that_is_named_leads_the_evidence_where_one_wait_for_another_is_long() -> None:
+    """Rank 1 is late by 40 ms in 29 steps, rank 0 by 3 s in one."""
+
+    def late(number: int) -> RankTrace:
+        comm, steps, at = [], [], 0.0
+        for n in range(30):
+            length, own, other = (3100, 3040, 40) if n == 20 else (100, 40, 80)
+            arrive = own if number == 0 else other
+            comm.append(sync("all_reduce", at + arrive, length - 10 - arrive, seq=n + 1, step=n))
+            steps.append(step(n, at, at + length))
+            at += length
+        return rank_trace(number, comm=comm, steps=steps)
+
+    finding = said(RULE, late(0), late(1))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    rows = finding.evidence[0].rows
+    assert [row[0] for row in rows] == [1, 0]
+    assert rows[0][4] < rows[1][4]  # what the others waited for each in the mean
+
+
 def test_a_straggler_recorded_in_a_part_of_the_steps_is_named_for_these_only() -> None:
     """Its record holds 40 of 58 measured steps: of the others it is unknown who comes last."""
     traces = [zero_rank(n, 3, steps=60, comm_ms=5 if n == 1 else 25) for n in range(3)]

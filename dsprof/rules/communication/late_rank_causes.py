@@ -227,10 +227,13 @@ _KERNELS = {"compute_ns": "computing kernels", "copies_ns": "copies", "idle_ns":
 
 
 def last_arrivals(late: Lateness, votes: Votes) -> Table:
-    """List who came last, how often, and by how much; the costliest rank first."""
+    """List who came last, how often, and by how much; the rank that was late most often first.
+
+    So the rank that the finding names leads, where a single long wait for another one cost more.
+    """
     steps = max(votes.steps * late.asked // max(late.compared, 1), 1)  # sums are of all steps
     waited_ns = late.waited_in_all_ns
-    order = np.argsort(-late.caused_ns, kind="stable")[:_ROWS]
+    order = np.lexsort((-late.caused_ns, -votes.votes))[:_ROWS]
     rows = [
         (
             late.ranks[i],
@@ -254,7 +257,7 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
             Column("transfer, per step", "ns"),
         ),
         rows=tuple(rows),
-        caption="Last arrivals",
+        caption="Last arrivals in the measured steps; times are means",
     )
 
 
