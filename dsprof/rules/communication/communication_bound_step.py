@@ -25,6 +25,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, listed, named, percent, ranks_do
 from dsprof.rules.causes import EXPOSED
+from dsprof.rules.communication.late_rank_causes import by_place
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.collectives import POINT_TO_POINT, REDUCTIONS
 
@@ -229,6 +230,7 @@ class CommunicationBoundStep:
     ) -> Finding:
         who = named(late) if late else "the last rank to arrive"
         is_most = split is None or split.waiting > split.transfer
+        shared = by_place(run[Arrivals].matched, late) if len(late) > 1 else None
         parts = (
             f"{percent(split.waiting)} of the step is waiting, mostly for {who}; "
             f"{percent(split.transfer)} is transfer."
@@ -243,8 +245,11 @@ class CommunicationBoundStep:
             if is_most
             else "",
             cause="The ranks that wait least arrive last: their own work takes longer. The "
-            "network does not cause the additional waiting of the others.",
-            action=f"Look at what comes before the collectives of {who}: data loading, a slower "
+            "network does not cause the additional waiting of the others."
+            f"{f' {shared.cause}' if shared else ''}",
+            action=shared.action
+            if shared
+            else f"Look at what comes before the collectives of {who}: data loading, a slower "
             "processor, other programs on the host, or a larger share of the model."
             if late
             else "Balance what the ranks do before their collectives: tokens, samples, experts.",

@@ -294,3 +294,22 @@ def test_of_many_ranks_those_that_wait_longest_are_listed():
 def test_a_rank_that_is_hardly_late_is_not_named():
     summary = said(RULE, *ranks(60, 52)).summary
     assert summary.endswith("% of the step is transfer, the rest waits for later arrivals.")
+
+
+@pytest.mark.parametrize("role", ["context", "data"])
+def test_the_last_parts_of_sequences_with_a_causal_mask_are_the_cause_of_the_waits(role):
+    def part(number):
+        arrive = (35, 45, 48, 80)[number % 4]
+        members = list(range(4)) if number < 4 else list(range(4, 8))
+        comm = [
+            sync("all_gather", 100 * n + arrive, 90 - arrive, seq=n + 1, step=n) for n in range(12)
+        ]
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(12)]
+        groups = {1: group(4, key=f"{role} {members}", role=role, ranks=members)}
+        return rank_trace(number, 8, comm=comm, steps=steps, groups=groups)
+
+    finding = said(RULE, *map(part, range(8)))
+    assert (finding.status, finding.ranks) == (Status.INFO, (3, 7))
+    is_known = role == "context"
+    assert finding.cause.endswith("parallel groups: the same part of each sequence.") is is_known
+    assert finding.action.startswith("Divide each sequence so that all ranks") is is_known
