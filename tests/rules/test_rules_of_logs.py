@@ -276,6 +276,28 @@ def test_what_ends_a_communicator_is_a_problem(text, meaning):
     assert meaning in finding.problem
 
 
+def test_the_last_error_that_torch_quotes_of_nccl_is_read():
+    """Ranks write at once; without NCCL_DEBUG this is all that is said of the cause."""
+    usage = "torch.distributed.DistBackendError: NCCL error in: x.cpp:3356, invalid usage (run"
+    device = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"
+    quoted = [f"[rank1]: {usage}", "[rank1]: Last error:", "[rank0]: bye", f"[rank1]: {device}"]
+    finding = one(nccl_warning, [*quoted, "[rank1]: Duplicate: all is well"])
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
+    assert finding.problem == "Rank 1 reports: two ranks use one device"
+    assert [row[0] for row in finding.evidence[0].rows] == ["NCCL error: invalid usage", device]
+    for rest in ([], ["[rank1]: "]):
+        finding = one(nccl_warning, [*quoted[:3], *rest])
+        assert finding.problem == "Rank 1 reports: NCCL refused a call"
+
+
+def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
+    finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
+    assert (finding.status, finding.problem) == (
+        Status.FAIL,
+        "Rank 1 reports: a call of NCCL failed",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "is_of_memory"),
     [

@@ -46,7 +46,7 @@ MARKS = (
     *(b"Timeout at NCCL work: ", b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError", b"client socket has timed out "),
-    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
+    *(b"Last error:", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
@@ -83,6 +83,7 @@ _OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
 _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
+_NEAR_BYTES = 1 << 14
 _MOST_FACTS = 1 << 18
 """All processes of a file together keep this many facts of a few hundred bytes each."""
 
@@ -129,6 +130,7 @@ class LogScan:
         self._strange_lines = 0
         self._elastic = ElasticList()
         self._tracebacks = Tracebacks()
+        self._before_error: dict[int, int] = {}  # where ranks announce one of NCCL as next line
         self._timers: defaultdict[int, ThroughputTimer] = defaultdict(ThroughputTimer)
         self.config = PrintedConfig()
         self.starts = Starts()
@@ -152,7 +154,13 @@ class LogScan:
         rank, text = without_launcher(line)
         is_taken = self.config.take(text)
         is_wanted = False if is_taken else self._take(rank, line, text)
-        return is_wanted or self.config.is_open or self._tracebacks.is_open
+        is_open = self.config.is_open or self._tracebacks.is_open or self._is_error_near
+        return is_wanted or is_open
+
+    @property
+    def _is_error_near(self) -> bool:
+        """Whether an error is announced, and few lines of other ranks are in between."""
+        return any(self._at_bytes - at < _NEAR_BYTES for at in self._before_error.values())
 
     def _take(self, rank: int, line: str, text: str) -> bool:
         if self._table is not None and self._table.row(text):
@@ -187,6 +195,10 @@ class LogScan:
 
     def _torch(self, rank: int, line: str, text: str) -> None:
         self._tracebacks.take_watchdog(rank, text)
+        if self._before_error.pop(rank, None) is not None and text.strip():
+            self._writer(rank).log.warn(warning(Said("WARN", text.strip())))
+        elif text.strip() == "Last error:" and len(self._before_error) < _MOST_LOGGERS:
+            self._before_error[rank] = self._at_bytes
         if self._elastic.take(rank, text):
             self._elastic_list()
         elif match := VERSION.search(text):
