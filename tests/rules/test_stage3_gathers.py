@@ -8,9 +8,11 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.small_parameter_gathers import PERSISTENT as AFTER
 from dsprof.rules.communication.small_parameter_gathers import TINY
 from dsprof.rules.knowledge.stage3 import PERSISTENCE
+from dsprof.trace.schema import ParameterLayout
 from tests.factories.trace import (
     assert_reached_at,
     engine,
+    fetch,
     group,
     header,
     said,
@@ -126,3 +128,24 @@ def test_groups_of_other_ranks_are_not_added_up(rule):
         trace.groups[1].label = f"pair {number}"
     assert said(rule, *ranks).evidence[0].rows[0][1] == "pair 0 and 1 more"
     assert said(rule, *ranks).summary.startswith("40 ")
+
+
+@pytest.mark.parametrize(
+    ("times", "status"), [(1, Status.INFO), (2, Status.FAIL), (4, Status.FAIL)]
+)
+def test_a_threshold_is_not_blamed_where_each_parameter_is_gathered_once(times, status):
+    """Persistent ones are all-gathered once as well, each by itself after the step."""
+    trace = rank(TINY, zero={PERSISTENCE: 0})
+    (config,) = trace.engines.values()
+    config.layout = ParameterLayout(gathered=1000)
+    fetches = [
+        fetch(number + 1, 100 * number, 1, step=number, phase="forward", elements=1000 * times)
+        for number in range(len(trace.steps))
+    ]
+    trace.fetches.extend(fetches)
+    finding = said(TINY, trace)
+    assert finding.status is status
+    assert (finding.config_patch is None) is (times == 1)
+    if times == 4:
+        low, high = finding.saving_ms_per_step
+        assert (low + high) / 2 == pytest.approx(10 * 3 / 4, rel=0.1)

@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -36,7 +37,6 @@ from dsprof.rules.knowledge.stage3 import (
     written_number,
 )
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range
 
 _PATCH = {"zero_optimization": {PERSISTENCE: PERSISTENCE_DEFAULT}}
 
@@ -136,7 +136,7 @@ class TinyParameterGathers(_SmallGathers):
         "few parameters, such as an expert or a norm, costs a latency in forward and in backward.",
         category="communication",
         order=260,
-        needs=(Arrivals, Communication, BaselineCosts, Engines, Run, Steps),
+        needs=(Arrivals, Communication, BaselineCosts, Engines, Fetches, Run, Steps),
         needs_sizes=True,
         min_steps=1,
     )
@@ -145,7 +145,9 @@ class TinyParameterGathers(_SmallGathers):
 
     def _judged(self, run: RunSummary, gathers: Calls, thresholds: _Thresholds) -> Finding:
         written, cost_ms = written_number(run[Engines], PERSISTENCE), blocked_ms(gathers)
-        lowered = written is not None and written < PERSISTENCE_DEFAULT
+        known = _times(run)
+        times, once = known or len({kind.phase for kind in gathers}), 0 < known < _AGAIN
+        lowered = written is not None and written < PERSISTENCE_DEFAULT and not once
         costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and (lowered or not run[Run].is_cpu)
         calls = calls_per_step(gathers)
@@ -159,30 +161,41 @@ class TinyParameterGathers(_SmallGathers):
             cause=f"{PERSISTENCE} is {written:,.0f} elements, so that even the smallest parameters "
             "are sharded and all-gathered."
             if lowered
-            else "Each module is all-gathered when it is called, and these modules are small.",
+            else "Each module is all-gathered when it is called, and these modules are small."
+            + _ONCE * once,
             action=(
                 f'Delete "{PERSISTENCE}" (default {PERSISTENCE_DEFAULT:,}). ' if lowered else ""
             )
-            + _ACTION,
+            + _ACTION
+            + _LARGER * (not once),
             config_patch=_PATCH if lowered else None,
             evidence=(calls_table(gathers),),
-            saving_ms_per_step=_once_a_step(run, gathers) if fails and lowered else None,
+            saving_ms_per_step=joining_saves_of(run, gathers, 1 - 1 / times)
+            if fails and lowered
+            else None,
             saving_from="parameters",
             confidence="medium",
         )
 
 
-def _once_a_step(run: RunSummary, gathers: Calls) -> Range | None:
-    """Return what it saves to gather them after the step, once, in place of each pass."""
-    passes = len({kind.phase for kind in gathers})
-    return joining_saves_of(run, gathers, 1 - 1 / max(passes, 1))
+def _times(run: RunSummary) -> float:
+    """Return how often a step all-gathers each parameter that is shared out; 0: unknown."""
+    fetches = [sums for kind, sums in run[Fetches].rows.items() if kind.kind == "fetch"]
+    elements = sum(sums.elements / sums.rank_steps for sums in fetches if sums.rank_steps)
+    engines = run[Engines].engines  # a fetch does not tell whose it is
+    shared_out = engines[0].layout.gathered if len(engines) == 1 else 0
+    return elements / shared_out if shared_out else 0.0
 
 
+_AGAIN = 1.5
+"""Fewer times per step, persistent parameters would be all-gathered as often: once, after it."""
 _ACTION = (
     "Let ZeRO-3 treat whole blocks as one: deepspeed.utils.set_z3_leaf_modules(model, [Block]) for "
     "mixtures of experts, or stage3_module_granularity_threshold above the elements of a small "
-    "module. A larger stage3_param_persistence_threshold keeps small parameters whole."
+    "module."
 )
+_LARGER = f" A larger {PERSISTENCE} keeps small parameters whole."
+_ONCE = f" A step all-gathers each once; a larger {PERSISTENCE} would not change that."
 
 PERSISTENT = PersistentParameterGathers()
 TINY = TinyParameterGathers()
