@@ -264,6 +264,13 @@ def test_quality_adds_up_what_the_ranks_say():
     ]
 
 
+def test_a_rank_beyond_the_stated_number_of_ranks_is_noted() -> None:
+    """As where the logs of several jobs lie in one folder."""
+    (note,) = diagnosed(foreign(zero_rank(0, 2)), foreign(zero_rank(5, 8))).quality.notes
+    assert note.startswith("One file states 2 ranks, another one is of rank 5: ")
+    assert diagnosed(foreign(zero_rank(0, 2)), foreign(zero_rank(1, 2))).quality.notes == []
+
+
 def test_records_that_only_a_newer_dsprof_knows_are_noted() -> None:
     trace = replace(zero_rank(0), unknown_records=1200)
     trace.header.versions["dsprof"] = "9.1"

@@ -54,12 +54,23 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         hooks=_hook_notes(run),
         notes=[
             *_notes(run),
+            *_of_several_runs(run),
             *_lost_parts(run),
             *_unknown_records(run),
             *_partial(run, steps),
             *problems,
         ],
     )
+
+
+def _of_several_runs(run: Run) -> Iterator[str]:
+    """Logs do not name their run: those of several jobs in a folder are read as one."""
+    world, last = run.first.world_size, max(run.ranks)
+    if run.is_world_known and last >= world:
+        yield (
+            f"One file states {plural(world, 'rank')}, another one is of rank {last}: they are "
+            "probably of several runs. Give the files of one run."
+        )
 
 
 def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
