@@ -290,6 +290,23 @@ def test_the_last_error_that_torch_quotes_of_nccl_is_read():
         assert finding.problem == "Rank 1 reports: NCCL refused a call"
 
 
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
+         "clients joined.", "too few ranks joined the store in time"),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+         "network address. port: 29500, code: -98, name: EADDRINUSE", "cannot be opened"),
+        ("torch.distributed.DistNetworkError: The client socket has failed to connect to any "
+         "network address of (node1, 29500).", "the host of the store cannot be reached"),
+    ],
+)  # fmt: skip
+def test_ranks_that_do_not_find_each_other_are_a_problem(line, meaning):
+    finding = one(nccl_warning, [f"[rank1]: {line}"])
+    assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
+    assert meaning in finding.problem
+
+
 def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
     finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
     assert (finding.status, finding.problem) == (

@@ -26,6 +26,7 @@ _SIGNS = re.compile(
     rb"|Comm\. Op +Message Size|out of memory\. Tried to allocate"
     rb"|atchdog (?:caught collective|at work|got stuck|thread terminated with exception)"
     rb"|failed to pass monitoredBarrier in |Heartbeat monitor timed out|RendezvousTimeoutError"
+    rb"|(?:client|server) socket has failed to (?:connect|listen) |seconds waiting for clients\. "
     rb"|client socket has timed out after |Received \d+ death signal, shutting down workers"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)"

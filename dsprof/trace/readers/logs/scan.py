@@ -46,7 +46,8 @@ MARKS = (
     *(b"Timeout at NCCL work: ", b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError", b"client socket has timed out "),
-    *(b"Last error:", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
+    *(b" socket has failed to ", b" seconds waiting for clients. ", b"Last error:"),
+    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
@@ -65,6 +66,9 @@ _TEST_FAILURE = re.compile(
 _OF_TORCH = re.compile(
     r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out|RendezvousTimeoutError"
     r"|client socket has timed out after \d{1,9}m?s while trying to connect"
+    r"|client socket has failed to connect to any network address"
+    r"|server socket has failed to listen on any local network address"
+    r"|Timed out after \d{1,9} seconds waiting for clients\. \d{1,9}/\d{1,9} clients joined"
 )
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
