@@ -87,6 +87,15 @@ def joining_saves(
     return about(least, most)
 
 
+def halving_saves(blocked_ms: float, nbytes: float, slope: Range) -> Range | None:
+    """Return what it saves to send half of `nbytes` in as many calls, which keep their latency.
+
+    They block a step for `blocked_ms`, and a byte costs `slope` ns (least, most).
+    """
+    least, most = (min(blocked_ms, nbytes * ns / 1e6) / 2 for ns in slope)
+    return about(least, most)
+
+
 def hiding_saves(
     blocked_ms: float, behind_ms: float, parts: float, costs: BaselineCosts
 ) -> Range | None:

@@ -16,6 +16,7 @@ from dsprof.rules.savings import (
     NOMINAL_NS_PER_BYTE,
     about,
     faster_products_save,
+    halving_saves,
     hiding_saves,
     is_hidden,
     joining_saves,
@@ -121,3 +122,14 @@ def test_hidden_is_what_is_known_to_hold_little_of_a_step():
     assert is_hidden(2.0, steps, share=0.01)
     assert not is_hidden(20.0, steps, share=0.01)
     assert not is_hidden(0.0, summary(rank_trace())[Steps], share=0.01)
+
+
+@pytest.mark.parametrize(
+    ("slope", "saved_ms"),
+    [((2.0, 2.0), 1.0), ((9.0, 9.0), 1.5), ((0.0, 2.0), None), ((0.0, 0.0), None)],
+    ids=["half of its bytes", "no more than half of the wait", "not known", "latency only"],
+)
+def test_half_of_the_bytes_saves_half_of_their_time(slope, saved_ms):
+    """A million bytes that block 3 ms."""
+    expected = None if saved_ms is None else pytest.approx((0.75 * saved_ms, 1.25 * saved_ms))
+    assert halving_saves(3.0, 1e6, slope) == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
+from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -16,6 +18,7 @@ from dsprof.findings.wording import plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.reasons import NO_REDUCTION, SINGLE_RANK
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.savings import halving_saves, ns_per_byte
 
 
 class AllreduceForShardedGradients:
@@ -33,7 +36,7 @@ class AllreduceForShardedGradients:
         "all of them: twice the bytes of a reduce-scatter.",
         category="communication",
         order=160,
-        needs=(Engines, Run, Steps, Traffic),
+        needs=(Arrivals, BaselineCosts, Engines, Run, Steps, Traffic),
         needs_sizes=True,
         needs_groups=True,
         min_steps=1,
@@ -58,20 +61,22 @@ class AllreduceForShardedGradients:
         else:
             for one in engine_by_engine(engines, traffic):
                 if one.engines.stage:
-                    yield from one.named(self._of_engine(one))
+                    yield from one.named(self._of_engine(one, run))
 
-    def _of_engine(self, one: EngineTraffic) -> Iterable[Finding]:
+    def _of_engine(self, one: EngineTraffic, run: RunSummary) -> Iterable[Finding]:
         engines, traffic = one.engines, one.traffic
         if engines.stage == 3:
-            yield from self._parameters(traffic)
+            yield from self._parameters(traffic, run)
         if not traffic.of("gradients"):
             if one.trains:
                 yield self.meta.unknown(NO_REDUCTION)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
-            yield judge(engines, traffic, *reduced)
+            yield judge(engines, traffic, run, *reduced)
 
-    def _stage_3(self, engines: Engines, traffic: Traffic, use: Use, volume: Volume) -> Finding:
+    def _stage_3(
+        self, engines: Engines, traffic: Traffic, run: RunSummary, use: Use, volume: Volume
+    ) -> Finding:
         switched_off = engines.zero("reduce_scatter", True) is False
         if switched_off and (needing := _needing_all_reduce(engines)):
             return self.meta.finding(
@@ -100,10 +105,10 @@ class AllreduceForShardedGradients:
                 config_patch=_patch(reduce_scatter=True) if switched_off else None,
                 confidence="high" if switched_off else "medium",
             )
-            | _halved(traffic, use, volume),
+            | _halved(traffic, run, use, volume),
         )
 
-    def _parameters(self, traffic: Traffic) -> Iterable[Finding]:
+    def _parameters(self, traffic: Traffic, run: RunSummary) -> Iterable[Finding]:
         if (found := _all_reduces(traffic, "parameters")) is None:
             return
         use, volume = found
@@ -120,16 +125,16 @@ class AllreduceForShardedGradients:
                 config_patch=_patch(stage3_use_all_reduce_for_fetch_params=False),
                 confidence="high",
             )
-            | _halved(traffic, use, volume),
+            | _halved(traffic, run, use, volume),
         )
 
     def _stage_1_or_2(
-        self, engines: Engines, traffic: Traffic, use: Use, volume: Volume
+        self, engines: Engines, traffic: Traffic, run: RunSummary, use: Use, volume: Volume
     ) -> Finding:
         if engines.written_zero("use_multi_rank_bucket_allreduce") is False and (
             blocker := _blocker(engines)
         ):
-            return self._defeated(traffic, use, volume, *blocker)
+            return self._defeated(traffic, run, use, volume, *blocker)
         demands = engines.written_zero("reduce_scatter") is True
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
@@ -153,7 +158,7 @@ class AllreduceForShardedGradients:
         )
 
     def _defeated(
-        self, traffic: Traffic, use: Use, volume: Volume, key: str, value: bool
+        self, traffic: Traffic, run: RunSummary, use: Use, volume: Volume, key: str, value: bool
     ) -> Finding:
         return self.meta.finding(
             Status.FAIL,
@@ -169,7 +174,7 @@ class AllreduceForShardedGradients:
                 config_patch=_patch(**{key: value}),
                 confidence="high",
             )
-            | _halved(traffic, use, volume),
+            | _halved(traffic, run, use, volume),
         )
 
 
@@ -199,14 +204,15 @@ def _needing_all_reduce(engines: Engines) -> str:
     return "gradient_predivide_factor" if divides else ""
 
 
-def _halved(traffic: Traffic, use: Use, volume: Volume) -> Details:
+def _halved(traffic: Traffic, run: RunSummary, use: Use, volume: Volume) -> Details:
     """Return evidence and savings of moving half the bytes; latency is not saved."""
     share = (use.group_size - 1) / use.group_size
-    exposed_ms = traffic.per_step(volume.exposed_ns) / 1e6
+    slope = ns_per_byte(run, use.family, use.group_size)
+    exposed_ms, nbytes = traffic.per_step(volume.exposed_ns) / 1e6, traffic.per_step(volume.nbytes)
     return {
         "evidence": (_arithmetic(traffic, use, volume),),
-        "saving_bytes_per_step": round(traffic.per_step(volume.nbytes) * share),
-        "saving_ms_per_step": (0.0, exposed_ms / 2) if exposed_ms else None,
+        "saving_bytes_per_step": round(nbytes * share),
+        "saving_ms_per_step": halving_saves(exposed_ms, nbytes, slope),
         "saving_from": use.purpose,
     }
 

@@ -50,7 +50,7 @@ def test_stage_3_without_reduce_scatter_fails_and_names_the_key():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert "reduce_scatter is false" in finding.cause
     assert finding.config_patch == {"zero_optimization": {"reduce_scatter": True}}
-    assert finding.saving_ms_per_step == (0.0, pytest.approx(5.0))
+    assert finding.saving_ms_per_step is None, "what a byte costs is not known"
     assert finding.saving_bytes_per_step == 6 * MIB
     assert finding.evidence[0].rows == (
         ("all_reduce", 8 * MIB, 12 * MIB),
