@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
@@ -30,7 +31,7 @@ from dsprof.rules.savings import (
     joining_saves,
     ns_per_byte,
 )
-from dsprof.trace.collectives import POINT_TO_POINT, family
+from dsprof.trace.collectives import POINT_TO_POINT, REDUCTIONS, family
 
 _HIDDEN = "No change is needed: computation hides them, so fewer would not shorten the step."
 
@@ -173,7 +174,7 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
         name, origin = family(kind.op), _SEPARATE
         if name in POINT_TO_POINT and run[Pipelines].stages > 1:
             origin = _STAGES
-        elif kind.role == "tensor":
+        elif kind.role == "tensor" or (not has_engine and _is_of_layers(kind, run[Traffic])):
             origin = _LAYERS
         elif name in _OF_UNITS and has_units:
             origin = _UNITS
@@ -181,6 +182,16 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
             origin = _SHARDED_OPTIMIZER
         found[origin] = found.get(origin, 0.0) + row.calls_per_step
     return max(found, key=lambda one: found[one])
+
+
+def _is_of_layers(kind: Kind, traffic: Traffic) -> bool:
+    """Say whether a backward reduces activations, as tensor parallelism written by hand does."""
+    name, nbytes = family(kind.op), Counter[str]()
+    for use, volume in traffic.uses.items():
+        if (use.family, use.group_size) == (name, kind.group_size):
+            nbytes[use.purpose] += volume.nbytes
+    is_reduced = kind.phase == "backward" and name in REDUCTIONS
+    return is_reduced and nbytes["other"] > nbytes["gradients"]
 
 
 def _gathers(knob: Knob, traffic: Traffic) -> dict[Use, Volume]:

@@ -120,6 +120,19 @@ def test_the_library_that_calls_other_small_collectives_is_named():
     assert "Larger micro-batches send more at once." in beside
 
 
+@pytest.mark.parametrize("in_forward", [True, False])
+def test_activations_of_layers_cannot_be_joined(in_forward):
+    """Tensor parallelism written by hand names no group; gradients are reduced in backward only."""
+    comm = [
+        sync("all_reduce", 2 * n, 1, nbytes=64 * KIB, step=0, phase="backward" if n > 19 else "")
+        for n in range(0 if in_forward else 20, 60)
+    ]
+    steps, spans = [step(0, 0, 1000)], [span("backward", 40, 200, 0)]
+    finding = said(RULE, rank_trace(steps=steps, spans=spans, comm=comm))
+    assert ("join tensors" in finding.action) is not in_forward
+    assert finding.cause.startswith("Tensor parallelism") is in_forward
+
+
 def test_scalars_and_barriers_are_told_by_rules_of_their_own():
     assert said(RULE, gathers(40, nbytes=8)).status is Status.PASS
     barriers = [sync("barrier", 2 * n, 1, nbytes=0, step=0, phase="step") for n in range(40)]
