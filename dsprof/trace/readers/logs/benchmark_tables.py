@@ -13,10 +13,9 @@ import re
 from dsprof.trace.rank_log import Measured, RankLog
 
 MARKS = (
-    *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"#  Rank ", b"- hardware: "),
-    b"#   Rank ",  # of rccl-tests
+    *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"  Rank ", b"- hardware: "),
     *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
-    *(b": Test NCCL failure ", b": Test CUDA failure "),
+    b": Test ",
 )
 """Marks of a line that begins a table, or says what it is of."""
 
