@@ -36,7 +36,9 @@ from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
 from dsprof.recording.trailer import trailer_of, with_writer
 from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
+from dsprof.trace.dumps.state_file import process_of
 from dsprof.trace.host_folders import folder_of, traces_in
+from dsprof.trace.rolling import earlier
 from dsprof.trace.rolling.parts import ALWAYS
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
@@ -90,6 +92,7 @@ class Session:
         self._traces = 0
         self._rank = 0
         self._world_size = 0
+        self._process = ("", 0, 0, 0)  # as the trace names it
         self._started_s = time.time()
         self._key = _process_key()
         self._is_followed = False
@@ -166,6 +169,7 @@ class Session:
             key.agree(dist)
         self._disclose = Redaction(anonymizer, key.digest)
         header = self._disclose(header)
+        self._process = process_of(header)
         state = recorder.in_flight.state
         if why := state.open(header, self._disclose):
             recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
@@ -422,7 +426,9 @@ class Session:
         assert writer is not None
         if writer.error is not None:
             return
-        if not writer.path.exists():
+        found = earlier.header_of(writer.path)
+        is_of_another = found is not None and process_of(found) != self._process
+        if is_of_another or not writer.path.exists():
             say(f"the trace {writer.path} was moved or removed while it was written")
         elif self._rank == 0:
             files = len([*traces_in(self._folder)])

@@ -24,6 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
 from dsprof.analysis.rank.steps import counted_steps
+from dsprof.environment import EnvSnapshot
 from dsprof.errors import ConfigError
 from dsprof.hooks import registry
 from dsprof.hooks.base import Hook, Target
@@ -32,7 +33,9 @@ from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP, HookStatus
+from dsprof.trace.writing.writer import write_environment
 from tests.factories.foreign_kernel import foreign_kernel
+from tests.factories.trace import header
 
 
 @pytest.fixture(autouse=True)
@@ -606,15 +609,24 @@ def test_a_hook_that_breaks_is_in_the_trace_before_its_end(tmp_path: Path) -> No
     dsprof.disable()
 
 
-def test_a_removed_folder_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_removed_folder_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], is_taken: bool
+) -> None:
+    """Another job may record in a folder of its name by then."""
     dsprof.enable(out=str(tmp_path / "out"))
     communicate()
     writer = session.current().writer  # type: ignore[union-attr]
     while writer.events < 3:  # the file is there
         os.sched_yield()
     shutil.rmtree(tmp_path / "out")
+    if is_taken:
+        other = write_environment(tmp_path / "out", header(rank=dist.get_rank()), EnvSnapshot())
+        assert other == writer.path
     dsprof.disable()
-    assert "was moved or removed" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "was moved or removed" in said
+    assert "see them with" not in said
 
 
 @pytest.mark.parametrize("mode", ["window", "always"])
