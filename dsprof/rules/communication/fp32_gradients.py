@@ -24,6 +24,8 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
 
 _FULL = "float32"
+_SMALL_BYTES = 1 << 20
+"""Below this mean size a collective takes its latency, which half of the bytes do not shorten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class FP32Gradients:
         )
         asked = _is_asked_for(engines)
         matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
+        if nbytes < _SMALL_BYTES * calls_per_step(wide):
+            saving, matters = None, False
         evidence = Table(
             columns=(
                 Column("gradients in"),

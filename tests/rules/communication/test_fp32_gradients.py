@@ -55,6 +55,13 @@ def test_what_the_others_wait_for_a_late_rank_is_not_promised():
     assert said(RULE, *ranks(20, 4)).saving_ms_per_step == pytest.approx((1.5, 2.5))
 
 
+def test_latency_of_small_reductions_is_not_promised():
+    """Half of 512 KiB does not arrive in half of the time."""
+    finding = said(RULE, *ranks(10, 12, nbytes=MIB // 2))
+    assert (finding.severity, finding.saving_ms_per_step) == (Severity.LOW, None)
+    assert finding.saving_bytes_per_step == MIB // 4
+
+
 def test_little_to_save_is_of_low_severity():
     assert said(RULE, *ranks(1, 1)).severity is Severity.LOW
 
