@@ -83,7 +83,8 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
         TraceError: the run has no epoch of that number.
     """
     kept, copies = _without_copies(files)
-    files = _with_world_size(kept)
+    of_one_job, other_jobs = _without_other_jobs(kept)
+    files = _with_world_size(of_one_job)
     own = [file for file in files if file.reader is NATIVE]
     epochs = _epochs(own)
     count = len(epochs) or 1
@@ -109,6 +110,7 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     earlier += [file for file in own if id(file) not in known]
     strangers = [
         *copies,
+        *other_jobs,
         *again,
         *(_earlier(file, ranks.get(file.header.rank, ())) for file in earlier),
         *(_of_another_run(file, run[0]) for file in others),
@@ -269,6 +271,40 @@ def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[S
         reason = f"a copy of {original.path}"
         copies += [Stranger(file.path, reason) for file in group if file is not original]
     return kept, copies
+
+
+def _without_other_jobs(
+    files: Sequence[TraceFile],
+) -> tuple[Sequence[TraceFile], list[Stranger]]:
+    """Leave out logs of other jobs than the one whose processes other files name.
+
+    Without such a file, the log with the last name is read: the numbers of jobs grow. Logs do not
+    name their job, but one with all ranks names all processes of a job.
+    """
+    logs: defaultdict[Path, list[TraceFile]] = defaultdict(list)
+    known = set[tuple[str, int]]()
+    for file in files:
+        if Facts.LOG in file.reader.tells:
+            logs[file.path].append(file)
+        else:
+            known.add(file.process)
+    jobs = {
+        path: {file.process for file in log}
+        for path, log in logs.items()
+        if 1 < log[0].header.world_size == len(log) and all(file.header.pid for file in log)
+    }
+    if len(jobs) < 2:
+        return files, []
+
+    def value(path: Path) -> tuple[int, int, str]:
+        return len(jobs[path] & known), len(path.name), path.name
+
+    read = max(jobs, key=value)
+    others = set[tuple[str, int]]().union(*(job for job in jobs.values() if not job & jobs[read]))
+    apart = {file.path for file in files if file.path in logs and file.process in others}
+    reason = f"other processes than {read}, so of another job; give its files by name to read it"
+    kept = [file for file in files if file.path not in apart]
+    return kept, [Stranger(path, reason) for path in logs if path in apart]
 
 
 def _writer(file: TraceFile) -> tuple[object, ...]:

@@ -26,6 +26,8 @@ from dsprof.trace.readers.logs.prefix import nccl_message, without_launcher
 from dsprof.trace.run import find_run, read_run
 from tests.factories import kineto
 from tests.factories import logs as make
+from tests.factories.trace import header
+from tests.factories.trace_files import write_trace
 from tests.shared_data import FOLDER
 
 
@@ -701,3 +703,33 @@ def test_averages_of_which_no_rate_is_known():
     twice = [line for line in averages(0.5, 0.5, 0.5) for _ in range(2)]
     (trace,) = make.read(twice)
     assert [one.step for one in trace.log.throughput] == [20, 30]
+
+
+def _logs_of_jobs(folder, *jobs):
+    """Write a log of four ranks for each job, and one that names only some of its processes."""
+    for number, host in jobs:
+        ranks = [make.ready(rank, host=f"{host}{rank // 2}") for rank in range(4)]
+        version = make.said(f"NCCL version 2.{number}.3+cuda12.4", host=f"{host}0")
+        (folder / f"slurm-{number}.out").write_text("\n".join([version, *ranks, ""]))
+    warning = make.said("Call to connect failed", 1, f"{jobs[0][1]}0", "WARN")
+    (folder / "rank1.log").write_text(f"{warning}\n")
+
+
+def test_of_logs_of_several_jobs_one_job_is_read(tmp_path):
+    _logs_of_jobs(tmp_path, (9, "a"), (10, "b"))
+    run = find_run([tmp_path])
+    assert [path.name for path in run.files] == ["slurm-10.out"] * 4
+    assert {one.path.name for one in run.strangers} == {"slurm-9.out", "rank1.log"}
+    assert all("slurm-10.out, so of another job; " in one.reason for one in run.strangers)
+
+
+def test_logs_of_the_processes_that_other_files_name_are_read(tmp_path):
+    _logs_of_jobs(tmp_path, (9, "a"), (10, "b"))
+    write_trace(tmp_path / "trace.rank00000.json", header(0, 4, host="a0", pid=1000))
+    run = find_run([tmp_path])
+    assert [one.path.name for one in run.strangers] == ["slurm-10.out"]
+
+
+def test_two_logs_of_the_same_processes_are_of_one_job(tmp_path):
+    _logs_of_jobs(tmp_path, (9, "a"), (10, "a"))
+    assert not find_run([tmp_path]).strangers
