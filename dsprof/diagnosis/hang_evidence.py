@@ -46,13 +46,12 @@ def printed_stacks(paths: Iterable[Path]) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def printed_ras(paths: Iterable[Path]) -> list[Communicator] | None:
-    """Return the communicators with problems in outputs of ncclras among `paths` and there.
+def printed_ras(paths: Iterable[Path]) -> list[list[Communicator] | None]:
+    """Return the communicators with problems in each output of ncclras among `paths` and there.
 
-    None if there is no such output.
+    None of an output that cannot be read.
     """
-    texts = [*_texts(paths, nccl_ras.START.search, nccl_ras.LARGEST_BYTES)]
-    return [one for text in texts for one in communicators(text)] if texts else None
+    return [*map(communicators, _texts(paths, nccl_ras.START.search, nccl_ras.LARGEST_BYTES))]
 
 
 def _is_of_py_spy(start: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.hang.model import HangReport
+from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.analysis.hang.ras import ras_verdicts
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summarise import summarise
@@ -31,6 +31,11 @@ from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.selection import Selection
 
 _ASKED = 4  # of the ranks to look at, so many are asked where they are
+_UNREAD = HangVerdict(
+    kind="unknown",
+    sentence="An output of ncclras is not read: its JSON is incomplete, or of an unknown version. "
+    "Query RAS again, or take its text.",
+)
 
 
 def hang_report(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> HangReport:
@@ -39,18 +44,22 @@ def hang_report(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> H
     Raises:
         TraceError: no file can be read.
     """
-    printed = printed_ras(paths)
-    of_ras = [] if printed is None else [*ras_verdicts(printed)]
+    outputs = printed_ras(paths)
+    read = [found for found in outputs if found is not None]
+    of_ras = [*ras_verdicts(one for found in read for one in found)] if read else []
+    unread = [_UNREAD] * (len(read) < len(outputs))
     try:
         report = _of_traces(paths, epoch, is_live=is_live)
     except TraceError:
-        if not of_ras:
-            raise
-        return HangReport(verdicts=of_ras)
-    if not printed:
-        return report
-    known = [verdict for verdict in report.verdicts if not verdict.is_healthy]
-    return HangReport(verdicts=[*known, *of_ras], groups=report.groups)
+        if of_ras:
+            return HangReport(verdicts=[*of_ras, *unread])
+        if unread:
+            raise TraceError(_UNREAD.sentence) from None
+        raise
+    known = report.verdicts
+    if any(read):
+        known = [*(verdict for verdict in known if not verdict.is_healthy), *of_ras]
+    return HangReport(verdicts=[*known, *unread], groups=report.groups)
 
 
 def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> HangReport:

@@ -143,3 +143,15 @@ def test_output_of_ncclras_is_read_with_traces_and_without(
     assert hang(tmp_path, "--format", "json") == 1
     found = json.loads(capsys.readouterr().out)["verdicts"]
     assert [one["ranks"] for one in found] == [[2], [3]]
+
+
+def test_output_of_ncclras_that_ends_early_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ras.json").write_text('{"communicators_count": 1, "communicators": [{"hash"')
+    assert hang(tmp_path) == 2
+    assert "its JSON is incomplete" in capsys.readouterr().err
+    write_killed(tmp_path, 0, 1)
+    assert hang(tmp_path, "--format", "json") == 1
+    *_, last = json.loads(capsys.readouterr().out)["verdicts"]
+    assert "its JSON is incomplete" in last["sentence"]

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-START = re.compile(r"^Job summary\s*\n=+|\"communicators_count\":", re.MULTILINE)
+_OF_JSON = '"communicators_count":'
+START = re.compile(rf"^Job summary\s*\n=+|{_OF_JSON}", re.MULTILINE)
 LARGEST_BYTES = 1 << 24
 """JSON lists all ranks of all communicators, with 600 bytes each."""
 _HEAD = re.compile(r"#(\d+-\d+) \([0-9a-f]+\) (\w+)")
@@ -113,15 +114,15 @@ class _Status(msgspec.Struct):
     communicators: list[_Communicator]
 
 
-def communicators(text: str) -> list[Communicator]:
-    """Return the communicators whose ranks differ, failed or do not answer; none of bad JSON."""
-    if not text.lstrip().startswith("{"):
+def communicators(text: str) -> list[Communicator] | None:
+    """Return the communicators whose ranks differ, failed or do not answer; None of bad JSON."""
+    if _OF_JSON not in text:
         found = _printed(text)
     else:
-        try:
-            status = msgspec.json.decode(text, type=_Status)
+        try:  # lines of a shell may come before and after
+            status = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=_Status)
         except (msgspec.DecodeError, RecursionError):
-            return []
+            return None
         found = [one for listed in status.communicators for one in _listed(listed)]
     return [one for one in found if one.behind or one.silent or one.failures]
 

@@ -122,7 +122,13 @@ def test_json_says_the_same() -> None:
         "Rank 1 of communicator 0xae94 is behind: 4 of 5 AllReduce calls.",
     ]
     assert communicators(ras_json(rank_of(0, 5), rank_of(1, 5))) == []
-    assert communicators(text[:-20]) == []
+    assert communicators(f"$ ncclras -f json\n{text}\n$") == communicators(text)
+
+
+def test_json_that_ends_early_is_not_one_without_problems() -> None:
+    text = ras_json(rank_of(0, 5), rank_of(1, 4))
+    assert communicators(text)
+    assert communicators(text[:-20]) is None
 
 
 def test_where_most_are_behind_nobody_is_accused() -> None:
