@@ -12,7 +12,6 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.run.transfer_speed import transfers
 from dsprof.analysis.summary import RunSummary
-from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, least_blocked_ms
 from dsprof.trace.collectives import family
 
 Range = tuple[float, float]
@@ -56,20 +55,18 @@ def is_hidden(blocked_ms: float, steps: Steps, share: float) -> bool:
     return known and blocked_ms * len(steps.measured) < share * total_ms
 
 
-def omitting_saves(calls: AnyCalls, share: float = 1.0) -> Range | None:
-    """Return what it saves to omit `calls`, or a share of them.
+def omitting_saves(own_ms: float | None, mean_ms: float | None, share: float = 1.0) -> Range | None:
+    """Return what it saves to omit calls, or a share of them.
 
-    The time of the rank held least, which comes last, is the calls' own. What the others are held
-    beyond it they wait for that rank, and would wait in their next collective. Where ranks come
-    late in turn part of the waiting is gone as well, and all are held alike: the estimate then lies
-    between that time and the mean over ranks. A mean of more than twice that time is the waiting of
-    one late rank, and nothing of it is promised.
+    They hold a step for `mean_ms`, the mean over ranks, of which `own_ms` are the calls' own: the
+    rest is waiting for late ranks, which mostly moves to their next collective. Part of it may be
+    gone as well, so the estimate lies between the two. A mean of more than twice the calls' own
+    time is waiting, and nothing of that is promised.
     """
-    least_ms, mean_ms = least_blocked_ms(calls), blocked_ms(calls)
-    if least_ms is None or mean_ms is None:
+    if own_ms is None or mean_ms is None:
         return None
-    is_late = mean_ms > 2 * least_ms
-    return about(least_ms * share, (least_ms if is_late else max(mean_ms, least_ms)) * share)
+    is_late = mean_ms > 2 * own_ms
+    return about(own_ms * share, (own_ms if is_late else max(mean_ms, own_ms)) * share)
 
 
 def joining_saves(

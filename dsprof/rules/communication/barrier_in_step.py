@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -16,8 +17,8 @@ from dsprof.rules.evidence.calls import (
     caller,
     calls_per_step,
     calls_table,
-    least_blocked_ms,
     over_all_ranks,
+    own_ms,
     share_of_step,
 )
 from dsprof.rules.reasons import NO_COLLECTIVE
@@ -45,7 +46,7 @@ class BarrierInStep:
         "latency, and all ranks wait there for the slowest one.",
         category="communication",
         order=200,
-        needs=(Communication, Steps),
+        needs=(Arrivals, Communication, Steps),
         needs_groups=True,
         min_steps=2,
     )
@@ -63,19 +64,20 @@ class BarrierInStep:
             yield self.meta.finding(Status.PASS, text)
         elif barriers:
             only = all(family(k.op) == "barrier" for k in rows if k.group_size > 1)
-            yield self._judged(barriers, run[Steps], thresholds, _ORDER if only else _ACTION)
+            yield self._judged(barriers, run, thresholds, _ORDER if only else _ACTION)
 
     def _judged(
-        self, barriers: Calls, steps: Steps, thresholds: Thresholds, action: str
+        self, barriers: Calls, run: RunSummary, thresholds: Thresholds, action: str
     ) -> Finding:
         summary = f"{plural(calls_per_step(barriers), 'barrier')} per step and rank"
         table = calls_table(barriers)
-        cost_ms, saving = blocked_ms(barriers), omitting_saves(barriers)
+        steps, cost_ms, least_ms = run[Steps], blocked_ms(barriers), own_ms(run, barriers)
+        saving = omitting_saves(least_ms, cost_ms)
         if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
             return self.meta.finding(Status.INFO, text, evidence=(table,), action=action)
         costs = saving is not None and share_of_step(saving[0], steps) >= thresholds.saved_share
-        waits, by = cost_ms > 4 * (least_blocked_ms(barriers) or 0.0), caller(barriers)
+        waits, by = cost_ms > 4 * (least_ms or 0.0), caller(barriers)
         return self.meta.finding(
             Status.FAIL if costs else Status.INFO,
             f"{summary}: blocked time {duration(cost_ms * 1e6)} "

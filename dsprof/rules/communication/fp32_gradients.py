@@ -16,6 +16,7 @@ from dsprof.rules.evidence.calls import (
     blocked_ms,
     bytes_per_step,
     calls_per_step,
+    least_blocked_ms,
     share_of_step,
 )
 from dsprof.rules.hardware.precision import gathered_in
@@ -79,7 +80,7 @@ class FP32Gradients:
     ) -> Finding:
         cost_ms, saving, nbytes = (
             blocked_ms(wide),
-            omitting_saves(wide, 1 / 2),
+            omitting_saves(least_blocked_ms(wide), blocked_ms(wide), 1 / 2),
             bytes_per_step(wide),
         )
         asked = _is_asked_for(engines)

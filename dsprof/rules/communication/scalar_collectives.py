@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.steps import Steps
@@ -19,6 +20,7 @@ from dsprof.rules.evidence.calls import (
     calls_per_step,
     calls_table,
     over_all_ranks,
+    own_ms,
     share_of_step,
 )
 from dsprof.rules.evidence.scalars import is_object, is_scalar
@@ -57,7 +59,7 @@ class ScalarCollectives:
         "object is also pickled and copied to the device, and its size is sent first.",
         category="communication",
         order=210,
-        needs=(Communication, Engines, Steps),
+        needs=(Arrivals, Communication, Engines, Steps),
         needs_sizes=True,
         needs_groups=True,
         min_steps=2,
@@ -106,17 +108,17 @@ class ScalarCollectives:
             told = _NUMBERS if part.keys() <= numbers.keys() else _of_tensors(part)
             if by := caller(part):
                 told = told | _by_library(*by)
-            yield self._judged(part, run[Steps], thresholds, told)
+            yield self._judged(part, run, thresholds, told)
 
     def _judged(
-        self, scalars: Calls, steps: Steps, thresholds: Thresholds, told: Details
+        self, scalars: Calls, run: RunSummary, thresholds: Thresholds, told: Details
     ) -> Finding:
         objects = calls_per_step({k: row for k, row in scalars.items() if is_object(k)})
         summary = (
             f"{plural(calls_per_step(scalars), 'collective')} of at most 4 KiB per step and rank"
         )
         summary += f", {count(objects)} of them for pickled objects" if objects else ""
-        cost_ms, saving = blocked_ms(scalars), _saving(scalars)
+        steps, cost_ms, saving = run[Steps], blocked_ms(scalars), _saving(run, scalars)
         details: Details = {**told, "evidence": (calls_table(scalars),)}
         if cost_ms is None:
             text = f"{summary}; their blocked time was not measured."
@@ -175,11 +177,12 @@ def _by_group(calls: Calls) -> Iterable[Calls]:
     return groups.values()
 
 
-def _saving(scalars: Calls) -> Range | None:
+def _saving(run: RunSummary, scalars: Calls) -> Range | None:
     """Return what one collective per step and group in place of all would save."""
     calls = calls_per_step(scalars)
     left = len(list(_by_group(scalars)))
-    return omitting_saves(scalars, max(0.0, 1 - left / calls)) if calls else None
+    spared = max(0.0, 1 - left / calls) if calls else 0.0
+    return omitting_saves(own_ms(run, scalars, are_apart=True), blocked_ms(scalars), spared)
 
 
 def _is_of_zero3(kind: Kind) -> bool:

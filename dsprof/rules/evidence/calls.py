@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Kind, Row
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import BlockedTime
+from dsprof.analysis.run.omitted_calls import Sized, saved_ns
+from dsprof.analysis.summary import RunSummary
 from dsprof.findings import frames
 from dsprof.findings.finding import Column, Table
+from dsprof.trace.collectives import family
 
 Calls = Mapping[Kind, Row]
 AnyCalls = Mapping[Any, Row | BlockedTime]
@@ -82,6 +86,20 @@ def least_blocked_ms(calls: AnyCalls) -> float | None:
     """
     known = [row.least_exposed_ns for row in calls.values()]
     return None if None in known else sum(ns for ns in known if ns is not None) / 1e6
+
+
+def own_ms(run: RunSummary, calls: Calls, *, are_apart: bool = False) -> float | None:
+    """Return how long a step is held by `calls` themselves; None where not measured.
+
+    Where ranks come late in turn, that is less than `least_blocked_ms`: each waits for others, and
+    would do so in the next call that is kept, or if they `are_apart` in the next of them.
+    """
+    least_ms = least_blocked_ms(calls)
+    kinds = {Sized(family(kind.op), kind.group_size, kind.size_class) for kind in calls}
+    each_ns = saved_ns(run[Arrivals], run[Steps].measured, kinds, are_apart=are_apart)
+    if least_ms is None or each_ns is None:
+        return least_ms
+    return min(least_ms, each_ns * calls_per_step(calls) / 1e6)
 
 
 def share_of_step(ms: float, steps: Steps) -> float:

@@ -108,7 +108,25 @@ def test_waiting_for_one_late_rank_is_not_promised():
     assert said(RULE, *ranks(8, 2)).saving_ms_per_step == pytest.approx((1.5, 2.5))
 
 
-def test_part_of_the_waiting_in_turn_is():
+def test_waiting_in_turn_moves_to_the_next_collective():
+    """Over the whole run all ranks are blocked alike."""
+
+    def in_turn(rank):
+        steps = [step(number, 100 * number, 100 * (number + 1)) for number in range(6)]
+        comm = []
+        for n in range(6):
+            ms = 10 if n % 2 == rank else 0.1
+            comm.append(sync("barrier", 100 * n + 90 - ms, ms, nbytes=0, step=n, seq=2 * n))
+            comm.append(sync("all_reduce", 100 * n + 90, 5, step=n, seq=2 * n + 1))
+        return rank_trace(rank, steps=steps, comm=comm)
+
+    finding = said(RULE, in_turn(0), in_turn(1))
+    assert "blocked time 5.05 ms" in finding.summary
+    assert (finding.status, finding.saving_ms_per_step) == (Status.INFO, None)
+    assert "in the next collective" in finding.cause
+
+
+def test_part_of_the_waiting_may_be_saved():
     assert said(RULE, *ranks(5, 2)).saving_ms_per_step == pytest.approx((2, 3.5))
 
 

@@ -117,6 +117,24 @@ def test_numbers_of_different_groups_cannot_be_joined(calls, status):
         assert finding.saving_ms_per_step == pytest.approx((0.75 * 2, 1.25 * 2))
 
 
+def test_waiting_for_ranks_that_come_late_in_turn_is_not_promised():
+    """The first of the numbers waits for the late rank, and so would the one that is left."""
+
+    def in_turn(rank):
+        def loop(number, start):
+            waits_ms = 8 * (number % 2 == rank)
+            for i in range(4):
+                at, took = (start + 90 + i, 0.5) if i else (start + 90 - waits_ms, 0.5 + waits_ms)
+                fields = {"nbytes": 8, "step": number, "phase": "", "seq": 1000 + 4 * number + i}
+                yield sync("all_reduce", at, took, **fields)
+
+        return zero_rank(rank, extra=loop)
+
+    finding = said(RULE, in_turn(0), in_turn(1))
+    assert "blocked time 6.00 ms" in finding.summary
+    assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.5, 1.25 * 1.5))
+
+
 def test_waiting_for_a_late_rank_is_not_promised():
     finding = said(RULE, *ranks(0.9, 0.01))
     assert finding.status is Status.INFO
