@@ -244,9 +244,9 @@ class CommunicationBoundStep:
             f"{'a late rank' if len(late) == 1 else 'late ranks'}"
             if is_most
             else "",
-            cause="The ranks that wait least arrive last: their own work takes longer. The "
-            "network does not cause the additional waiting of the others."
-            f"{f' {shared.cause}' if shared else ''}",
+            cause="The ranks that wait least arrive last: their own work takes longer. "
+            f"{f'{shared.cause} ' if shared else ''}The network does not cause the additional "
+            "waiting of the others.",
             action=shared.action
             if shared
             else f"Look at what comes before the collectives of {who}: data loading, a slower "
