@@ -70,7 +70,7 @@ def times(changes: Sequence[TimeChange]) -> Table:
     return Table(columns, tuple(rows), _how_judged(changes))
 
 
-_JUDGEMENTS = {"inconclusive": "no difference seen"}
+_JUDGEMENTS = {"inconclusive": "within the noise"}
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:
@@ -136,9 +136,10 @@ def _kind(one: KindChange) -> str:
 
 
 def _numbers(one: OperationChange) -> tuple[str, str, str]:
+    is_in_bytes = one.is_changed and one.before_calls == one.after_calls
     return (
-        _pair(one.before_calls, one.after_calls, "count"),
-        _pair(one.before_bytes, one.after_bytes, "bytes"),
+        _pair(one.before_calls, one.after_calls, "count", in_full=one.is_changed),
+        _pair(one.before_bytes, one.after_bytes, "bytes", in_full=is_in_bytes),
         _where_issued(one, one.before_exposed_ns, one.after_exposed_ns, "ns"),
     )
 
@@ -156,10 +157,10 @@ def _where_issued(
     return _arrow(first, second)
 
 
-def _pair(before: float | None, after: float | None, kind: ColumnKind) -> str:
-    """Show a change in full where rounding would hide it."""
+def _pair(before: float | None, after: float | None, kind: ColumnKind, *, in_full: bool) -> str:
+    """Show a change, `in_full` also where rounding would hide it."""
     first, second = fmt.cell(before, kind), fmt.cell(after, kind)
-    if first == second and before != after:
+    if in_full and first == second and before != after:
         first, second = f"{before:,.12g}", f"{after:,.12g}"
     return _arrow(first, second)
 

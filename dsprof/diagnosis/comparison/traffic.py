@@ -49,11 +49,18 @@ class Sums:
         )
 
     def equals(self, other: Sums) -> bool:
-        """Whether calls and known bytes of a rank's step are the same, without rounding."""
+        """Whether calls and known bytes of a rank's step are the same, without rounding.
+
+        Both runs may add the same few, such as a barrier after the last step.
+        """
         mine, theirs = self.rank_steps, other.rank_steps
-        is_known = self.nbytes is not None and other.nbytes is not None
-        has_same_bytes = not is_known or (self.nbytes or 0) * theirs == (other.nbytes or 0) * mine
-        return has_same_bytes and self.calls * theirs == other.calls * mine
+        pairs = [(self.calls, other.calls)]
+        if self.nbytes is not None and other.nbytes is not None:
+            pairs.append((self.nbytes, other.nbytes))
+        return all(
+            old * theirs == new * mine or divmod(old, mine) == divmod(new, theirs)
+            for old, new in pairs
+        )
 
     def per_step(self, total: float | None) -> float | None:
         """Turn a sum into the mean of one rank's step."""

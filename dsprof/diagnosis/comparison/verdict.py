@@ -32,7 +32,7 @@ def verdict(comparison: Comparison) -> str:
         case _:
             hidden = fmt.duration((total.high_ns - total.low_ns) / 2)
             more = f"Record more steps: a change below {hidden} does not show"
-            return f"No difference seen: {_steps(total)}. {more}{_means(total)}"
+            return f"Within the noise: {_steps(total)}. {more}{_means(total)}"
     return f"{change}: {_steps(total)} ({CONFIDENCE} interval {interval}){_means(total)}"
 
 
@@ -84,12 +84,23 @@ def _traffic(comparison: Comparison) -> str:
     if not any(one.is_changed for one in operations):
         is_known = all(map(has_known_bytes, operations))
         return "the same calls and bytes" if is_known else "the same calls; not all bytes are known"
-    calls = _more([(one.before_calls, one.after_calls) for one in operations], _calls)
-    nbytes = _more([(one.before_bytes, one.after_bytes) for one in operations], _bytes)
+    changed = [one for one in operations if one.is_changed]
+    once, byte = _least_changes(comparison)
+    calls = _more([(one.before_calls, one.after_calls) for one in changed], _calls, once)
+    nbytes = _more([(one.before_bytes, one.after_bytes) for one in changed], _bytes, byte)
     each = "per rank and step" if comparison.before.measured_steps else "per rank"
     if not (calls or nbytes):
         return f"other operations, with as many calls and bytes {each}"
     return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} {each}"
+
+
+def _least_changes(comparison: Comparison) -> tuple[float, float]:
+    """Return which changes of calls and of bytes are less than one call of a run and one byte.
+
+    What a run sends once is another share of a step where runs have other numbers of steps.
+    """
+    steps = comparison.before.measured_steps, comparison.after.measured_steps
+    return (1 / max(min(steps), 1), 1.0) if steps[0] != steps[1] else (0.0, 0.0)
 
 
 def has_known_bytes(change: OperationChange) -> bool:
@@ -98,14 +109,16 @@ def has_known_bytes(change: OperationChange) -> bool:
 
 
 def _more(
-    pairs: list[tuple[float | None, float | None]], words: Callable[[float | None], str]
+    pairs: list[tuple[float | None, float | None]],
+    words: Callable[[float | None], str],
+    least: float,
 ) -> str:
-    """Say how much the sum has changed; "" if it has not."""
+    """Say how much the sum has changed; "" if it has not, or by less than `least`."""
     known = [(before, after) for before, after in pairs if before is not None and after is not None]
     if len(known) < len(pairs):
         return words(None)
     before, after = (sum(values) for values in zip(*known, strict=True))
-    if math.isclose(before, after, rel_tol=_ROUNDING):
+    if math.isclose(before, after, rel_tol=_ROUNDING) or abs(after - before) < least:
         return ""
     is_small = not before or abs(after / before - 1) < 0.001
     share = "" if is_small else f" ({percent(after / before - 1, sign='+')})"

@@ -114,7 +114,7 @@ def test_where_noise_hides_a_change_the_verdict_names_the_smallest_that_would_sh
     assert total.low_ns is not None
     assert total.high_ns is not None
     hidden = duration((total.high_ns - total.low_ns) / 2)
-    assert made.verdict.startswith("No difference seen: ")
+    assert made.verdict.startswith("Within the noise: ")
     assert made.verdict.endswith(f". Record more steps: a change below {hidden} does not show")
 
 
@@ -397,6 +397,28 @@ def test_runs_of_different_length_are_compared_step_by_step() -> None:
     before = with_rows(row(calls=3 * 14, nbytes=70 * 14), steps=9)
     after = with_rows(row(calls=6 * 14, nbytes=140 * 14), steps=16)
     assert not compared(before, after).operations[0].is_changed
+
+
+def once(steps: int, *, reduces: int = 1, last: int = 1) -> Diagnosis:
+    """A run of two ranks that all-reduce in each measured step, and `last` times after these."""
+    ranks, measured = 2, steps - 2
+    calls = ranks * (reduces * measured + last)
+    sent = ranks * (1000 * measured + 4 * last)
+    return with_rows(row(calls=calls, nbytes=sent), steps=steps)
+
+
+def test_calls_once_in_a_run_do_not_differ_by_the_number_of_steps() -> None:
+    made = compared(once(40), once(60))
+    assert made.operations[0].before_calls != made.operations[0].after_calls
+    assert made.summary.startswith("The same calls and bytes; ")
+    [table] = [table for name, table in sections(made) if name == "Operations and bytes"]
+    assert table.rows[0][2] == "1,000 B"
+    assert compared(once(40), once(60, last=5)).operations[0].is_changed
+
+
+def test_bytes_once_in_a_run_are_not_reported_beside_changed_calls() -> None:
+    summary = compared(once(40), once(60, reduces=3)).summary
+    assert re.match(r"1\.99 more calls \(\+194 %\) and as many bytes per rank and step; ", summary)
 
 
 def test_what_moved_off_the_wire_is_the_same_operation_and_another_kind() -> None:
