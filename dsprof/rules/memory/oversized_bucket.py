@@ -27,7 +27,6 @@ class Thresholds:
     wasted_bytes: int = 256 << 20  # beyond the size of all gradients
     wasted_share: float = 0.02  # of the reserved memory at its peak
     pressed_share: float = 0.1  # of it, where allocations were retried
-    fewest_elements: int = 50_000_000  # smaller buckets are slow on fast links
 
 
 class OversizedBucket:
@@ -78,16 +77,17 @@ class OversizedBucket:
         thresholds: Thresholds,
         pressed: bool,
     ) -> Iterable[Finding]:
-        needed = min(buffers.capacity, engines.engines[0].parameters)
+        parameters = engines.engines[0].parameters
+        needed, advised = min(buffers.capacity, parameters), zero_elements(parameters)
         wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
         if wasted >= max(thresholds.wasted_bytes, thresholds.wasted_share * peak):
             yield self._wasted(engines, buffers, needed, peak, pressed)
         elif (
             pressed
             and buffers.nbytes >= thresholds.pressed_share * peak
-            and buffers.capacity > thresholds.fewest_elements
+            and buffers.capacity > advised
         ):
-            yield self._pressed(engines, buffers, peak, thresholds)
+            yield self._pressed(engines, buffers, peak, advised)
 
     def _wasted(
         self, engines: Engines, buffers: GradientBuffers, needed: int, peak: int, pressed: bool
@@ -111,10 +111,9 @@ class OversizedBucket:
         )
 
     def _pressed(
-        self, engines: Engines, buffers: GradientBuffers, peak: int, thresholds: Thresholds
+        self, engines: Engines, buffers: GradientBuffers, peak: int, advised: int
     ) -> Finding:
-        smaller = max(buffers.capacity // 4, thresholds.fewest_elements)
-        freed = (buffers.capacity - smaller) * buffers.slots * buffers.item_bytes
+        freed = (buffers.capacity - advised) * buffers.slots * buffers.item_bytes
         return self.meta.finding(
             Status.FAIL,
             f"Allocations were retried while gradient buffers held "
@@ -125,8 +124,8 @@ class OversizedBucket:
                 f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
                 "backward."
             ),
-            action=f'Set "reduce_bucket_size" to {smaller:,}: that frees {size(freed)}.',
-            config_patch={"zero_optimization": {"reduce_bucket_size": smaller}},
+            action=f'Set "reduce_bucket_size" to {advised:,}: that frees {size(freed)}.',
+            config_patch={"zero_optimization": {"reduce_bucket_size": advised}},
             evidence=(_table(engines, buffers, peak),),
             confidence="medium",
         )
