@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dsprof.hooks.wire.group_roles import find_role
+from dsprof.hooks.wire.group_roles import find_roles
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
 
@@ -86,7 +86,7 @@ class Groups:
             size=len(ranks),
             backend=backend,
             generation=self._generation,
-            role=self._role(pg),
+            role=self._roles([pg])[0],
             is_checked=_is_checked(pg),
         )
         state = GroupState(group, weakref.ref(pg))
@@ -104,8 +104,9 @@ class Groups:
     def _define(self, group: Group) -> None:
         self._recorder.outbox.define(copy(group))  # its role may change before it is written
 
-    def _role(self, pg: Any) -> str:
-        return find_role(pg) or self.roles.get(pg, "")
+    def _roles(self, groups: list[Any]) -> list[str]:
+        found = find_roles(groups) if groups else []
+        return [role or self.roles.get(pg, "") for role, pg in zip(found, groups, strict=True)]
 
     def _look_again(self, step: int) -> None:
         """Look for roles not known yet: a library may name a group after its first collective.
@@ -113,12 +114,13 @@ class Groups:
         It costs ever less, and a late engine is not missed.
         """
         try:
-            for state in list(self._with_ranks.values()):
-                pg = state.ref()
-                if not state.group.role and pg is not None:
-                    state.group.role = self._role(pg)
-                    if state.group.role:
-                        self._define(state.group)
+            states = [state for state in list(self._with_ranks.values()) if not state.group.role]
+            known = [(state, pg) for state in states if (pg := state.ref()) is not None]
+            roles = self._roles([pg for _, pg in known])
+            for (state, _), role in zip(known, roles, strict=True):
+                if role:
+                    state.group.role = role
+                    self._define(state.group)
         except Exception as error:
             self._recorder.fail("groups", error)
 

@@ -1,4 +1,4 @@
-"""What a group is for: told by meshes, DeepSpeed, Megatron or an mpu, and by nobody else."""
+"""What a group is for: told by meshes, and by the names under which modules keep it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from dsprof.hooks.wire.group_roles import find_role, named_role
+from dsprof.hooks.wire.group_roles import find_roles, named_role
 from dsprof.hooks.wire.groups import Groups
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Group
@@ -50,9 +50,9 @@ def test_names_tell_roles(name: str, role: str) -> None:
 @pytest.mark.usefixtures("group")
 def test_a_mesh_names_its_dimensions() -> None:
     mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp_replicate", "tp"))
-    assert find_role(mesh.get_group("dp_replicate")) == "replicate"
-    assert find_role(mesh.get_group("tp")) == "tensor"
-    assert find_role(dist.group.WORLD) == ""
+    assert find_roles([mesh.get_group("dp_replicate")]) == ["replicate"]
+    assert find_roles([mesh.get_group("tp")]) == ["tensor"]
+    assert find_roles([dist.group.WORLD]) == [""]
 
 
 @pytest.mark.usefixtures("group")
@@ -68,7 +68,43 @@ def test_libraries_keep_groups_where_their_names_tell_what_they_are_for(
     megatron._TENSOR_MODEL_PARALLEL_GROUP = megatron._MODEL_PARALLEL_GROUP = tensor
     megatron._MODEL_PARALLEL_GROUPS = [model]
     roles = ["expert", "tensor", "data", "pipeline", "model"]
-    assert [find_role(group) for group in made] == roles
+    assert find_roles(made) == roles
+
+
+@pytest.mark.usefixtures("group")
+def test_programs_keep_groups_in_their_globals_or_in_an_object_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = [dist.new_group(ranks) for ranks in ([0, 1], [0, 2], [0, 4], [0, 7])]
+    tensor, data, pipeline, context = made
+    names = ("their.process_group_manager", "__main__", "their.parallel.context", "their.data")
+    manager, program, context_module, other = (ModuleType(name) for name in names)
+    for module in (manager, program, context_module, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    manager.manager = SimpleNamespace(tp_group=tensor, cp_dp_group=data)
+    program.pp_group = pipeline
+    other.cp_group = context
+    context_module.values = [context] * 10_000
+    assert find_roles(made) == ["tensor", "data", "pipeline", ""]
+
+
+@pytest.mark.usefixtures("group")
+def test_no_code_of_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Proxy:
+        def __getattribute__(self, name: str) -> object:
+            raise AssertionError(name)
+
+        __getattr__ = __eq__ = __getattribute__
+
+    class Lazy(dict[str, object]):
+        def values(self) -> object:
+            raise AssertionError
+
+    program = ModuleType("__main__")
+    program.proxy, program.lazy, program.late = Proxy(), Lazy(), SimpleNamespace(lazy=Lazy())
+    program.tp_group = tensor = dist.new_group([0, 1])
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    assert find_roles([tensor]) == ["tensor"]
 
 
 @pytest.mark.usefixtures("group")
@@ -91,4 +127,4 @@ def test_the_real_modules_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     group = dist.new_group([0, 1])
     monkeypatch.setattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", group)
-    assert find_role(group) == "hpz"
+    assert find_roles([group]) == ["hpz"]
