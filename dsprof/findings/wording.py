@@ -32,6 +32,11 @@ def named(ranks: Iterable[int]) -> str:
     return f"rank{'' if len(members) == 1 else 's'} {listed(members)}"
 
 
+def named_if_known(ranks: Collection[int]) -> str:
+    """Name ranks as what they are; none stands for one that is unknown."""
+    return named(ranks) if ranks else "a rank"
+
+
 def ranks_do(ranks: Sequence[int], verb: str) -> str:
     """Begin a sentence on ranks: `Rank 3 delays`, `Ranks 3, 7 delay`."""
     who = named(ranks)

@@ -149,6 +149,10 @@ CallKind = tuple[str, str, int]
 """Operation, calling function ("" unless the logger was set to print it), bytes of a message."""
 
 
+Failure = str | OutOfMemory | CollectiveTimeout | LogMark
+"""A warning is its text."""
+
+
 _MOST_REPORTS = 1 << 14
 _MOST_VARIABLES = 1000
 
@@ -186,7 +190,13 @@ class RankLog:
     nbytes: int = 0  # of its file
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
+    strays: set[Failure] = field(default_factory=set)  # that no line gives a rank: of any
     room: Room = field(default_factory=Room, repr=False, compare=False)
+
+    def failures(self) -> set[Failure]:
+        """Return what failed, or was warned of, that is of this rank and no stray."""
+        found = set[Failure]([*self.warnings, *self.out_of_memory, *self.timeouts, *self.marks])
+        return found - self.strays
 
     def say(self, kind: str, value: str, lines: int = 1) -> None:
         """Count a line that states a fact."""
@@ -213,6 +223,7 @@ class RankLog:
 
     def add(self, other: RankLog) -> None:
         """Take over what another log says of the same rank; `other` stays as it is."""
+        self.strays = (self.strays | other.strays) - self.failures() - other.failures()
         self.host = self.host or other.host
         for kind, values in other.facts.items():
             for value, lines in values.items():

@@ -462,6 +462,15 @@ def test_ranks_in_different_broadcasts_prove_no_mismatch():
     )
 
 
+def test_a_timeout_in_a_line_of_no_rank_accuses_none():
+    (line,) = watchdog(0)
+    finding = one(collective_timeout, make.run(line.removeprefix("[rank0]: [Rank 0] ")))
+    assert finding.summary == "A rank timed out in all_reduce number 8 after 600 s."
+    assert (finding.ranks, finding.confidence) == ((), "")
+    assert finding.cause == "The logs do not say which rank did not join."
+    assert finding.evidence[0].rows[0][0] is None
+
+
 def test_the_status_that_earlier_releases_print():
     lines = [
         "[rank1]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 1] Timeout at NCCL work: 5, last "
@@ -591,12 +600,12 @@ def test_a_watchdog_that_is_stuck_itself():
         ),
         (
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-            "Rank 0 reports: too few nodes joined the rendezvous in time",
+            "A rank reports: too few nodes joined the rendezvous in time",
         ),
         (
             "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to "
             "connect to (10.0.0.1, 29500).",
-            "Rank 0 reports: the host of the rendezvous did not answer",
+            "A rank reports: the host of the rendezvous did not answer",
         ),
     ],
     ids=["heartbeat", "rendezvous", "socket"],

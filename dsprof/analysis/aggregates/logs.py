@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.environment import RankSet
@@ -15,6 +15,7 @@ from dsprof.trace.rank_log import (
     NOT_OF_NCCL,
     CallKind,
     LoggedCalls,
+    OutOfMemory,
     RankLog,
 )
 from dsprof.trace.rank_trace import RankTrace
@@ -83,13 +84,23 @@ class Logs(Aggregate):
         return sum(log.values(kind).get(value, 0) for log in self.ranks.values())
 
     def warnings(self) -> dict[str, tuple[RankSet, int]]:
-        """Return warnings and errors, each with its ranks and the number of lines."""
+        """Return warnings and errors, each with its ranks, as far as known, and lines."""
         found: dict[str, tuple[RankSet, int]] = {}
         for rank, log in self.ranks.items():
             for text, lines in log.warnings.items():
                 ranks, before = found.get(text, (0, 0))
-                found[text] = ranks | 1 << rank, before + lines
+                found[text] = ranks | (text not in log.strays) << rank, before + lines
         return found
+
+    def failed_requests(self) -> Iterator[tuple[int, OutOfMemory]]:
+        """Return what the devices of ranks had no memory for; rank -1 where no line names it."""
+        known = {one for log in self.ranks.values() for one in log.failures()}
+        for rank, log in sorted(self.ranks.items()):
+            for one in log.out_of_memory:
+                if one not in log.strays:
+                    yield rank, one
+                elif one not in known:
+                    yield -1, one
 
     def calls(self) -> dict[CallKind, LoggedCalls]:
         """Return what DeepSpeed's comms_logger told, added up over the ranks that told it."""

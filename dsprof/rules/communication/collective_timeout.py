@@ -14,7 +14,7 @@ from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, plural, ranks_do
+from dsprof.findings.wording import capitalised, duration, named, named_if_known, plural, ranks_do
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
@@ -48,7 +48,13 @@ class CollectiveTimedOut:
         if not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
-        waiting = {rank: log for rank, log in logs.ranks.items() if log.timeouts or _given_up(log)}
+        waiting = {
+            rank: log
+            for rank, log in logs.ranks.items()
+            if not log.strays.issuperset(log.timeouts) or _given_up(log)
+        }
+        if not waiting and (strays := [one for log in logs.ranks.values() for one in log.timeouts]):
+            waiting = {-1: RankLog(timeouts=strays)}
         if not waiting and any(log.last_works for log in logs.ranks.values()):
             yield self.meta.finding(
                 Status.FAIL,
@@ -100,7 +106,7 @@ class CollectiveTimedOut:
         after = f" after {duration(longest * 1e6)}" if longest > 0 else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{capitalised(named_ranks(ranks_that(waiting)))} timed out in {where}{after}.",
+            f"{capitalised(_who(waiting))} timed out in {where}{after}.",
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
             action=f"{_look_at(suspects)} (py-spy dump).{dumps}",
@@ -108,6 +114,10 @@ class CollectiveTimedOut:
             evidence=(_table(waiting, timeouts, last),),
             confidence=confidence,
         )
+
+
+def _who(waiting: Collection[int]) -> str:
+    return named_if_known([rank for rank in sorted(waiting) if rank >= 0])
 
 
 def _where(timeouts: Mapping[int, CollectiveTimeout], numbers: Mapping[int, int]) -> str:
@@ -178,6 +188,8 @@ def _silence(
     waiting: Collection[int], run: RunSummary, groups: set[str]
 ) -> tuple[str, tuple[int, ...]]:
     """Say who reported nothing, while all others wait in the same collective."""
+    if -1 in waiting:
+        return "", ()
     same = "All of them wait in the same collective, so no mismatch is visible."
     logged = run[Logs].ranks
     facts = run[Run]
@@ -214,7 +226,7 @@ def _table(
         given_up, at = timeouts.get(rank), last.get(rank)
         rows.append(
             (
-                rank,
+                rank if rank >= 0 else None,
                 given_up.op if given_up else None,
                 given_up.elements if given_up and given_up.elements >= 0 else None,
                 at.timed_out if at else given_up.seq if given_up and given_up.seq >= 0 else None,
@@ -232,7 +244,7 @@ def _table(
             Column("last enqueued"),
         ),
         rows=tuple(rows),
-        caption=f"As the watchdog of each rank wrote it; {named(sorted(waiting))} wrote",
+        caption=f"As the watchdog of each rank wrote it; {_who(waiting)} wrote",
     )
 
 

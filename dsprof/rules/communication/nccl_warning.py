@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     RankSet,
-    named_ranks,
     ranks_of,
     union,
     written_ranks,
@@ -18,7 +17,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
-from dsprof.findings.wording import plural, ranks_do
+from dsprof.findings.wording import capitalised, named_if_known, plural
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
@@ -68,10 +67,13 @@ class NcclWarning:
         if known:
             highest = worst(what.severity for what, _ in known)
             first, warning = next(pair for pair in known if pair[0].severity is highest)
+            who = named_if_known(ranks_of(warning.ranks))
+            where = f" on {who}" if warning.ranks else ""
+            reports = "report" if warning.ranks.bit_count() > 1 else "reports"
             yield self.meta.finding(
                 Status.FAIL,
-                f"“{warning.text}” on {named_ranks(warning.ranks)}: {first.meaning}.",
-                problem=f"{ranks_do(ranks_of(warning.ranks), 'report')}: {first.meaning}",
+                f"“{warning.text}”{where}: {first.meaning}.",
+                problem=f"{capitalised(who)} {reports}: {first.meaning}",
                 severity=highest,
                 action=" ".join(dict.fromkeys(what.action for what, _ in known)),
                 ranks=ranks_of(union(one.ranks for _, one in known)),

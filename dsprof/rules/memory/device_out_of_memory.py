@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, named, percent, plural, size, some
+from dsprof.findings.wording import capitalised, named, named_if_known, percent, plural, size, some
 from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
@@ -53,9 +53,14 @@ class Thresholds:
 class _Failure(NamedTuple):
     """A failed request, and the sums that decide why; None where torch did not say."""
 
-    rank: int
+    rank: int  # -1: unknown
     text: OutOfMemory
     others_bytes: int  # held by other processes
+
+    @property
+    def who(self) -> str:
+        """The rank, as part of a sentence."""
+        return named_if_known(_ranks([self]))
 
     @property
     def available_bytes(self) -> int | None:
@@ -90,9 +95,9 @@ class _Failure(NamedTuple):
         equals = "" if total is None else f" = {size(total)}"
         sums = " + ".join(known) or "free memory unknown"
         ranks = _ranks(failures)
-        who = "it" if len(ranks) == 1 else f"rank {self.rank}"
+        who = "it" if len(ranks) < 2 else self.who
         asked = f"{who} asked for {size(text.asked_bytes)}"
-        failed = f"{capitalised(named(ranks))} ran out of device memory: {asked}"
+        failed = f"{capitalised(named_if_known(ranks))} ran out of device memory: {asked}"
         return f"{failed}, available: {sums}{equals}{unknown}{self._held()}."
 
     def _held(self) -> str:
@@ -125,20 +130,15 @@ class DeviceOutOfMemory:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each cause by itself, with the ranks that it stopped."""
         logs = run[Logs]
-        told = {rank for rank, log in logs.ranks.items() if log.out_of_memory}
+        failures = [_Failure(rank, text, _others(text)) for rank, text in logs.failed_requests()]
+        told = _ranks(failures)
         untold = [rank for rank in run[Run].out_of_memory_ranks if rank not in told]
-        # Lines without a rank count for the lowest one: they may be of another.
-        is_of_any = bool(told) and len(logs.ranks) == 1
+        is_of_any = any(failure.rank < 0 for failure in failures)  # those of `untold`, too
         if untold and not is_of_any:
             yield self._ended(run, untold, thresholds)
         elif not logs.ranks:
             yield self.meta.not_applicable(NO_LOG)
             return
-        failures = [
-            _Failure(rank, text, _others(text))
-            for rank, log in sorted(logs.ranks.items())
-            for text in log.out_of_memory
-        ]
         limited = [f for f in failures if f.is_limited]
         crowded = [f for f in failures if f not in limited and _is_crowded(f, thresholds)]
         rest = [f for f in failures if f not in limited and f not in crowded]
@@ -236,13 +236,13 @@ class DeviceOutOfMemory:
         of = f"{size(worst.others_bytes)} of {size(text.capacity_bytes)}"
         cause = f"Without {who} the request would have succeeded"
         either = worst.fits_in_pieces and text.free_bytes < text.asked_bytes
-        sharing = [one.rank for one in failures if one is worst or _share_device(one, worst)]
+        sharing = _ranks(one for one in failures if one is worst or _share_device(one, worst))
         is_shared = len(sharing) > 1
         shared = f"{capitalised(named(sharing))} use the same device: each lists the other. "
         return self._finding(
             failures,
             "Another process holds memory of the same device",
-            f"{shared * is_shared}{subject} {verb} {of} on rank {worst.rank}'s device. "
+            f"{shared * is_shared}{subject} {verb} {of} on {worst.who}'s device. "
             f"{worst.arithmetic(failures)}",
             f"{cause}. It would also fit if the unallocated memory were contiguous."
             if either
@@ -258,7 +258,7 @@ class DeviceOutOfMemory:
         worst = max(failures, key=lambda failure: failure.text.unallocated_bytes)
         action = (
             f"expandable_segments is already on. {_LESS_FRAGMENTS}."
-            if _is_expandable(run, [failure.rank for failure in failures])
+            if _is_expandable(run, _ranks(failures) or run[Run].ranks)
             else f"Set {EXPAND} on every rank (PyTorch 2.1 "
             "or later; max_split_size_mb:128 before). If the request still fails, the model needs "
             "more memory than the device has."
@@ -317,10 +317,10 @@ class DeviceOutOfMemory:
 
 
 def _ranks(failures: Iterable[_Failure]) -> tuple[int, ...]:
-    return tuple(sorted({failure.rank for failure in failures}))
+    return tuple(sorted({failure.rank for failure in failures if failure.rank >= 0}))
 
 
-def _is_expandable(run: RunSummary, ranks: list[int]) -> bool:
+def _is_expandable(run: RunSummary, ranks: Iterable[int]) -> bool:
     """Say whether segments grow already on `ranks`; what one log says of it counts for all."""
     in_traces = expandable_ranks(run[EnvironmentFacts])
     by_logs = any(is_expandable(log.allocator_settings) for log in run[Logs].ranks.values())
@@ -377,7 +377,7 @@ def _table(failures: list[_Failure]) -> Table:
 def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
     for rank, text, others in failures:
         yield (
-            rank,
+            rank if rank >= 0 else None,
             text.device if text.device >= 0 else None,
             text.asked_bytes,
             text.capacity_bytes,

@@ -266,11 +266,11 @@ def test_a_rank_without_memory_is_not_told_to_read_its_traceback_or_to_use_more(
 
 
 def test_a_log_that_names_another_rank_gives_no_second_cause() -> None:
-    """A line without a writer counts for the lowest rank."""
+    """A line without a writer may be of the rank whose trace ends there."""
     trace = ended(72, stuck=48, rank=3)
     logs = make.read([make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")])
     [finding] = judge(summary(*logs, trace), [RULE])
-    assert (finding.title, finding.ranks) == (NEEDY, (0, 3))
+    assert (finding.title, finding.ranks) == (NEEDY, (3,))
 
 
 @pytest.mark.parametrize("kind", ["ray.exceptions.OutOfMemoryError", "cupy.OutOfMemoryError"])
@@ -291,3 +291,17 @@ def test_a_log_of_each_rank_leaves_the_others_to_their_traces() -> None:
         ((0,), "high"),
         ((3,), "low"),
     ]
+
+
+def test_a_request_in_a_line_of_no_rank_accuses_none() -> None:
+    logs = make.read(make.run(make.out_of_memory()))
+    [finding] = judge(summary(*logs), [RULE])
+    assert finding.summary.startswith("A rank ran out of device memory: it asked for 1.00 GiB")
+    assert (finding.ranks, finding.evidence[0].rows[0][0]) == ((), None)
+
+
+def test_a_request_that_a_rank_states_too_is_its_own() -> None:
+    logs = make.read(make.run(make.out_of_memory(), f"[rank2]: {make.out_of_memory()}"))
+    [finding] = judge(summary(*logs), [RULE])
+    assert finding.summary.startswith("Rank 2 ran out of device memory: ")
+    assert (finding.ranks, len(finding.evidence[0].rows)) == ((2,), 1)

@@ -17,6 +17,7 @@ from dsprof.trace.rank_log import (
     CollectiveTimeout,
     LastWork,
     LogMark,
+    OutOfMemory,
 )
 from dsprof.trace.readers import reader_of
 from dsprof.trace.readers.logs import LogReader
@@ -117,12 +118,20 @@ def test_half_a_configuration_is_none(lines):
     assert not trace.engines
 
 
-def test_a_failure_of_nobody_beside_known_ranks_is_said_to_be_of_an_unknown_rank():
+def test_a_failure_in_a_line_of_no_rank_is_of_no_rank():
     told = [f"[rank{rank}]: {make.out_of_memory(asked='2.00 GiB')}" for rank in (1, 2)]
     (first, _) = make.read([*told, make.out_of_memory()])
-    assert "does not say which rank wrote some of its lines" in first.notes[0].text
+    (stray,) = (one for one in first.log.strays if isinstance(one, OutOfMemory))
+    assert stray.asked_bytes == 1 << 30
     (first, _) = make.read([*told, make.out_of_memory(asked="2.00 GiB")])  # printed again
-    assert first.notes == []
+    assert not any(isinstance(one, OutOfMemory) for one in first.log.strays)
+
+
+@pytest.mark.parametrize("name", ["rank3.log", "train.log"])
+def test_a_failure_is_of_the_rank_or_the_process_of_its_file(name):
+    lines = [make.out_of_memory()] if name == "rank3.log" else [make.ready(3), make.out_of_memory()]
+    (trace,) = make.read(lines, name)
+    assert (trace.rank, trace.log.strays) == (3, set())
 
 
 def test_every_known_sample_is_understood():

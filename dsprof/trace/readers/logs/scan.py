@@ -2,7 +2,7 @@
 
 A line belongs to the rank that a launcher or the writer put before it, or to the process that
 NCCL names, whose rank is the one that it has in the largest communicator. Lines without a writer
-belong to the lowest rank of the file.
+belong to the lowest rank of the file; failures among them may be of any rank.
 """
 
 from __future__ import annotations
@@ -78,9 +78,8 @@ _NUMBERED = (
     "a log does not say which ranks its processes were ({count}): they are numbered by host and "
     "device"
 )
-_ORIGIN_UNKNOWN = (
-    "a log does not say which rank wrote some of its lines (a device out of memory, a collective "
-    "that timed out): they count for rank {rank}"
+_RANK_UNKNOWN = (
+    "a log does not say which rank wrote it: it counts for rank 0, and its failures for none"
 )
 _OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
 """Kinds of facts that no rank states."""
@@ -314,13 +313,13 @@ class LogScan:
             rank = max(rank_in_name, 0)
             of_job = {kind: nobody.log.facts[kind] for kind in _OF_JOB & nobody.log.facts.keys()}
             if rank_in_name < 0 and not (of_job and nobody.log == RankLog(facts=of_job)):
-                notes[rank] = "a log does not say which rank wrote it; it counts for rank 0"
+                notes[rank] = _RANK_UNKNOWN
             placed[rank] = []
         if nobody is not None:
-            lowest = min(placed)
-            if len(placed) > 1 and _tells_more(nobody.log, writers):
-                notes.setdefault(lowest, _ORIGIN_UNKNOWN.format(rank=lowest))
-            placed[lowest].append(nobody)
+            is_named = rank_in_name >= 0 or any(writer.pid for writer in writers)
+            if len(placed) > 1 or not is_named:
+                nobody.log.strays = nobody.log.failures()
+            placed[min(placed)].append(nobody)
         found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
         _share([one.log for one in found], nobody)
         return found, world_size if max(placed, default=0) < world_size else 0
@@ -387,12 +386,6 @@ def _placed(
         else:
             placed.setdefault(rank, []).append(writer)
     return placed, unplaced
-
-
-def _tells_more(log: RankLog, writers: Iterable[_Writer]) -> bool:
-    """Say whether lines without a writer hold a failure that is in no line of a rank."""
-    known = [one for writer in writers for one in (*writer.log.out_of_memory, *writer.log.timeouts)]
-    return any(one not in known for one in (*log.out_of_memory, *log.timeouts))
 
 
 def _rank(rank: int, writers: Iterable[_Writer], note: str) -> LoggedRank:
