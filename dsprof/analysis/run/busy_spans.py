@@ -60,11 +60,11 @@ class _Usual(NamedTuple):
     def of(cls, spans: Mapping[int, Span]) -> _Usual:
         more_ns = defaultdict(list)
         for span in spans.values():
-            rank, rank_more_ns, _ = _busiest(span)
+            rank, rank_more_ns, _ = busiest(span)
             more_ns[rank].append(rank_more_ns)
         return cls(
-            int(median(map(_step_ns, spans.values()))),
-            int(median(map(_waited_ns, spans.values()))),
+            int(median(map(mean_step_ns, spans.values()))),
+            int(median(map(mean_waited_ns, spans.values()))),
             {rank: median(one) for rank, one in more_ns.items() if len(one) * 2 > len(spans)},
         )
 
@@ -93,7 +93,7 @@ def _found(
     found = []
     for begin_s, span in spans.items():
         slowest_ns, _, step = span.slowest
-        step_ns = _step_ns(span)
+        step_ns = mean_step_ns(span)
         longer_ns = step_ns - usual.step_ns
         if span.ranks < 2 or longer_ns <= _LONGER_SHARE * usual.step_ns:
             continue
@@ -107,11 +107,11 @@ def _found(
 
 def _cause(span: Span, usual: _Usual) -> tuple[int | None, int]:
     """Return the only rank that makes steps longer, and how much longer it works; None without."""
-    rank, more_ns, second_ns = _busiest(span)
-    longer_ns = _step_ns(span) - usual.step_ns
-    waited_ns = (_waited_ns(span) - usual.waited_ns) * span.ranks / (span.ranks - 1)
+    rank, more_ns, second_ns = busiest(span)
+    longer_ns = mean_step_ns(span) - usual.step_ns
+    waited_ns = (mean_waited_ns(span) - usual.waited_ns) * span.ranks / (span.ranks - 1)
     is_cause = (
-        more_ns >= _LEAST_SHARE * _step_ns(span)
+        more_ns >= _LEAST_SHARE * mean_step_ns(span)
         and second_ns <= _NEXT_SHARE * more_ns
         and more_ns - usual.more_ns.get(rank, 0) >= _CAUSED_SHARE * longer_ns
         and waited_ns >= _WAITED_SHARE * longer_ns
@@ -119,7 +119,7 @@ def _cause(span: Span, usual: _Usual) -> tuple[int | None, int]:
     return (rank, more_ns) if is_cause else (None, 0)
 
 
-def _busiest(span: Span) -> tuple[int, int, int]:
+def busiest(span: Span) -> tuple[int, int, int]:
     """Return the rank that works longest, and by how much than the others; so much the next."""
     (first_ns, negative_rank), (second_ns, _), *_ = (*span.busiest, *span.busiest)
     own_ns = (span.total_ns - span.waited_ns) // max(span.rank_steps, 1)
@@ -127,9 +127,11 @@ def _busiest(span: Span) -> tuple[int, int, int]:
     return -negative_rank, first_ns - others_ns, second_ns - others_ns
 
 
-def _waited_ns(span: Span) -> int:
+def mean_waited_ns(span: Span) -> int:
+    """Return how long a rank waits for communication in a step."""
     return span.waited_ns // max(span.rank_steps, 1)
 
 
-def _step_ns(span: Span) -> int:
+def mean_step_ns(span: Span) -> int:
+    """Return how long a step takes."""
     return span.total_ns // max(span.rank_steps, 1)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
+from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.busy_spans import mean_step_ns
 from dsprof.analysis.run.delays import delays
 from dsprof.analysis.run.series import Change, Floats, change_of, rises_steadily, sigma, spell_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
@@ -16,6 +19,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.steps.slow_spans import SlowSpans
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
 from dsprof.trace.columns import IntArray
 
@@ -42,6 +46,7 @@ class Thresholds:
     chance: float = 0.001  # of it in a steady run
     part_share: float = 0.6  # of the change, that one part must explain to be named
     work_share: float = 0.05  # more or fewer collectives, bytes or micro-steps are other work
+    run_share: float = 0.02  # of the run is lost, where only sums over time show it
 
 
 class StepTimeChange:
@@ -57,7 +62,7 @@ class StepTimeChange:
         why="A sudden change has one cause, at a known step.",
         category="steps",
         order=400,
-        needs=(Run, Steps),
+        needs=(History, Run, Steps),
     )
     thresholds = Thresholds()
 
@@ -66,23 +71,54 @@ class StepTimeChange:
         steps = run[Steps]
         series = steps.throughout.series
         most = max(map(len, series))
-        if most < thresholds.steps:
+        if found := self._in_detail(run, thresholds) or self._in_sums(run, thresholds):
+            yield found
+        elif most < thresholds.steps:
             yield too_few(self.meta, steps, most, thresholds.steps)
-            return
-        for numbers in series:
+        else:
+            yield passed(self.meta, "Step time does not change", series, thresholds.steps)
+
+    def _in_detail(self, run: RunSummary, thresholds: Thresholds) -> Finding | None:
+        steps = run[Steps]
+        for numbers in steps.throughout.series:
             columns = step_columns(steps, numbers)
             times = columns.total_ns
             spell = spell_of(times, thresholds.share)
             if spell and _are_delayed(steps, columns.number[spell]):
                 spell = None
-            change = _rise(times, spell) if spell else change_of(times)
-            is_level = change is not None and _is_level(change, len(numbers), thresholds)
-            if change is not None and is_level and (spell or not rises_steadily(times, change)):
+            if change := _change(times, spell, thresholds):
                 at = _first(steps.throughout, columns, change)
                 last = int(columns.number[spell.stop - 1]) if spell else None
-                yield self._finding(run[Run], columns, change, at, last, thresholds)
-                return
-        yield passed(self.meta, "Step time does not change", series, thresholds.steps)
+                return self._finding(run[Run], columns, change, at, last, thresholds)
+        return None
+
+    def _in_sums(self, run: RunSummary, thresholds: Thresholds) -> Finding | None:
+        """Judge the steps of a rolling recording that have no details; by spans of time."""
+        history = run[History]
+        _, finest = history.finest
+        spans = {begin_s: span for begin_s, span in finest.items() if span.rank_steps}
+        if not (history.left_out and run[Run].selection.steps is None):
+            return None
+        times = np.array([mean_step_ns(span) for span in spans.values()], np.float64)
+        spell = spell_of(times, thresholds.share)
+        change = _change(times, spell, thresholds)
+        if change is None or change.after < change.before:
+            return None
+        place = np.arange(len(times))
+        after = (place >= change.at) & (place < (spell.stop if spell else len(times)))
+        found = SlowSpans.of(spans, after, change.after - change.before)
+        if found.lost_share < thresholds.run_share or found.are_of_a_rank(history):
+            return None
+        since = f"from about step {found.first:,} on"
+        if spell:
+            since = f"from about step {found.first:,} to {found.last:,}"
+        text = _lengthened(since, change)
+        if found.bytes_changed(thresholds.work_share):
+            return self._other_work(text, found.first, ["nbytes"], found.table)
+        cause, part = found.cause(thresholds.part_share)
+        return self._slower(
+            text, since, found.first, change, cause, found.ranks, part, found.table, thresholds
+        )
 
     def _finding(
         self,
@@ -99,24 +135,10 @@ class StepTimeChange:
             after &= columns.number <= last
             since = f"from step {at} to {last}"
         more_ns = change.after - change.before
-        share = more_ns / change.before
-        text = (
-            f"{capitalised(since)} a step takes {duration(change.after)} instead of "
-            f"{duration(change.before)} ({percent(share, sign='+')})."
-        )
-        evidence = (_table(columns, after, at if last is None else None),)
+        text = _lengthened(since, change)
+        table = _table(columns, after, at if last is None else None)
         if work := columns.work_changed(~after, after, thresholds.work_share):
-            kinds = ", ".join(_WORK[name] for name in work)
-            return self.meta.finding(
-                Status.INFO,
-                f"{text} Its work also changed: {kinds}.",
-                title="The work per step changes during the run",
-                cause=f"The program's work changes at step {at}.",
-                problem=f"The work per step changes at step {at}",
-                steps=(at,),
-                evidence=evidence,
-                confidence="high",
-            )
+            return self._other_work(text, at, work, table)
         if more_ns < 0:
             return self.meta.finding(
                 Status.INFO,
@@ -126,27 +148,63 @@ class StepTimeChange:
                     "The slow start lasts longer than the excluded warm-up: compilation, caches, "
                     "or another program that ended."
                 ),
-                problem=f"Steps take {percent(-share)} less from step {at} on",
+                problem=f"Steps take {percent(-more_ns / change.before)} less from step {at} on",
                 steps=(at,),
-                evidence=evidence,
+                evidence=(table,),
                 confidence="medium",
             )
         cause, ranks, part = _cause(run, columns, after, more_ns, thresholds)
+        explains_ms = more_ns * float(after.mean()) / 1e6 if part == "exposed_ns" else 0.0
+        found = self._slower(text, since, at, change, cause, ranks, part, table, thresholds)
+        return msgspec.structs.replace(found, explains_ms=explains_ms)
+
+    def _other_work(self, text: str, at: int, work: Iterable[str], table: Table) -> Finding:
+        kinds = ", ".join(_WORK[name] for name in work)
+        return self.meta.finding(
+            Status.INFO,
+            f"{text} Its work also changed: {kinds}.",
+            title="The work per step changes during the run",
+            cause=f"The program's work changes at step {at:,}.",
+            problem=f"The work per step changes at step {at:,}",
+            steps=(at,),
+            evidence=(table,),
+            confidence="high",
+        )
+
+    def _slower(
+        self,
+        text: str,
+        since: str,
+        at: int,
+        change: Change,
+        cause: str,
+        ranks: tuple[int, ...],
+        part: str,
+        table: Table,
+        thresholds: Thresholds,
+    ) -> Finding:
+        share = (change.after - change.before) / change.before
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=f"Check what happened at step {at}{_on(ranks)}: "
+            action=f"Check what happened at step {at:,}{_on(ranks)}: "
             f"{_OF_NETWORK if part == 'exposed_ns' else _OF_HOST}.",
             problem=f"Steps take {percent(share)} longer {since}",
-            fix=f"Check what happened at step {at}{_on(ranks)}",
+            fix=f"Check what happened at step {at:,}{_on(ranks)}",
             ranks=ranks,
             steps=(at,),
-            evidence=evidence,
-            explains_ms=more_ns * float(after.mean()) / 1e6 if part == "exposed_ns" else 0.0,
+            evidence=(table,),
             confidence="medium",
         )
+
+
+def _lengthened(since: str, change: Change) -> str:
+    return (
+        f"{capitalised(since)} a step takes {duration(change.after)} instead of "
+        f"{duration(change.before)} ({percent(change.after / change.before - 1, sign='+')})."
+    )
 
 
 def _are_delayed(steps: Steps, numbers: IntArray) -> bool:
@@ -173,6 +231,14 @@ def _rise(times: Floats, spell: slice) -> Change:
     usual, slow = float(np.median(times[~inside])), float(np.median(times[inside]))
     scatter = sigma(times - np.where(inside, slow, usual))
     return Change(spell.start, usual, slow, scatter, p=0.0)
+
+
+def _change(times: Floats, spell: slice | None, thresholds: Thresholds) -> Change | None:
+    """Return a change of level: to the slower stretch, if there is one."""
+    change = _rise(times, spell) if spell else change_of(times)
+    if change is None or not _is_level(change, len(times), thresholds):
+        return None
+    return change if spell or not rises_steadily(times, change) else None
 
 
 def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:

@@ -18,6 +18,7 @@ from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import RollUp
 from tests.factories.trace import (
     assert_reached_at,
     counters,
@@ -83,6 +84,33 @@ def rolling(trace: RankTrace, kept: Callable[[int], bool]) -> RankTrace:
     return trace
 
 
+def summed(ranks: int, working: Callable[[int, int], float], late: float = 0) -> list[RankTrace]:
+    """Sums of 60 spans of 10 steps, and details of the newest: `working` ms of a rank in a span.
+
+    The others wait for the rank that works longest, and all for `late` ms more in spans 20 to 39.
+    """
+    traces = [partial(rank(number, 600), range(560, 600)) for number in range(ranks)]
+    for number, trace in enumerate(traces):
+        trace.newest_from = 560
+        for at in range(60):
+            longest = max(working(other, at) for other in range(ranks))
+            step_ns = round((100 + longest + late * (20 <= at < 40)) * 1e6)
+            span = RollUp(
+                begin_s=10 * at,
+                length_s=10,
+                first_step=10 * at,
+                steps=10,
+                total_ns=10 * step_ns,
+                fastest_ns=step_ns - 10**6,
+                slowest_ns=step_ns + 10**6,
+                slowest_step=10 * at + 5,
+                blocked_ns=10 * (step_ns - round((80 + working(number, at)) * 1e6)),
+                nbytes=100 << 20,
+            )
+            trace.rollups[span.span] = span
+    return traces
+
+
 def from_step(first: int, ms: float) -> Extra:
     return lambda n: ms * (n >= first)
 
@@ -106,6 +134,48 @@ def test_a_pass_says_which_steps_were_kept(rule: Rule) -> None:
     finding = said(rule, *traces)
     assert finding.status is Status.PASS
     assert re.search(r"from step 50\d to 599\.$", finding.summary)
+
+
+def test_sums_of_steady_steps_pass() -> None:
+    assert said(step_time_change.RULE, *summed(4, lambda _, at: 2 * (at % 2))).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("working", "late", "slow_ranks", "cause"),
+    [
+        (lambda n, at: 20 * (n in (4, 5) and 20 <= at < 40), 0, (4, 5), "Ranks 4-5 work longest"),
+        (lambda n, at: 20 * (n == 4 and 20 <= at < 40), 0, (4,), "Rank 4 works longest"),
+        (lambda _, at: 20 * (20 <= at < 40), 0, (), "time not blocked in communication"),
+        (lambda *_: 0, 20, (), "waits for communication"),
+    ],
+)
+def test_sums_show_a_slow_stretch_without_details(
+    working: Callable[[int, int], float], late: float, slow_ranks: tuple[int, ...], cause: str
+) -> None:
+    """The newest steps, of which there are details, are as fast as the first ones."""
+    finding = said(step_time_change.RULE, *summed(8, working, late))
+    assert (finding.status, finding.ranks) == (Status.FAIL, slow_ranks)
+    assert finding.problem == "Steps take 20 % longer from about step 205 to 395"
+    assert cause in finding.cause
+
+
+def test_sums_do_not_show_what_costs_little_of_the_run() -> None:
+    traces = summed(8, lambda _, at: 20 * (20 <= at < 40))
+    assert said(step_time_change.RULE, *traces, run_share=0.07).status is Status.PASS
+
+
+def test_a_rank_that_delays_few_spans_is_left_to_the_rule_that_names_it() -> None:
+    traces = summed(8, lambda n, at: 20 * (n == 4 and 20 <= at < 32))
+    assert said(step_time_change.RULE, *traces).status is Status.PASS
+    assert said(periodic_slow_step.RULE, *traces).ranks == (4,)
+
+
+def test_sums_of_other_work_are_no_problem() -> None:
+    traces = summed(8, lambda _, at: 20 * (at >= 30))
+    for trace in traces:
+        for one in trace.rollups.values():
+            one.nbytes *= 1 + (one.begin_s >= 300)
+    assert said(step_time_change.RULE, *traces).status is Status.INFO
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
