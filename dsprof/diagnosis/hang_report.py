@@ -9,10 +9,12 @@ import msgspec
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.aggregates.shared_groups import SharedGroups
 from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.analysis.hang.ras import ras_verdicts
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summarise import summarise
+from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.hang_evidence import (
     asked_stacks,
     printed_ras,
@@ -65,23 +67,23 @@ def hang_report(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> H
 def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> HangReport:
     files = find_run(paths, Selection(epoch=epoch))
     keep_states_of(files)
-    run = summarise(files, [Endings, FlightRecorders])
+    run = summarise(files, [Endings, FlightRecorders, SharedGroups])
     endings = with_stacks(run[Endings], files, printed_stacks(paths))
     if is_live:
         endings = seen_now(endings, files)
-    report = _judged(endings, run[FlightRecorders])
+    report = _judged(endings, run)
     if is_live:
         first = report.verdicts[0]
         shown = {*first.ranks[:_ASKED], *first.waiting[:1]}
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
-        report = _judged(endings, run[FlightRecorders])
+        report = _judged(endings, run)
     return _with_skipped(report, files.strangers)
 
 
-def _judged(endings: Endings, flights: FlightRecorders) -> HangReport:
+def _judged(endings: Endings, run: RunSummary) -> HangReport:
     """Return the verdicts with what to do; on what is not stuck there is nothing."""
-    hang = hang_of(endings, flights)
+    hang = hang_of(endings, run[FlightRecorders], shared=run[SharedGroups].rows)
     found = report_of(hang, endings)
     verdicts = [
         verdict

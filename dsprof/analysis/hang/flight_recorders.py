@@ -76,6 +76,7 @@ class Mismatch:
     calls: Mapping[int, Call] = field(default_factory=dict)  # by rank
     is_sure: bool = True
     before: Call | None = None  # the call before it, which is the last that all have in common
+    is_of_threads: bool = False  # that share the group, on some rank
 
     @property
     def blocks(self) -> bool:

@@ -7,7 +7,7 @@ rank ended, or where it is now (`Endings`), and dumps of torch's flight recorder
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -71,15 +71,22 @@ def hang_of(
     flights: FlightRecorders | None = None,
     least_wait_ns: int = LEAST_WAIT_NS,
     unfinished: int = UNFINISHED,
+    *,
+    shared: Collection[str] = (),
 ) -> Hang:
-    """Return who waits where, by dumps of one moment if there are any, else by how ranks ended."""
+    """Return who waits where, by dumps of one moment if there are any, else by how ranks ended.
+
+    Threads of a rank share the groups of the labels `shared`.
+    """
     if flights is not None and len(flights.ranks) > 1:
         hang = hang_of_dumps(flights, unfinished)
         if not (hang.apart and endings.ranks):
             return hang
     if flights is not None and flights.ranks and not endings.ranks:
         return Hang(flights, (), (), is_of_dumps=True)  # one dump proves no wait
-    return find_hang(endings, least_wait_ns)
+    found = find_hang(endings, least_wait_ns)
+    mismatched = (replace(one, is_of_threads=one.label in shared) for one in found.mismatched)
+    return replace(found, mismatched=tuple(mismatched))
 
 
 def report_of(hang: Hang, endings: Endings) -> HangReport:

@@ -41,6 +41,11 @@ _CAUSES = {
 
 def branches(found: Mismatch) -> str:
     """Say how ranks come to call different collectives."""
+    if found.is_of_threads:
+        return (
+            "The training and a thread beside it, such as that of an asynchronous checkpoint, both "
+            f"call collectives of {found.label}: which comes first differs from rank to rank."
+        )
     branch = "The ranks took different branches: a condition on the rank, on data or on a loss."
     return (
         _CAUSES.get(found.what, branch)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.aggregates.shared_groups import SharedGroups
 from dsprof.analysis.hang.flight_recorders import dumped_apart, group_states
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.hang.verdict import hang_of, report_of
@@ -23,7 +24,8 @@ def hang_report(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangRepor
     endings, recorders = summary[Endings], summary[FlightRecorders]
     given = thresholds.get(_RULE)
     limits = (round(given.waited_s * 1e9), given.unfinished) if given else ()
-    report = report_of(hang_of(endings, recorders, *limits), endings)
+    shared = summary[SharedGroups].rows
+    report = report_of(hang_of(endings, recorders, *limits, shared=shared), endings)
     return None if report.is_healthy else report
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,15 +23,6 @@ from dsprof.rules.reasons import ONE_DUMP
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.columns import BoolArray
 
-_THREADS = (
-    "The training and a thread beside it, such as that of an asynchronous checkpoint, both call "
-    "collectives of {group}: which comes first differs from rank to rank."
-)
-_OWN_GROUP = (
-    "Give the thread a process group of its own: dist.new_group(), for "
-    "torch.distributed.checkpoint.async_save as process_group."
-)
-
 
 class MismatchedCollective:
     """Compares operation, size and type of the n-th collective of a group on every rank."""
@@ -50,7 +41,7 @@ class MismatchedCollective:
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the first mismatch of each group."""
         flights = run[FlightRecorders]
-        hang = hang_of(run[Endings], flights)
+        hang = hang_of(run[Endings], flights, shared=run[SharedGroups].rows)
         hung = hang.mismatched
         if not flights.ranks:
             yield from self._in_traces(run[Arrivals], hung, run[SharedGroups])
@@ -76,15 +67,15 @@ class MismatchedCollective:
             )
         ended = {found.label for found in seen.found}
         for found in (*seen.found, *(one for one in hung if one.label not in ended)):
-            yield self._finding(found, by_threads=found.label in shared.rows)
+            yield self._finding(replace(found, is_of_threads=found.label in shared.rows))
 
-    def _finding(self, found: Mismatch, *, by_threads: bool = False) -> Finding:
+    def _finding(self, found: Mismatch) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             difference(found),
             severity=Severity.CRITICAL,
-            cause=_THREADS.format(group=found.label) if by_threads else branches(found),
-            action=_OWN_GROUP if by_threads else same_call(found),
+            cause=branches(found),
+            action=same_call(found),
             ranks=found.odd,
             evidence=(_table(found),),
             confidence="high" if found.is_sure else "medium",

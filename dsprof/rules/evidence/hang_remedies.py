@@ -46,6 +46,11 @@ _SAME = {
 
 def same_call(found: Mismatch) -> str:
     """Say what to do about ranks that called a collective differently."""
+    if found.is_of_threads:
+        return (
+            "Give the thread a process group of its own: dist.new_group(), for "
+            "torch.distributed.checkpoint.async_save as process_group."
+        )
     action = f"{_SAME.get(found.what, _SAME_BRANCH)}. Compare the call sites."
     return f"{action} {LEAF_MODULES}" if found.is_of_zero3 else action
 

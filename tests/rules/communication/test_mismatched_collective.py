@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.summarise import summarise
+from dsprof.diagnosis.sections.hang import hang_report
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.mismatched_collective import RULE
 from dsprof.rules.runner import judge
@@ -15,7 +16,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
 from tests.factories import hangs
-from tests.factories.trace import rank_trace, said, span, sync
+from tests.factories.trace import judged_summary, rank_trace, said, span, summary, sync
 
 
 def check(folder: Path, *calls: Mapping[str, Any]) -> Finding:
@@ -110,11 +111,14 @@ def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread:
         mark_background(trace)
         return trace
 
-    finding = said(RULE, *map(one, range(4)))
+    run = summary(*map(one, range(4)))
+    (finding,) = judged_summary(RULE, run)
     assert finding.status is Status.FAIL
     assert "differs in dtype" in finding.summary
     assert ("a thread beside it" in finding.cause) == (thread == 3)
     assert ("async_save" in finding.action) == (thread == 3)
+    verdict = hang_report(run, {}).verdicts[0]
+    assert (verdict.kind, verdict.cause.text) == ("mismatch", finding.cause)
 
 
 def test_in_traces_sizes_of_dense_all_reduces_are_compared_and_others_not() -> None:
