@@ -11,6 +11,7 @@ from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.combinations import refused
+from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys, retired
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
@@ -78,9 +79,10 @@ def _them(keys: Sized) -> str:
 def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:
     """Yield keys without effect, each with what is lost; "" where nothing is.
 
-    Keys that DeepSpeed refuses, or that work by another name only, have rules of their own.
+    Keys that DeepSpeed refuses, or that work by another name only, have rules of their own, and so
+    has a device that is not the one in use: whether its keys are left over is known once it is.
     """
-    told = {next(iter(one.when)) for one in refused() if settings.holds(one)}
+    told = {next(iter(one.when)) for one in (*refused(), *AT_ODDS) if settings.holds(one)}
     for path, value in settings.paths():
         key = keys().get(path)
         if (
@@ -88,7 +90,7 @@ def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:
             or key.stages is None
             or stage in key.stages
             or _is_inside_inert(path, stage)
-            or path in told
+            or not told.isdisjoint((path, f"{path.rpartition('.')[0]}.device"))
             or (path in retired() and not key.stages)
         ):
             continue

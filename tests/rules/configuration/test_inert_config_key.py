@@ -111,6 +111,7 @@ def test_the_stages_that_read_a_key_are_listed(stage, key, stages):
         zero(2, allgather_bucket_size=101),
         zero(3, compute_grad_norm=False),
         zero(2, offload_optimizer={"device": "cpu", "ratio": 0.5}),
+        zero(2, offload_optimizer={"device": "nvme", "nvme_path": "/nvme", "buffer_count": 5}),
         zero(2, cpu_offload=True, cpu_offload_use_pin_memory=True),
     ],
 )
