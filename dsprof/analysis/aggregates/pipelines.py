@@ -77,7 +77,7 @@ def _of_sends(trace: RankTrace) -> tuple[int, int, int]:
         return 0, 0, 0
     mine &= table.nbytes == table.nbytes[mine].max()
     ranks = groups[int(table.group[mine][0])].ranks
-    if trace.rank not in (ranks[0], ranks[-1]):
+    if len(ranks) < 2 or trace.rank not in (ranks[0], ranks[-1]):
         return 0, 0, 0
     near, far = (ranks[1], ranks[-1]) if trace.rank == ranks[0] else (ranks[-2], ranks[0])
     steps, peers = table.step[mine], table.peer[mine]

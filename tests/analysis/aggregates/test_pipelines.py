@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
@@ -44,9 +46,9 @@ def test_interleaved_stages_have_a_shorter_bubble():
     assert one.merge(other).bubble == pytest.approx(1 / 9)
 
 
-def sends(number: int, *sent: tuple[int, int], world: int = 4) -> Pipelines:
+def sends(number: int, *sent: tuple[int, int], world: int = 4, **fields: Any) -> Pipelines:
     """What one rank says that sends so many activations or gradients to each peer, and shapes."""
-    pipeline = group(world, id=2, key="pp", role="pipeline")
+    pipeline = group(world, id=2, key="pp", role="pipeline", **fields)
     calls = [(peer, nbytes) for peer, count in sent for nbytes in (1 << 20, 8) * count]
     comm = [
         sync("send", n, 0.5, group=2, seq=n, step=0, peer=peer, nbytes=nbytes)
@@ -60,6 +62,7 @@ def test_stages_without_names_are_those_of_the_group_with_as_many_batches_as_an_
     assert sends(0, (1, 6)) == sends(3, (2, 6)) == Pipelines(4, 6, 1)
     assert sends(0, (1, 6), world=2) == Pipelines(2, 6, 1)
     assert sends(1, (2, 6), (0, 6)) == Pipelines()
+    assert sends(0, (1, 6), ranks=[]) == Pipelines()  # not recorded
 
 
 def test_sends_round_to_the_other_end_tell_interleaved_stages():
