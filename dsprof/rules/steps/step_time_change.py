@@ -31,6 +31,11 @@ _OF_NETWORK = (
     "other traffic on the network, a link or an adapter that lost speed, or data that is uneven "
     "over the ranks from then on"
 )
+_OF_CPUS = (
+    "other programs or threads that take processor time from communication, or data that is uneven "
+    "over the ranks from then on"
+)
+"""On one host, where all ranks send over the same loopback."""
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 
 
@@ -116,8 +121,9 @@ class StepTimeChange:
         if found.bytes_changed(thresholds.work_share):
             return self._other_work(text, found.first, ["nbytes"], found.table)
         cause, part = found.cause(thresholds.part_share)
+        what = _suspects(run[Run], part)
         return self._slower(
-            text, since, found.first, change, cause, found.ranks, part, found.table, thresholds
+            text, since, found.first, change, cause, found.ranks, what, found.table, thresholds
         )
 
     def _finding(
@@ -155,7 +161,8 @@ class StepTimeChange:
             )
         cause, ranks, part = _cause(run, columns, after, more_ns, thresholds)
         explains_ms = more_ns * float(after.mean()) / 1e6 if part == "exposed_ns" else 0.0
-        found = self._slower(text, since, at, change, cause, ranks, part, table, thresholds)
+        what = _suspects(run, part)
+        found = self._slower(text, since, at, change, cause, ranks, what, table, thresholds)
         return msgspec.structs.replace(found, explains_ms=explains_ms)
 
     def _other_work(self, text: str, at: int, work: Iterable[str], table: Table) -> Finding:
@@ -179,7 +186,7 @@ class StepTimeChange:
         change: Change,
         cause: str,
         ranks: tuple[int, ...],
-        part: str,
+        suspects: str,
         table: Table,
         thresholds: Thresholds,
     ) -> Finding:
@@ -189,8 +196,7 @@ class StepTimeChange:
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=f"Check what happened at step {at:,}{_on(ranks)}: "
-            f"{_OF_NETWORK if part == 'exposed_ns' else _OF_HOST}.",
+            action=f"Check what happened at step {at:,}{_on(ranks)}: {suspects}.",
             problem=f"Steps take {percent(share)} longer {since}",
             fix=f"Check what happened at step {at:,}{_on(ranks)}",
             ranks=ranks,
@@ -266,6 +272,12 @@ def _cause(
         return f"{unchanged} {who} got slower; {others}.", ranks, ""
     slower = f"{PARTS[part]}, on {columns.ranks}" if part else "unknown"
     return f"{unchanged} The slower part is {slower}.", (), part
+
+
+def _suspects(run: Run, part: str) -> str:
+    if part != "exposed_ns":
+        return _OF_HOST
+    return _OF_CPUS if run.is_cpu and run.is_one_host else _OF_NETWORK
 
 
 def _on(ranks: tuple[int, ...]) -> str:

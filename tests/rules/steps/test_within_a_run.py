@@ -23,6 +23,7 @@ from tests.factories.trace import (
     assert_reached_at,
     counters,
     engine,
+    header,
     rank_trace,
     said,
     span,
@@ -227,13 +228,21 @@ def test_a_network_that_slows_down_at_a_step_explains_the_waits_from_there_on() 
     finding = said(step_time_change.RULE, *traces)
     assert finding.ranks == ()
     assert finding.explains_ms == pytest.approx(40 * 30 / 58, rel=0.05)
-    assert "a link or an adapter that lost speed" in finding.action
+    assert "processor time" in finding.action
     both = judge(summary(*traces), [communication_bound_step.RULE, step_time_change.RULE])
     assert [(one.rule, one.status) for one in both] == [
         ("step-time-change", Status.FAIL),
         ("communication-bound-step", Status.NOT_APPLICABLE),
     ]
     assert said(step_time_change.RULE, *ranks(computing=from_step(30, 40))).explains_ms == 0
+
+
+def test_a_link_is_blamed_only_between_hosts_or_devices() -> None:
+    """Ranks on CPUs of one host all send over its loopback."""
+    one, other = ranks(waiting=from_step(30, 40))
+    other.header = header(1, 2, host="b", boot_id="b")
+    finding = said(step_time_change.RULE, one, other)
+    assert "a link or an adapter that lost speed" in finding.action
 
 
 def partial(trace: RankTrace, kept: range) -> RankTrace:
