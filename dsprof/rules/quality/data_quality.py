@@ -309,8 +309,12 @@ class DataQuality:
         failed = {rank for some in exceptions.values() for rank in some}
         known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
         if silent := silent_before(known, endings.ranks):
-            return self._followed(exceptions, sorted(failed), sorted(silent))
+            how = f"{capitalised(broken_off(sorted(silent)))} earlier"
+            return self._followed(exceptions, sorted(failed), sorted(silent), how)
         if known and all(map(endings.has_followed, known)):
+            if full := [r for r, end in sorted(endings.ranks.items()) if _is_out_of_memory(end)]:
+                how = f"{capitalised(named(full))} ran out of device memory"
+                return self._followed(exceptions, sorted(failed), full, how)
             return self._lost_others(exceptions, known, endings)
         if known and all(end.has_lost_others for end in known.values()):
             return self._timed_out(exceptions, sorted(known), verdicts(endings, flights)[0])
@@ -401,13 +405,13 @@ class DataQuality:
         )
 
     def _followed(
-        self, exceptions: dict[str, list[int]], failed: Sequence[int], first: Sequence[int]
+        self, exceptions: Iterable[str], failed: Sequence[int], first: Sequence[int], how: str
     ) -> Finding:
         kinds = ", ".join(exceptions)
         return self.meta.finding(
             Status.INFO,
             f"{capitalised(named(failed))} ended by {kinds}: the connection to another rank was "
-            f"lost. {capitalised(broken_off(first))} earlier.",
+            f"lost. {how}.",
             title="Ranks lost the connection to a rank that had ended",
             cause=f"The exception is a consequence of the end of {named(first)}.",
             action=f"Find out why {named(first)} ended.",
@@ -502,6 +506,10 @@ def _failed_first(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:
     followed = union(1 << r for r, end in endings.ranks.items() if end.has_lost_others)
     first = {how: ranks & ~followed for how, ranks in told.items() if ranks & ~followed}
     return first or told
+
+
+def _is_out_of_memory(end: Ending) -> bool:
+    return end.trailer is not None and is_of_memory(end.trailer.exception)
 
 
 def _is_explained(logs: Logs) -> bool:

@@ -143,6 +143,19 @@ def test_ranks_that_all_lost_others_are_no_cause():
     assert (some.ranks, some.cause) == ((), "Another rank failed first; its trace was not read.")
 
 
+def test_ranks_that_lost_one_without_memory_name_it() -> None:
+    """How that rank ended is a finding of device-out-of-memory."""
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    full = Trailer(reason="exit", exception="torch.OutOfMemoryError")
+    finding = said(RULE, zero_rank(0, trailer=lost), zero_rank(1, trailer=full))
+    assert (finding.status, finding.ranks) == (Status.INFO, (0,))
+    assert finding.summary == (
+        "Rank 0 ended by RuntimeError: the connection to another rank was lost. Rank 1 ran out of "
+        "device memory."
+    )
+    assert finding.cause == "The exception is a consequence of the end of rank 1."
+
+
 def test_ranks_whose_call_timed_out_are_no_failed_program() -> None:
     late = Trailer(reason="exit", exception="RuntimeError", lost="timeout")
     lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
