@@ -13,7 +13,7 @@ import re
 from dsprof.trace.rank_log import Measured, RankLog
 
 MARKS = (
-    *(b"algbw", b"busbw", b"BusBW", b"# Collective test starting", b"  Rank ", b"- hardware: "),
+    *(b"busbw", b"BusBW", b"# Collective test starting", b"  Rank ", b"- hardware: "),
     *(b"average bandwidth of ", b"Performance of ", b" duration: ", b"algo throughput: "),
     b": Test ",
 )

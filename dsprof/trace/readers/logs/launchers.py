@@ -10,7 +10,7 @@ from dsprof.trace.rank_log import HOST_MEMORY
 MARKS = (
     *(b"rank      :", b"exitcode  :", b"Root Cause (first observed failure)"),
     *(b" exits with return code = ", b":main] cmd = ", b" CANCELLED AT ", b"srun: error: "),
-    *(b" oom_kill event", b" oom-kill event", b" death signal, "),
+    *(b"kill event", b" death signal, "),
 )
 
 _RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")

@@ -43,16 +43,16 @@ from dsprof.trace.schema import LARGEST_WORLD
 
 MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
-    *(b"Timeout at NCCL work: ", b"Received a dump signal ", b"failed to pass monitoredBarrier "),
+    *(b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError"),
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
-    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec=", b" CANCELLED AT "),
+    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
 )
-"""Marks of lines that are looked at."""
+"""Marks of lines that are looked at; each is searched through the whole file."""
 
 _ALLOCATOR = re.compile(
     # What torch advises is not what is set.
