@@ -15,6 +15,8 @@ import pytest
 
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling.parts import PARTS, STATE
+from dsprof.trace.schema import Note
 from dsprof.trace.writing import writer as module
 from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
@@ -74,6 +76,10 @@ def wait_until(happened: Callable[[], object]) -> None:
     pytest.fail("it did not happen")
 
 
+def cannot_write_to(folder: Path) -> str:
+    return f"rank 0 cannot write to {folder}: {FULL}. Steps are lost until it can"
+
+
 def test_steps_are_lost_while_the_disk_is_full_and_recorded_afterwards(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 20_000)
     with disk.mounted():
@@ -97,8 +103,7 @@ def test_steps_are_lost_while_the_disk_is_full_and_recorded_afterwards(tmp_path:
     assert [note.text for note in trace.notes] == [
         f"the disk refused records of steps {gap + 1:,} to {gap + lost:,}: {FULL}"
     ]
-    [warning] = run.warnings
-    assert warning == f"rank 0 cannot write to {tmp_path}: {FULL}. Steps are lost until it can"
+    assert run.warnings == [cannot_write_to(tmp_path)]
 
 
 def test_each_outage_of_a_disk_is_counted_once(tmp_path: Path) -> None:
@@ -134,36 +139,78 @@ def test_a_trace_on_a_disk_that_stays_full_ends_with_a_trailer(tmp_path: Path) -
     assert note.text == f"the disk refused records of {lost}: {FULL}"
 
 
-def test_a_disk_that_refuses_the_first_line_is_reported_at_once(tmp_path: Path) -> None:
+def test_a_disk_that_stays_full_from_the_start_is_reported_at_once(tmp_path: Path) -> None:
     with SmallDisk(tmp_path, 10).mounted():
         run = Training(tmp_path)
         run.step_until(lambda: run.warnings)
-        assert run.warnings == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
-        assert list(tmp_path.iterdir()) == []
+        assert run.warnings == [cannot_write_to(tmp_path)]
         run.writer.close(lambda: pytest.fail("there is no trace"))
+    assert isinstance(run.writer.error, OSError)
+    assert run.warnings[1:] == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", [".kept.gz", ".series.gz", ".tail0", ".tail1"])
-def test_a_recording_without_end_that_gets_no_file_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+def test_a_recording_begins_once_a_disk_that_was_full_at_the_start_has_room(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 10)
+    with disk.mounted():
+        run = Training(tmp_path)
+        run.step_until(lambda: run.steps > 20)
+        disk.room_bytes = PLENTY_BYTES
+        run.step_until(lambda: run.writer.lost_steps)
+        for _ in range(10):
+            run.step()
+        trace = run.close()
+    lost = run.writer.lost_steps
+    assert lost > 20
+    assert [step.step for step in trace.steps] == [*range(lost, run.steps)]
+    [note] = trace.notes
+    assert note.text == f"the disk refused records of steps 0 to {lost - 1:,}: {FULL}"
+    assert run.warnings == [cannot_write_to(tmp_path)]
+
+
+@pytest.mark.parametrize("ending", [".json", ".kept.gz", ".series.gz", ".tail0", ".tail1"])
+@pytest.mark.parametrize("is_for_good", [True, False])
+def test_a_recording_without_end_begins_once_it_gets_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, is_for_good: bool
 ) -> None:
-    """Without inodes or descriptors; the files so far would look like those of a killed rank."""
-    create = os.open
+    """Without inodes or descriptors. A part of the files would look like those of a killed rank."""
+    create, refused = os.open, [ending]
 
-    def refuse(path: str | Path, *how: int, **folder: int) -> int:
-        if str(path).endswith(ending):
+    def refuse(path: str | Path, *how: int, **folder: int | None) -> int:
+        if str(path).endswith(tuple(refused)):
             raise OSError(errno.ENOSPC, FULL)
         return create(path, *how, **folder)
 
     monkeypatch.setattr(os, "open", refuse)
     run = FastMotion(tmp_path, PLENTY_BYTES)
     said: list[str] = []
+    described: list[Note] = []
     run.writer._source.warn = said.append
+    run.writer._source.prepare = lambda: described.append(Note("described")) or described
     with run.running():
-        run.train(1)
-        wait_until(lambda: said)
-    assert said == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
-    assert list(tmp_path.iterdir()) == []
+        while not run.writer.dropped:
+            run.train(1)
+        if not is_for_good:
+            refused.clear()
+            while not (run.writer.lost_steps or run.writer.error):
+                run.train(1)
+            run.train(100)
+    assert said[0] == cannot_write_to(tmp_path)
+    if is_for_good:
+        assert said[1:] == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
+        assert list(tmp_path.iterdir()) == []
+        return
+    lost = run.writer.lost_steps
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert sorted(step.step for step in trace.steps) == [*range(lost, run.steps)]
+    assert [note.text for note in trace.notes] == [
+        "described",
+        f"the disk refused records of steps 0 to {lost - 1:,}: {FULL}",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"trace.rank00000{one}" for one in (".json", *PARTS) if one != STATE
+    }
+    assert said[1:] == []
 
 
 def test_a_single_lost_step_is_named() -> None:

@@ -126,7 +126,13 @@ class Tails:
     def __init__(self, book: Path, most_bytes: int, begin: Callable[[int], bytes]) -> None:
         """`begin` gives the first line of a segment, by its number."""
         self._most_bytes, self._begin = most_bytes, begin
-        self._files = [_create(part_of(book, ending)) for ending in TAILS]
+        self._files: list[OwnFile] = []
+        try:
+            for ending in TAILS:
+                self._files.append(_create(part_of(book, ending)))
+        except OSError:
+            self.close()
+            raise
         self.segment = 0
         self._size = 0
         self._unwritten = bytearray()

@@ -234,6 +234,7 @@ class RollingWriter(TraceWriter):
         """
         self._close_files()
         self._file = None
+        self._packed.clear()
         for path in files_of_rank(self.path):
             with suppress(OSError):
                 if path == self.path or not path.stat().st_size:

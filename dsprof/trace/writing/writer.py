@@ -6,6 +6,7 @@ training goes on.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import deque
@@ -53,6 +54,7 @@ MEMORY_EVERY_NS = 1_000_000_000
 """Steps within so long share one look at memory: in between two it takes 0.2 ms of cold code."""
 
 _SHORTEST_WAIT_S = 0.05
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _MOST_NOTES = 20
 
 
@@ -206,7 +208,7 @@ class TraceWriter:
 
     def _run(self) -> None:
         try:
-            self._open()
+            self._begin_when_possible()
             self._take_turn()
             spent_s = 0.0
             while not self._closing:
@@ -223,6 +225,19 @@ class TraceWriter:
                 self._end_early(error)
         finally:
             self._close_files()
+
+    def _begin_when_possible(self) -> None:
+        """Open the trace; if the disk is full, this starts an outage, which opens it at its end.
+
+        Raises:
+            OSError: it cannot be opened, and waiting will not help.
+        """
+        try:
+            self._begin()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            self._suffer(error)
 
     def _take_turn(self) -> None:
         """Write all new records; while the disk refuses data, drop and count them."""
@@ -245,6 +260,8 @@ class TraceWriter:
                 self._finish()
                 return
         except OSError as error:
+            if self._file is None:
+                raise
             self._suffer(error)
         if self._outage is not None and not self._given_up:
             self.dropped += self._outage.lose_lines(self._give_up_lines())
@@ -312,6 +329,8 @@ class TraceWriter:
         return True
 
     def _try_room(self) -> None:
+        if self._file is None:
+            self._begin()
         has_room(self._own_file, self._at_bytes)
 
     def _end_outage(self, outage: Outage) -> None:
@@ -338,6 +357,11 @@ class TraceWriter:
         if self._file is not None:
             self._file.close()
 
+    def _begin(self) -> None:
+        self._open()
+        self._undescribed = self._define(self._source.prepare())
+        self._undescribed += self._lines.record(self._source.sample_memory("writer", -1))
+
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         line = self._json.encode(LINES["header"](self._header, ph="M", pid=self._header.rank))
@@ -346,8 +370,6 @@ class TraceWriter:
         self._file, self.path = create_trace(self._folder, rank, first, start)
         self._start_bytes = self._at_bytes = len(start)
         self._index.keep(0, self._at_bytes)
-        self._undescribed = self._define(self._source.prepare())
-        self._undescribed += self._lines.record(self._source.sample_memory("writer", -1))
 
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
