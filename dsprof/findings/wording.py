@@ -33,7 +33,7 @@ def named(ranks: Iterable[int]) -> str:
 
 
 def named_if_known(ranks: Collection[int]) -> str:
-    """Name ranks as what they are; none stands for one that is unknown."""
+    """Name ranks as what they are; without any, one that is unknown."""
     return named(ranks) if ranks else "a rank"
 
 

@@ -20,11 +20,11 @@ _DEVICE_ERROR = re.compile(
 _AFTER_DEVICE_ERROR = {
     "CUDA": (
         "Look for Xid errors of the device in dmesg",
-        " Without one, set CUDA_LAUNCH_BLOCKING=1: the traceback then names the operation.",
+        " If there are none, set CUDA_LAUNCH_BLOCKING=1: the traceback then names the operation.",
     ),
     "HIP": (
         "Look for errors of amdgpu in dmesg",
-        " Without one, set AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
+        " If there are none, set AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
     ),
 }
 

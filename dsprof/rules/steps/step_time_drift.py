@@ -106,8 +106,7 @@ class StepTimeDrift:
             if part or ranks
             else "The work per step did not change. The growing part is unknown.",
             action=f"Compare temperature, clock and memory of {named(ranks)} with those of the "
-            "others, and what else runs there; then look for what only that keeps from step to "
-            "step: logs, caches."
+            "others, and what else runs there. Then look for what grows only there: logs, caches."
             if ranks
             else "Look for what is kept from step to step: lists of losses that hold their "
             "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
