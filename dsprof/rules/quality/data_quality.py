@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
-from dsprof.analysis.aggregates.environment import RankSet, ranks_of, union
+from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
@@ -30,7 +30,13 @@ from dsprof.rules.evidence.endings import (
     on_ranks,
     raised_at,
 )
-from dsprof.rules.evidence.raised import RUN_FAILED, after_device_error, messages, who_failed
+from dsprof.rules.evidence.raised import (
+    RUN_FAILED,
+    after_device_error,
+    ended_twice,
+    messages,
+    who_failed,
+)
 from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
@@ -256,6 +262,13 @@ class DataQuality:
     ) -> Finding:
         fix, otherwise = after_device_error(raised) or (fix, "")
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
+        several = apart = ""
+        if twice := ended_twice(raised):
+            several = (
+                f" The logs give {named_ranks(twice)} several last exceptions: they are probably "
+                "of several runs or starts."
+            )
+            apart = " Give the logs of one start."
         return self.meta.finding(
             Status.FAIL,
             f"{problem}{more}.",
@@ -263,11 +276,11 @@ class DataQuality:
             fix=fix,
             title=RUN_FAILED,
             severity=Severity.HIGH,
-            cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}",
-            action=f"{fix}.{otherwise}",
+            cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}{several}",
+            action=f"{fix}.{otherwise}{apart}",
             ranks=ranks,
             evidence=evidence,
-            confidence="high",
+            confidence="low" if twice else "high",
         )
 
     def _ended_from_outside(

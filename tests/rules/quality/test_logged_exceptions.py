@@ -108,3 +108,13 @@ def test_a_process_that_slurm_killed_for_its_memory_left_no_traceback():
     finding = said(RULE, *logged({LAUNCHER: HOST_MEMORY}, {EXCEPTION: "EOFError"}))
     assert finding.problem == "A process took more host memory than Slurm granted"
     assert "--mem" in finding.fix
+
+
+def test_a_rank_with_two_last_exceptions_is_of_two_runs():
+    traces = logged({EXCEPTION: "OSError: disk"}, {EXCEPTION: "KeyError: 'a'"})
+    assert said(RULE, *traces).confidence == "high"
+    traces[1].log.say(EXCEPTION, "OSError: disk")
+    finding = said(RULE, *traces)
+    assert "The logs give rank 1 several last exceptions: " in finding.cause
+    assert finding.action.endswith(" Give the logs of one start.")
+    assert finding.confidence == "low"
