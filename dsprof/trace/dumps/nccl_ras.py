@@ -36,6 +36,8 @@ _ERRORS = (  # ncclResult_t
     *("Invalid usage", "Remote process error", "NCCL operation in progress"),
 )
 _NONE = (0, 7)
+_LACKS_COMMA = re.compile(r'(?<=\d)(?=\s*\n\s*"status":)')
+"""Where NCCL 2.28 forgets one, in each rank that is missing."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
@@ -92,7 +94,7 @@ class _State(msgspec.Struct, frozen=True):
 class _Process(msgspec.Struct):
     rank: _Number
     host: str = ""
-    pid: _Number = 0
+    pid: int = -1  # of a process that RAS does not know
 
 
 class _Missing(_Process):
@@ -119,8 +121,9 @@ def communicators(text: str) -> list[Communicator] | None:
     if _OF_JSON not in text:
         found = _printed(text)
     else:
-        try:  # lines of a shell may come before and after
-            status = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1], type=_Status)
+        text = text[text.find("{") : text.rfind("}") + 1]  # without lines of a shell
+        try:
+            status = msgspec.json.decode(_LACKS_COMMA.sub(",", text), type=_Status)
         except (msgspec.DecodeError, RecursionError):
             return None
         found = [one for listed in status.communicators for one in _listed(listed)]
@@ -163,7 +166,7 @@ def _printed(text: str) -> list[Communicator]:
 def _listed(one: _Communicator) -> Iterator[Communicator]:
     """Yield a communicator once for each operation in which its ranks differ."""
     everyone: list[_Process] = [*one.ranks, *one.missing_ranks]
-    processes = {rank.rank: (rank.pid, rank.host) for rank in everyone}
+    processes = {rank.rank: (rank.pid, rank.host) for rank in everyone if rank.pid >= 0}
     missing = [rank.rank for rank in one.missing_ranks if rank.status.unresponsive]
     failed: defaultdict[int, list[int]] = defaultdict(list)
     for rank in one.ranks:

@@ -125,6 +125,13 @@ def test_json_says_the_same() -> None:
     assert communicators(f"$ ncclras -f json\n{text}\n$") == communicators(text)
 
 
+def test_a_missing_rank_of_nccl_2_28_is_read_though_a_comma_is_missing() -> None:
+    text = ras_json(rank_of(0, 5), silent=3).replace('"pid": 9, ', '"pid": -1, "nvml_dev": 1\n')
+    [found] = ras_verdicts(communicators(text) or [])
+    assert found.sentence == "Rank 3 of communicator 0xae94 did not answer RAS."
+    assert not found.remedy  # RAS does not know the process
+
+
 def test_json_that_ends_early_is_not_one_without_problems() -> None:
     text = ras_json(rank_of(0, 5), rank_of(1, 4))
     assert communicators(text)
