@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +12,8 @@ from dsprof.rules.rule import RuleMeta
 EXPOSED = "exposed communication"
 IDLE = "device idle"
 SYNCHRONISED = "device idle while the host waits for it"
+TRANSFERS = "transfers that make ranks late"
+_SLOW_LINK = "slow-link"
 _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""
 _MOST = 0.5
@@ -40,6 +42,8 @@ def _led(
     for part in sorted({one.restates for one in findings} - {""}):
         same = [one for one in findings if one.restates == part and one.status.is_remark]
         explained = _explanation(findings, exposed_ms) if part == EXPOSED else None
+        if part == TRANSFERS:
+            explained = _slow_link(findings, {rank for one in same for rank in one.ranks})
         if not any(one.status is Status.FAIL for one in same):
             narrower = [one for one in findings if one.restates == _NARROWER.get(part)]
             same += [one for one in narrower if one.status is Status.FAIL]
@@ -54,11 +58,17 @@ def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | No
     claims = [
         (_claimed_ms(one), one)
         for one in findings
-        if one.status is Status.FAIL and not one.restates
+        if one.status is Status.FAIL and one.restates in ("", TRANSFERS)
     ]
     if not claims or sum(ms for ms, _ in claims) < max(_MOST * exposed_ms, 1e-9):
         return None
     return max(claims, key=lambda claim: claim[0])[1]
+
+
+def _slow_link(findings: Sequence[Finding], late: Collection[int]) -> Finding | None:
+    """Return the failure of slow links that only ranks of `late` have."""
+    links = (one for one in findings if one.rule == _SLOW_LINK and one.status is Status.FAIL)
+    return next((one for one in links if one.ranks and {*one.ranks} <= {*late}), None)
 
 
 def _claimed_ms(finding: Finding) -> float:

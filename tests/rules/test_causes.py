@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
-from dsprof.rules.causes import EXPOSED, IDLE, SYNCHRONISED
+from dsprof.rules.causes import EXPOSED, IDLE, SYNCHRONISED, TRANSFERS
 from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
 from tests.factories import device
@@ -82,6 +82,23 @@ def test_what_explains_little_of_it_leaves_it_as_a_finding(why: Says) -> None:
     found = judged(why, Says("waits", restates=EXPOSED))
     assert found["waits"].status is Status.INFO
     assert found["why"].facets == ()
+
+
+@pytest.mark.parametrize(
+    ("link", "status"),
+    [
+        (Says("slow-link", Status.FAIL, ranks=(2, 3)), Status.NOT_APPLICABLE),
+        (Says("slow-link", Status.FAIL, ranks=(3,)), Status.NOT_APPLICABLE),
+        (Says("slow-link", Status.FAIL, ranks=(4, 5)), Status.FAIL),
+        (Says("slow-link", Status.PASS), Status.FAIL),
+    ],
+)
+def test_ranks_late_from_transfers_are_a_facet_of_their_link(link: Says, status: Status) -> None:
+    late = Says("late", Status.FAIL, restates=TRANSFERS, ranks=(2, 3), explains_ms=15.0)
+    found = judged(link, late, Says("waits", restates=EXPOSED))
+    assert found["late"].status is status
+    if status is Status.FAIL:  # it still explains the waits
+        assert [one.rule for one in found["late"].facets] == ["waits"]
 
 
 def test_without_a_cause_one_of_those_that_say_the_same_is_shown() -> None:

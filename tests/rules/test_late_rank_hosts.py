@@ -7,7 +7,9 @@ import re
 import pytest
 
 from dsprof.findings.finding import Status
+from dsprof.rules.communication import slow_link
 from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.runner import judge
 from dsprof.trace.joining import attach
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
@@ -21,6 +23,7 @@ from tests.factories.trace import (
     said,
     stall,
     step,
+    summary,
     sync,
 )
 
@@ -92,6 +95,15 @@ def test_ranks_that_come_late_from_a_slow_collective_are_not_said_to_work_longer
     assert "compute" not in finding.cause
     assert "their threads that communicate get less processor time" in finding.cause
     assert finding.fix == "Leave free cores to each rank"
+
+
+def test_a_slow_link_is_not_reported_as_late_ranks_too() -> None:
+    findings = judge(summary(*paired(4, slow=1)), [RULE, slow_link.RULE])
+    found = {one.rule: one for one in findings}
+    assert found["late-rank"].status is Status.NOT_APPLICABLE
+    assert found["late-rank"].summary.endswith("Covered by slow-link.")
+    assert [one.rule for one in found["slow-link"].facets] == ["late-rank"]
+    assert found["slow-link"].fix == "Leave free cores to each rank"
 
 
 def test_adapters_are_blamed_only_where_there_can_be_several():

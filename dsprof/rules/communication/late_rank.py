@@ -204,7 +204,7 @@ class LateRank:
         share = cost_ns / step_ns
         known = _Known.of_run(run, late, votes.steps)
         least_ns = thresholds.cause_share * cost_ns
-        (cause, action, fix), table = _why(run, late, votes, votes.late, least_ns)
+        (cause, action, fix, restates), table = _why(run, late, votes, votes.late, least_ns)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
         # Of a sample of calls, a single step shows several times its delay, or nothing of it.
@@ -230,6 +230,7 @@ class LateRank:
             evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=_saving(votes, known),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
+            restates=restates,
             confidence="high" if late.one_in == 1 and not late.doubt_ns else "medium",
         )
 
@@ -245,7 +246,7 @@ class LateRank:
         share = several.cost_ns / step_ns
         known = _Known.of_run(run, late, several.of)
         least_ns = thresholds.cause_share * several.cost_ns
-        (cause, action, fix), table = _why(run, late, votes, several.ranks, least_ns)
+        (cause, action, fix, restates), table = _why(run, late, votes, several.ranks, least_ns)
         return self.meta.finding(
             Status.FAIL,
             f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
@@ -260,6 +261,7 @@ class LateRank:
             ranks=several.ranks,
             evidence=(last_arrivals(late, votes), table),
             explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(votes.ranks)),
+            restates=restates,
             confidence="medium",
         )
 

@@ -16,6 +16,7 @@ from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration, named
+from dsprof.rules.causes import TRANSFERS
 from dsprof.rules.evidence.spans import Span
 from dsprof.trace.schema import ROLES
 
@@ -26,6 +27,7 @@ class Cause(NamedTuple):
     cause: str
     action: str
     fix: str
+    restates: str = ""  # as in a finding
 
 
 _COMPARE = (
@@ -50,7 +52,7 @@ _LINK = Cause(
     "others (ibstat, nvidia-smi topo -m, ethtool -S), and measure the links with dsprof bench.",
     "Compare adapters and port errors",
 )
-_LINK_OF_CPUS = Cause(
+LINK_OF_CPUS = Cause(
     "threads that communicate get less processor time",
     "Leave free cores to {ranks}: lower OMP_NUM_THREADS, use fewer data-loader workers or fewer "
     "ranks, and see what else runs on those cores. Compare the bytes with those of the others.",
@@ -136,13 +138,14 @@ def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float, run: Run
     if more_ns < least_ns * late.asked:
         return None
     its, it_sends = ("its", "it sends") if len(ranks) == 1 else ("their", "they send")
-    link = _LINK_OF_CPUS if run.is_cpu and run.is_one_host else _LINK
+    link = LINK_OF_CPUS if run.is_cpu and run.is_one_host else _LINK
     return Cause(
         f"{its.capitalize()} collectives take {duration(more_ns / late.asked)} per step longer "
         f"than those of the others, after all ranks have arrived: {its} {link.cause}, or "
         f"{it_sends} more.",
         link.action.format(ranks=named(ranks)),
         link.fix,
+        restates=TRANSFERS,
     )
 
 
@@ -192,7 +195,7 @@ def by_place(matched: Iterable[Matched], ranks: Collection[int]) -> Cause | None
         places = {of.index(rank) for of in members for rank in of if rank in ranks}
         place = min(places, default=0)
         if len(members) > 1 and {of[place] for of in members if place < len(of)} == {*ranks}:
-            what, action, fix = _PLACES[role]
+            what, action, fix, _ = _PLACES[role]
             which = f"rank {place} of each of the {len(members)} {ROLES[role]} groups: {what}"
             return Cause(f"They are {which}.", action, fix)
     return None

@@ -57,7 +57,7 @@ def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> It
     count = max(window.steps, 1)
     excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
     why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
-    cause, action, fix = why or unknown(rank, has_parts=True)
+    cause, action, fix, _ = why or unknown(rank, has_parts=True)
     of = "per step" if window.steps else "of the recorded time"
     delay = f"{duration(waited_ns / count)} ({percent(share)})"
     yield meta.finding(

@@ -19,6 +19,7 @@ from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.communication.late_rank_causes import LINK_OF_CPUS
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -72,7 +73,9 @@ class SlowLink:
         }
         worst = max(costs, key=lambda ranks: costs[ranks], default=())
         if worst and costs[worst] >= thresholds.step_share * step_ns:
-            yield self._finding(slow, worst, costs[worst], costs[worst] / step_ns, thresholds)
+            yield self._finding(
+                run[Run], slow, worst, costs[worst], costs[worst] / step_ns, thresholds
+            )
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
@@ -84,6 +87,7 @@ class SlowLink:
 
     def _finding(
         self,
+        run: Run,
         slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]],
         worst: _Ranks,
         cost_ns: float,
@@ -97,6 +101,14 @@ class SlowLink:
             if len(slow) > 1 and common
             else "One group does not show which of its links or ranks is slow."
         )
+        fix = "Compare adapters and port errors with the other groups"
+        action = (
+            "Compare adapters, cables, port errors and the placement of these ranks with those of "
+            "the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the link with "
+            "dsprof bench."
+        )
+        if run.is_cpu and run.is_one_host:
+            fix, action = LINK_OF_CPUS.fix, LINK_OF_CPUS.action.format(ranks=named(suspects))
         return self.meta.finding(
             Status.FAIL,
             f"Collectives among {named(worst)} take {duration(cost_ns)} per step "
@@ -106,10 +118,8 @@ class SlowLink:
             cause=f"{cause} These times exclude waits for late ranks.",
             problem=f"Collectives among {named(worst)} take {duration(cost_ns)} longer per step "
             f"({percent(share)})",
-            fix="Compare adapters and port errors with the other groups",
-            action="Compare adapters, cables, port errors and the placement of these ranks with "
-            "those of the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the "
-            "link with dsprof bench.",
+            fix=fix,
+            action=action,
             ranks=suspects,
             evidence=(_table(slow),),
             explains_ms=cost_ns / 1e6,
