@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dsprof.analysis.hang.model import Cause, HangVerdict, Operation
-from dsprof.findings.wording import capitalised, named, plural
+from dsprof.findings.wording import capitalised, named, plural, some
 from dsprof.trace.dumps.nccl_ras import Communicator, Count, Failure
 
 _AGAIN = "Query RAS again: if the counts have grown, the job is not stuck."
+_NAMED = 4
+_SILENT = Cause(
+    "unknown",
+    "RAS runs in a thread of its own: a process that does not answer died, is stopped, or cannot "
+    "be reached.",
+)
 _NO_DIFFERENCE = HangVerdict(
     kind="none",
     sentence="RAS lists no communicator whose ranks differ in their calls, failed, or are silent.",
@@ -24,7 +30,7 @@ def ras_verdicts(found: Iterable[Communicator]) -> Iterator[HangVerdict]:
         for failure in one.failures:
             yield _failed(one, failure)
         if one.silent:
-            yield _missing(one)
+            yield _missing(one) if one.name else _lost(one)
         if one.behind:
             yield _behind(one, one.behind)
 
@@ -52,14 +58,23 @@ def _missing(one: Communicator) -> HangVerdict:
         kind="unknown",
         ranks=ranks,
         operation=Operation("", f"communicator {one.name}", 0),
-        cause=Cause(
-            "unknown",
-            "RAS runs in a thread of its own: a process that does not answer died, is stopped, or "
-            "cannot be reached.",
-        ),
+        cause=_SILENT,
         remedy=_look_at(one, ranks),
         confidence="medium",
         sentence=f"{_who(ranks, one.silent)} of communicator {one.name} did not answer RAS.",
+    )
+
+
+def _lost(job: Communicator) -> HangVerdict:
+    known = [f"process {pid} on {host}" for pid, host in job.processes.values()]
+    which = f": {some(known, _NAMED)}" if known else ""
+    return HangVerdict(
+        kind="unknown",
+        operation=Operation("", "job", 0),
+        cause=_SILENT,
+        remedy=f"Look at the log and the exit code of {known[0]}." if known else "",
+        confidence="medium",
+        sentence=f"{plural(job.silent, 'process', 'processes')} did not answer RAS{which}.",
     )
 
 

@@ -22,6 +22,11 @@ _COUNT = re.compile(
     r"(?:launched up to operation (?P<operations>\d{1,18})|not launched any operations)"
 )
 _MISSING = re.compile(r"Missing communicator data from (\d{1,18}) ranks?")
+_LOST = re.compile(
+    r"(?:Missing communicator data from )?(\d{1,18}) job process(?:es)?"
+    r"(?: (?:is|are) considered dead|$)"
+)
+_LOST_PROCESS = re.compile(r"Process (\d{1,10}) on node (\S{1,255})")
 _LISTED = re.compile(r"The missing ranks?: (\d{1,7}(?:,\d{1,7}){0,99999})$")  # up to NCCL 2.25
 _REPORTED = re.compile(
     r"(?:Rank (?P<rank>\d{1,18})|(?P<ranks>\d{1,18}) ranks) reported (?P<what>[^-]{1,60}?)(?: --|$)"
@@ -64,7 +69,8 @@ class Failure:
 class Communicator:
     """A communicator of which RAS says that something is wrong; ranks are numbered in it.
 
-    One whose ranks differ in several operations is listed with each.
+    One whose ranks differ in several operations is listed with each. Processes of no communicator
+    that is left are counted as silent in one without a name.
     """
 
     name: str
@@ -132,6 +138,7 @@ def communicators(text: str) -> list[Communicator] | None:
 
 def _printed(text: str) -> list[Communicator]:
     found: list[Communicator] = []
+    job = Communicator("")
     named: list[int] = []
     for line in map(str.strip, text.splitlines()):
         if head := _HEAD.match(line):
@@ -140,6 +147,10 @@ def _printed(text: str) -> list[Communicator]:
             found.append(Communicator(head[1]))
             named = []
         elif not found:
+            if lost := _LOST.match(line):
+                job.silent += int(lost[1])
+            elif (process := _LOST_PROCESS.match(line)) and len(job.processes) < _MOST:
+                job.processes[len(job.processes)] = int(process[1]), process[2]
             continue
         elif operation := _OPERATION.match(line):
             if found[-1].counts:
@@ -160,7 +171,7 @@ def _printed(text: str) -> list[Communicator]:
             named.append(int(rank[1]))
         if process := _PROCESS.match(line):
             found[-1].processes[int(process[1])] = int(process[2]), process[3]
-    return found
+    return found if any(one.silent for one in found) else [job, *found]
 
 
 def _listed(one: _Communicator) -> Iterator[Communicator]:

@@ -132,6 +132,22 @@ def test_a_missing_rank_of_nccl_2_28_is_read_though_a_comma_is_missing() -> None
     assert not found.remedy  # RAS does not know the process
 
 
+def test_processes_that_died_are_told_where_no_communicator_is_left() -> None:
+    lines = """
+DEAD
+  2 job processes are considered dead (unreachable via the RAS network)
+  Process 107 on node 10.0.0.1 managing GPU 7
+  Process 207 on node 10.0.0.2 managing GPU 7
+"""
+    [found] = ras_verdicts(communicators(HEAD + lines) or [])
+    assert found.sentence == (
+        "2 processes did not answer RAS: process 107 on 10.0.0.1, process 207 on 10.0.0.2."
+    )
+    assert (found.is_healthy, "process 107 on" in found.remedy) == (False, True)
+    [found] = ras_verdicts(communicators(HEAD + lines + MISSING) or [])  # says it by ranks
+    assert found.ranks == (5,)
+
+
 def test_json_that_ends_early_is_not_one_without_problems() -> None:
     text = ras_json(rank_of(0, 5), rank_of(1, 4))
     assert communicators(text)
