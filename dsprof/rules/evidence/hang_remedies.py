@@ -13,6 +13,7 @@ from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import named
 from dsprof.rules.evidence.endings import called
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
+from dsprof.trace.collectives import POINT_TO_POINT
 
 _REMEDIES: dict[CauseKind, str] = {
     "exited": "Run as many iterations on {who} as on the others: exit on all ranks or on none, "
@@ -74,7 +75,9 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             return "Look at the process that hosts the store: its log, and whether it still runs."
         case "network":
             look = _look_at(verdict.waiting, hang, endings)
-            return f"{look} Check the network between the ranks."
+            call = verdict.operation.op if verdict.operation else ""
+            tags = " Compare the `tag` of the send and of the receive." * (call in POINT_TO_POINT)
+            return f"{look}{tags} Check the network between the ranks."
     if verdict.is_of_device:
         return (
             "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q). Look for CUDA errors "

@@ -559,6 +559,18 @@ def test_what_all_entered_and_none_left_is_the_network() -> None:
     assert (found.kind, found.ranks, found.confidence) == ("network", (0, 1, 2, 3), "medium")
 
 
+def test_a_send_and_its_receive_that_do_not_meet_may_differ_in_their_tags() -> None:
+    calls = [
+        [hanging("send", 1000, seq=1, peer=1)],
+        [hanging("recv", 1000, seq=1, peer=0)],
+        [waits()],
+        [waits()],
+    ]
+    found = root(*(rank(n, comm, **KEPT) for n, comm in enumerate(calls)))
+    assert (found.kind, found.ranks) == ("network", (0, 1))
+    assert "the two calls differ in `tag`, the network between them broke" in found.cause.text
+
+
 def test_where_bytes_stay_unsent_the_network_is_broken() -> None:
     def connected(*peers: int, unsent: Sequence[int] = ()) -> Symptoms:
         """Ports are 10 * own rank + peer's rank, seen from either end."""
