@@ -480,14 +480,14 @@ class LoggedFact(_Part):
 
     kind: str  # "network", "path"
     value: str
-    ranks: list[int]
+    ranks: list[int]  # empty for what is said of the job
     lines: int
 
 
 class LogMarkRow(_Part):
     """A warning or error of the only log, and which part of the log is before it."""
 
-    rank: int
+    rank: int | None  # None: the line names none
     place: float
     is_error: bool
     text: str

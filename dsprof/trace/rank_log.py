@@ -23,6 +23,9 @@ EXCEPTION = "exception"
 HOST_MEMORY = "out of memory"
 """How a process failed that took more memory of its host than Slurm granted."""
 
+OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
+"""Kinds of facts that no rank states."""
+
 NOT_OF_NCCL = frozenset({"loss scale", FROM_OUTSIDE, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from dsprof.diagnosis.model import LogMarkRow
@@ -19,13 +20,13 @@ def log_drawing(marks: Sequence[LogMarkRow]) -> Drawing | None:
     ranks = list(dict.fromkeys(mark.rank for mark in order))
     if len(ranks) < 2:
         return None
-    rows = {rank: row for row, rank in enumerate(sorted(ranks[:MOST_RANKS]))}
+    rows = {rank: row for row, rank in enumerate(sorted(ranks[:MOST_RANKS], key=_order))}
     bottom, first = _TOP_PX + _ROW_PX * len(rows), order[0]
     shown = [mark for mark in marks if mark.rank in rows]
     kinds = dict.fromkeys(mark.is_error for mark in order)
     return Drawing(
         sentence=f"{fmt.plural(len(marks), 'message')} of {fmt.plural(len(ranks), 'rank')} in the "
-        f"order of the log; the first {_kind(first)} is of rank {first.rank}: {first.text}.",
+        f"order of the log; the first {_kind(first)} is of {_who(first.rank)}: {first.text}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
             Shape("".join(map(level, _middles(len(rows)))), "line", kind="line"),
@@ -40,19 +41,27 @@ def log_drawing(marks: Sequence[LogMarkRow]) -> Drawing | None:
             Word(
                 100,
                 _TOP_PX + row * _ROW_PX + 13,
-                f"rank {rank}",
+                _who(rank),
                 "strong" if rank == first.rank else "",
             )
             for rank, row in rows.items()
         ),
         keys=(
             *(Key("error" if is_error else "warning", _COLOURS[is_error]) for is_error in kinds),
-            Key(f"first {_kind(first)}: rank {first.rank}, {first.text}", "ink", "outline"),
+            Key(f"first {_kind(first)}: {_who(first.rank)}, {first.text}", "ink", "outline"),
         ),
     )
 
 
 _COLOURS = {True: "exposed_comm", False: "idle"}
+
+
+def _order(rank: int | None) -> float:
+    return math.inf if rank is None else rank
+
+
+def _who(rank: int | None) -> str:
+    return "an unknown rank" if rank is None else f"rank {rank}"
 
 
 def _colour(mark: LogMarkRow) -> str:

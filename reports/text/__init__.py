@@ -235,7 +235,8 @@ def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
 def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
     lines = [f"{page.heading('Logs')}  as reported by libraries"]
     for fact in facts[:TOP_LOGGED]:
-        lines += page.wrap(f"{fact.value} ({fmt.named_ranks(fact.ranks)})", "  ", f"{fact.kind}: ")
+        ranks = f" ({fmt.named_ranks(fact.ranks)})" if fact.ranks else ""
+        lines += page.wrap(f"{fact.value}{ranks}", "  ", f"{fact.kind}: ")
     left = len(facts) - TOP_LOGGED
     return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
 

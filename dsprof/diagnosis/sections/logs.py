@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
-from dsprof.trace.rank_log import CallKind, LoggedCalls
+from dsprof.trace.rank_log import OF_JOB, CallKind, LoggedCalls
 
 _MOST_MARKS = 500
 _LOGGED_BY = "DeepSpeed's comms_logger"
@@ -19,7 +19,10 @@ def logged_facts(summary: RunSummary) -> list[model.LoggedFact]:
     logs = summary[Logs]
     return [
         model.LoggedFact(
-            kind=kind, value=value, ranks=list(ranks_of(ranks)), lines=logs.lines(kind, value)
+            kind=kind,
+            value=value,
+            ranks=[] if kind in OF_JOB else list(ranks_of(ranks)),
+            lines=logs.lines(kind, value),
         )
         for kind in logs.kinds()
         for value, ranks in sorted(logs.values(kind).items())
@@ -82,7 +85,7 @@ def log_marks(summary: RunSummary) -> list[model.LogMarkRow]:
         return []
     marks = [
         model.LogMarkRow(
-            rank=rank,
+            rank=None if mark in log.strays else rank,
             place=mark.at_bytes / max(log.nbytes, 1),
             is_error=mark.is_error,
             text=mark.text,

@@ -26,7 +26,8 @@ def run_info(summary: RunSummary) -> model.RunInfo:
     run, header = summary[Run], summary[Run].first
     hosts, starts_ns = dict[str, None](), list[int]()
     for facts in run.ranks.values():
-        hosts[facts.header.host] = None
+        if facts.header.host:  # some files do not name it
+            hosts[facts.header.host] = None
         starts_ns.append(facts.header.started_epoch_ns)
     return model.RunInfo(
         world_size=header.world_size if run.is_world_known else None,

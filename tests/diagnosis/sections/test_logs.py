@@ -25,3 +25,20 @@ def test_of_several_logs_the_order_is_not_known(tmp_path: Path) -> None:
     made = diagnose(find_run([tmp_path]))
     assert made.run.ranks == [0, 1]
     assert made.log_marks == []
+
+
+def test_what_no_rank_states_is_of_none(tmp_path: Path) -> None:
+    when = "2026-01-01T10:00:00"
+    ended = f"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT {when} DUE TO TIME LIMIT ***"
+    one = tmp_path / "train.log"
+    one.write_text("\n".join([*logs.run(), logs.out_of_memory(), ended, ""]))
+    made = diagnose(find_run([one]))
+    assert [(mark.rank, mark.text) for mark in made.log_marks] == [(None, "device out of memory")]
+    (limit,) = [fact for fact in made.logged if fact.value == "time limit"]
+    assert limit.ranks == []
+
+
+def test_a_file_that_names_no_host_is_of_no_further_host(tmp_path: Path) -> None:
+    (tmp_path / "nodes.log").write_text("\n".join([*logs.run(), ""]))
+    (tmp_path / "rank4.log").write_text("\n".join([logs.out_of_memory(), ""]))
+    assert diagnose(find_run([tmp_path])).run.hosts == ["node0", "node1"]

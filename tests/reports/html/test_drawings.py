@@ -401,6 +401,14 @@ def test_the_first_error_of_a_log_is_framed_before_any_warning() -> None:
     assert log_drawing(marks[1:2]) is None
 
 
+def test_an_error_of_a_log_that_no_rank_states_has_a_row_of_its_own() -> None:
+    known = LogMarkRow(rank=3, place=0.5, is_error=True, text="later")
+    made = log_drawing([LogMarkRow(rank=None, place=0.1, is_error=True, text="early"), known])
+    assert made is not None
+    assert [lane.text for lane in made.lanes] == ["rank 3", "an unknown rank"]
+    assert made.keys[-1].label == "first error: an unknown rank, early"
+
+
 def test_of_many_ranks_of_a_log_those_that_fail_first_are_drawn() -> None:
     marks = [
         LogMarkRow(rank=rank, place=1 - rank / 100, is_error=True, text="") for rank in range(50)

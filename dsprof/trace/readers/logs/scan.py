@@ -18,6 +18,7 @@ from dsprof.trace.rank_log import (
     FAILED_FIRST,
     FROM_OUTSIDE,
     LAUNCHER,
+    OF_JOB,
     CollectiveTimeout,
     LogMark,
     RankLog,
@@ -81,8 +82,6 @@ _NUMBERED = (
 _RANK_UNKNOWN = (
     "a log does not say which rank wrote it: it counts for rank 0, and its failures for none"
 )
-_OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
-"""Kinds of facts that no rank states."""
 _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
@@ -311,7 +310,7 @@ class LogScan:
                 notes[rank] = _NUMBERED.format(count=len(unplaced))
         if nobody is not None and not placed:
             rank = max(rank_in_name, 0)
-            of_job = {kind: nobody.log.facts[kind] for kind in _OF_JOB & nobody.log.facts.keys()}
+            of_job = {kind: nobody.log.facts[kind] for kind in OF_JOB & nobody.log.facts.keys()}
             if rank_in_name < 0 and not (of_job and nobody.log == RankLog(facts=of_job)):
                 notes[rank] = _RANK_UNKNOWN
             placed[rank] = []
