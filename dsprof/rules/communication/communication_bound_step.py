@@ -135,7 +135,10 @@ class CommunicationBoundStep:
 
     def _of_uneven_stages(self, run: RunSummary, summary: str, late: tuple[int, ...]) -> Finding:
         where = _stages_of(run, late)
-        action = f"Move layers from {where} to the others."
+        action = (
+            f"Move layers that take less than {duration(_ahead_ns(run[Steps], late))} of a step "
+            f"from {where} to the others; more would make another stage the slowest."
+        )
         if run[Engines].engines:
             action += (
                 ' The default of PipelineModule, partition_method="parameters", balances '
@@ -364,6 +367,13 @@ def _beyond(steps: Steps, late: tuple[int, ...]) -> float:
     """Return the share of the exposed time beyond that of the late ranks, which is the bubble's."""
     shares = steps.exposed_by_rank()
     return 1 - fmean(shares[rank] for rank in late) / fmean(shares.values())
+
+
+def _ahead_ns(steps: Steps, late: tuple[int, ...]) -> float:
+    """Return how much longer than on the late ranks the one that waits longest waits in a step."""
+    shares = steps.exposed_by_rank()
+    share = max(shares.values()) - fmean(shares[rank] for rank in late)
+    return share * steps.total.total_ns / len(steps.measured)
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:

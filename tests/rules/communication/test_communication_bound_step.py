@@ -203,7 +203,9 @@ def test_the_stage_for_which_the_others_wait_is_named():
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
     assert finding.title == "Pipeline stages take unequal time"
     assert finding.summary.endswith("stages of the pipeline. Rank 2 waits least.")
-    assert finding.action.startswith("Move layers from the stages of rank 2 to the others.")
+    assert finding.action.startswith(
+        "Move layers that take less than 35.0 ms of a step from the stages of rank 2 to the others;"
+    )
     both = judge(summary(*stages(40, 40, 5)), [pipeline_bubble.RULE, RULE])
     assert [one.rule for one in both] == [RULE.meta.id, "pipeline-bubble"]
     assert both[0].explains_ms == pytest.approx(85 / 3 + 1 - 6, abs=0.1)  # 1 ms besides, on each
