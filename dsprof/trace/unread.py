@@ -11,6 +11,9 @@ _DEEPSPEED = re.compile(
     r'\A\s*\{[^\0]*"(?:zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:'
 )
 
+_OF_TORCHRUN = re.compile(r'\A\s*\{"message": ?\{"message": .*"extraInfo": ?\{', re.DOTALL)
+_PY_SPY_JSON = re.compile(r'\A\s*\[\s*\{[^\0]*"owns_gil"\s*:')
+
 
 def what_to_do(start: str, suffix: str) -> str:
     """Say what a file is that begins with `start`, and what to do with it; "" if unknown."""
@@ -18,6 +21,10 @@ def what_to_do(start: str, suffix: str) -> str:
         return "output of ncclras; give it to `dsprof hang`"
     if start.startswith(py_spy.START) and py_spy.main_stacks(start):
         return "output of py-spy; give it to `dsprof hang`, with the traces of the run"
+    if _PY_SPY_JSON.search(start):
+        return "JSON of py-spy; run it without --json, and give its output to `dsprof hang`"
+    if _OF_TORCHRUN.search(start):
+        return "the traceback of a rank of torchrun; give the log of torchrun, which names the rank"
     if _DEEPSPEED.search(start):
         return "a configuration of DeepSpeed; give it to `dsprof lint`"
     if suffix in _NSYS_REPORTS:
