@@ -7,7 +7,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch.distributed as dist
+
 from dsprof.hooks.base import Hook, Target
+from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.requests import Request, begin_request, end_request
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Phase
@@ -56,6 +59,7 @@ class PipeliningHook(Hook):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
+        self._roles = recorder.shared(Groups).roles
         self._transfers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,6 +72,7 @@ class PipeliningHook(Hook):
         )
 
     def _begin(self, phase: str, stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Phase:
+        self._roles.setdefault(stage.group or dist.group.WORLD, "pipeline")
         entered = self.recorder.progress.enter(phase, micro_step=chunk)
         entered.stage = stage.stage_index
         return entered

@@ -62,3 +62,9 @@ def test_phases_have_stage_and_micro_batch(run: Path, schedule: str, stages: int
             for stage in range(trace.rank, 2 * stages, 2)
             for micro in range(MICRO_BATCHES)
         )
+
+
+@each_schedule
+def test_the_world_is_a_pipeline_if_stages_use_it(run: Path, schedule: str, stages: int) -> None:
+    for path in (run / schedule).glob("*.json"):
+        assert [group.role for group in read_trace(path).groups.values()] == ["pipeline"]
