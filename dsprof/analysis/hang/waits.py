@@ -281,17 +281,21 @@ def _fits(views: Sequence[RankFlight], doubt_ns: int) -> Iterator[bool]:
 
 
 def _pair_states(endings: Endings) -> Iterator[GroupState]:
-    """Yield sends and receives as groups of two: the n-th here meets the n-th there."""
+    """Yield sends and receives as groups of two: the n-th here meets the n-th there.
+
+    Of several of a rank, those that the other side has answered are not what it waits for.
+    """
     for rank, ending in endings.ranks.items():
-        seen = set[tuple[str, int]]()
+        found: dict[tuple[str, int], GroupState] = {}
         for one in ending.pairs_open:
             side = (one.call.op, one.peer)
-            if not ending.is_whole or side in seen:
+            if not ending.is_whole or side in found:
                 continue
             state = pair_state(rank, one, endings)
             if one.call.is_in_flight or _is_unanswered(state, endings):
-                seen.add(side)
-                yield state
+                found[side] = state
+        states = [*found.values()]
+        yield from [s for s in states if s.absent or s.unknown or s.failed] or states
 
 
 def _is_unanswered(state: GroupState, endings: Endings) -> bool:

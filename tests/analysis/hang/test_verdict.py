@@ -559,6 +559,18 @@ def test_what_all_entered_and_none_left_is_the_network() -> None:
     assert (found.kind, found.ranks, found.confidence) == ("network", (0, 1, 2, 3), "medium")
 
 
+def test_sends_that_were_received_are_not_waits_where_another_was_not() -> None:
+    """Rank 0 awaits a send to rank 1 and one to rank 2, which is in its own code."""
+    sends = [hanging("send", 1000, seq=1, peer=peer) for peer in (1, 2)]
+    calls = [sends, [sync("recv", 1000, 5, seq=1, peer=0), waits()], [], [waits()]]
+    traces = [rank(n, comm, **KEPT) for n, comm in enumerate(calls)]
+    endings = summary(*traces)[Endings]
+    groups = report_of(hang_of(endings), endings).groups
+    assert [(one.op, one.waiting, one.absent) for one in groups if one.op == "send"] == [
+        ("send", (0,), (2,))
+    ]
+
+
 def test_a_send_and_its_receive_that_do_not_meet_may_differ_in_their_tags() -> None:
     calls = [
         [hanging("send", 1000, seq=1, peer=1)],
