@@ -84,7 +84,18 @@ docs/how-to/watch.md lists the metrics."""
         except ValueError as error:
             raise DsprofError(f"OpenTelemetry refuses a variable OTEL_*: {error}") from None
 
+        is_removed = False
+
         def show(now: RunNow) -> None:
+            nonlocal is_removed
+            if now.is_removed and not is_removed:
+                print(
+                    "dsprof: the traces were moved or removed while the run goes on, so its "
+                    "metrics are no longer served",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            is_removed = now.is_removed
             collector.show(now, watched.totals)
             if alerts is not None:
                 alerts.show(now)

@@ -42,13 +42,15 @@ class RunCollector(Collector):
         self._families: list[Metric] = []
 
     def show(self, now: RunNow, totals: Totals) -> None:
-        """Tell this from now on."""
-        families = [
-            *_of_run(now),
-            *_of_ranks(now),
-            *_of_traffic(totals),
-            *_of_steps(totals),
-        ]
+        """Tell this from now on; of a run whose traces are gone, only which one it is."""
+        families = [_info(now), _own_cpu()]
+        if not now.is_removed:
+            families += [
+                *_of_run(now),
+                *_of_ranks(now),
+                *_of_traffic(totals),
+                *_of_steps(totals),
+            ]
         with self._lock:
             self._families = families
 
@@ -92,10 +94,21 @@ class _Handler(BoundedHandler, MetricsHandler):
         return type("_Handler", (cls,), {"registry": registry})
 
 
-def _of_run(now: RunNow) -> Iterator[Metric]:
+def _info(now: RunNow) -> Metric:
     info = InfoMetricFamily("dsprof_run", "The watched run")
     info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
-    yield info
+    return info
+
+
+def _own_cpu() -> Metric:
+    own = CounterMetricFamily(
+        "dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself, with its judgements"
+    )
+    own.add_metric([], sum(os.times()[:4]))  # judgements are its children
+    return own
+
+
+def _of_run(now: RunNow) -> Iterator[Metric]:
     yield _gauge("dsprof_over", "1 once all ranks have ended, or are gone", now.is_over)
     yield _gauge("dsprof_step", "The last step that a rank completed", now.step)
     yield _gauge("dsprof_epoch", "Starts of the process group, restarts included", now.epoch)
@@ -172,11 +185,6 @@ def _of_traffic(totals: Totals) -> Iterator[Metric]:
     for cause, count in totals.flushes.items():
         flushes.add_metric([cause], count)
     yield flushes
-    own = CounterMetricFamily(
-        "dsprof_own_cpu_seconds", "CPU time of dsprof metrics itself, with its judgements"
-    )
-    own.add_metric([], sum(os.times()[:4]))  # judgements are its children
-    yield own
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -86,5 +86,6 @@ class RunNow(msgspec.Struct):
     looked: str = ""  # when this was so: ISO 8601, UTC
     epoch: int = 1  # of the run: how often its process group was started by now
     waiting_rules: list[str] = []  # judged only when the run is over
+    is_removed: bool = False  # no rank has its trace where it was, so what it does is unknown
     stuck_key: str = ""  # of what is stuck: it stays the same while `stuck` says of longer waits
     schema_version: int = 1

@@ -76,6 +76,11 @@ class Watched:
         return all(rank.is_over or rank.is_gone for rank in self.ranks.values())
 
     @property
+    def is_removed(self) -> bool:
+        """Whether no rank of a run that goes on has its trace where it was."""
+        return not (self.is_over or any(rank.path.exists() for rank in self.ranks.values()))
+
+    @property
     def is_behind(self) -> bool:
         """Whether there is more to read at once."""
         return any(rank.is_behind for rank in self.ranks.values())
@@ -157,6 +162,7 @@ class Watched:
             judge_failure=self.judge.failure,
             epoch=self.epoch,
             waiting_rules=self.judge.standing.waiting,
+            is_removed=self.is_removed,
         )
 
     def _find(self) -> None:

@@ -318,6 +318,23 @@ def test_a_run_in_which_no_step_ends_is_stalled(
     assert not seen(*lines[7:10])
 
 
+def test_a_run_that_goes_on_without_its_traces_is_told_from_one_that_is_over(
+    tmp_path: Path, watched: Watched
+) -> None:
+    first, second = sorted(tmp_path.iterdir())
+    data = first.read_bytes()
+    first.unlink()
+    watched.look()
+    assert not watched.now().is_removed
+    second.unlink()
+    watched.look()
+    assert watched.now().is_removed
+    first.write_bytes(data)
+    watched.look()
+    assert not watched.now().is_removed
+    watched.judge.close()
+
+
 def test_a_new_run_is_not_stalled_by_the_time_since_the_last(
     tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,12 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert found["dsprof_step_seconds_count", ("gpu-host",)] == 2
 
 
+def test_of_a_run_whose_traces_are_gone_only_its_name_is_told() -> None:
+    """A step that stays the same would look stuck, and 0 would say that the run is not."""
+    names = {name for name, _ in scraped(run(step=9, is_removed=True), Totals())}
+    assert names == {"dsprof_run_info", "dsprof_own_cpu_seconds_total"}
+
+
 def test_findings_are_counted_by_severity_once_judged() -> None:
     found = scraped(run(findings=[finding("late-rank")], judged_steps=3))
     counts = {labels: n for (name, labels), n in found.items() if name == "dsprof_findings"}
