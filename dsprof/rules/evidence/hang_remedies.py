@@ -110,7 +110,8 @@ def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
     after = f" after {called(ending.last)}" if ending.last else ""
     at = f", called at {ending.last_frame}" if ending.last_frame else ""
     if ending.trailer is not None and ending.trailer.exception:
-        return f"{log} for the traceback; its last collective was {called(ending.last)}{at}."
+        last = f"; its last collective was {called(ending.last)}{at}" if ending.last else ""
+        return f"{log} for the traceback{last}."
     host = endings.host_of(ranks)
     first = f"Look at {host}, its storage and its network. " if host else ""
     return (

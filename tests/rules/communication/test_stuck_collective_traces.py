@@ -154,6 +154,16 @@ def test_the_exception_that_kept_a_rank_away_is_named() -> None:
     assert "for the traceback" in finding.action
 
 
+def test_a_rank_without_collectives_has_no_last_one() -> None:
+    """A stage of a pipeline fails in its first step: it has sent and received only."""
+    world = {1: group(2)}
+    broken = [failing("recv", 1000, 2, seq=1, peer=1)]
+    waiting = rank_trace(0, 2, comm=broken, groups=world, **raised("RuntimeError"))
+    failed = rank_trace(1, 2, comm=[], groups=world, **raised("ValueError"))
+    finding = said(RULE, waiting, failed)
+    assert finding.action == "Look at the end of the log of rank 1 for the traceback."
+
+
 def test_what_a_rank_never_called_did_not_complete() -> None:
     """Ctrl-C ended rank 2 first; the Works of the others call themselves completed then."""
     gone = issued("all_reduce", 1000, 9000, seq=4)
