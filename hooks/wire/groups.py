@@ -39,6 +39,10 @@ class GroupState:
         return next(counter)
 
 
+_LOOKED_UP = 64
+"""The roles of so many groups are looked up at once: a program may make new ones all the time."""
+
+
 class Groups:
     """The groups seen, found by the identity of the ProcessGroup without keeping it alive.
 
@@ -77,8 +81,9 @@ class Groups:
             known.ref, known.group.ranks = weakref.ref(pg), ranks
             self.known[id(pg)] = self._with_ranks[key] = known
             return known
+        number = next(self._ids)
         group = Group(
-            id=next(self._ids),
+            id=number,
             key=key,
             label=_label(pg, name, len(ranks)),
             name=name,
@@ -86,7 +91,7 @@ class Groups:
             size=len(ranks),
             backend=backend,
             generation=self._generation,
-            role=self._roles([pg])[0],
+            role=self._roles([pg])[0] if number <= _LOOKED_UP else self.roles.get(pg, ""),
             is_checked=_is_checked(pg),
         )
         state = GroupState(group, weakref.ref(pg))

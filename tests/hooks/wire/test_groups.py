@@ -102,6 +102,24 @@ def test_the_ranks_of_a_group_live_as_long_as_it() -> None:
 
 
 @pytest.mark.usefixtures("group")
+def test_roles_of_the_first_groups_are_looked_up_at_once_and_of_others_at_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look goes through modules of the program, which may make groups all the time."""
+    looks = []
+    monkeypatch.setattr(module, "_LOOKED_UP", 2)
+    monkeypatch.setattr(module, "find_roles", lambda pgs: looks.append(pgs) or ["data"] * len(pgs))
+    recorder = Recorder(lambda: True)
+    groups = Groups(recorder)
+    states = [groups.state(dist.new_group([0, 1])) for _ in range(4)]
+    assert len(looks) == 2
+    assert [state.group.role for state in states] == ["data", "data", "", ""]
+    recorder.progress.rare_step_listeners.tell(0)
+    assert len(looks) == 3
+    assert [state.group.role for state in states] == ["data"] * 4
+
+
+@pytest.mark.usefixtures("group")
 def test_a_group_that_comes_back_as_another_object_counts_on_and_has_ranks_again() -> None:
     class ByHand:
         ranks = (4, 5)
