@@ -206,7 +206,13 @@ def _interrupted(summary: RunSummary) -> str:
 
 
 def _limit(findings: Sequence[Finding], run: Run) -> str:
-    """Say which verdict the ranks that are missing make impossible."""
+    """Say which verdicts are impossible: for a rule that broke, or for ranks that are missing."""
+    broken = [f.rule for f in findings if f.status is Status.ERROR]
+    rules = f" Unknown: {', '.join(broken[:3])} broke." if broken else ""
+    return f"{rules}{_limit_of_ranks(findings, run)}"
+
+
+def _limit_of_ranks(findings: Sequence[Finding], run: Run) -> str:
     is_open = any(f.rule == _LATE and f.status is Status.UNKNOWN for f in findings)
     if not (is_open and run.missing_ranks):
         return ""

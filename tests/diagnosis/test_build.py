@@ -426,6 +426,17 @@ def test_ranks_that_are_missing_are_a_limit_of_the_verdict_and_not_its_subject()
     assert verdict_of_one.endswith("the files of 7 of 8 ranks are missing.")
 
 
+def test_a_run_is_not_called_healthy_without_the_rules_that_broke():
+    broken = [
+        Finding(rule=rule, title="Late", status=Status.ERROR, summary="KeyError: 1")
+        for rule in ("late-rank", "slow-link")
+    ]
+    run = summary(*waiting())
+    healthy = verdict([], run, None)
+    assert "broke" not in healthy
+    assert verdict(broken, run, None) == f"{healthy} Unknown: late-rank, slow-link broke."
+
+
 def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():
     findings = [
         Finding(rule="told", title="Idle talk", status=Status.INFO, summary="a."),
