@@ -156,6 +156,11 @@ Failure = str | OutOfMemory | CollectiveTimeout | LogMark
 """A warning is its text."""
 
 
+def failure_text(failure: Failure) -> str:
+    """Return what a failure is known by: a text, which caches can hold."""
+    return failure if isinstance(failure, str) else repr(failure)
+
+
 _MOST_REPORTS = 1 << 14
 _MOST_VARIABLES = 1000
 
@@ -193,13 +198,17 @@ class RankLog:
     nbytes: int = 0  # of its file
     comms_logger: str = ""  # what is wrong with the times of DeepSpeed's logger, "" if nothing
     allocator_settings: str = ""  # PYTORCH_ALLOC_CONF, where a shell or launcher echoed it
-    strays: set[Failure] = field(default_factory=set)  # that no line gives a rank: of any
+    strays: frozenset[str] = frozenset()  # texts of failures that no line gives a rank: of any
     room: Room = field(default_factory=Room, repr=False, compare=False)
 
-    def failures(self) -> set[Failure]:
-        """Return what failed, or was warned of, that is of this rank and no stray."""
-        found = set[Failure]([*self.warnings, *self.out_of_memory, *self.timeouts, *self.marks])
-        return found - self.strays
+    def failures(self) -> frozenset[str]:
+        """Return the texts of what failed, or was warned of, that is of this rank and no stray."""
+        found: list[Failure] = [*self.warnings, *self.out_of_memory, *self.timeouts, *self.marks]
+        return frozenset(map(failure_text, found)) - self.strays
+
+    def is_stray(self, failure: Failure) -> bool:
+        """Say whether no line gives a failure a rank."""
+        return failure_text(failure) in self.strays
 
     def say(self, kind: str, value: str, lines: int = 1) -> None:
         """Count a line that states a fact."""

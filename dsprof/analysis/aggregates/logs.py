@@ -17,6 +17,7 @@ from dsprof.trace.rank_log import (
     LoggedCalls,
     OutOfMemory,
     RankLog,
+    failure_text,
 )
 from dsprof.trace.rank_trace import RankTrace
 
@@ -89,7 +90,7 @@ class Logs(Aggregate):
         for rank, log in self.ranks.items():
             for text, lines in log.warnings.items():
                 ranks, before = found.get(text, (0, 0))
-                found[text] = ranks | (text not in log.strays) << rank, before + lines
+                found[text] = ranks | (not log.is_stray(text)) << rank, before + lines
         return found
 
     def failed_requests(self) -> Iterator[tuple[int, OutOfMemory]]:
@@ -97,9 +98,9 @@ class Logs(Aggregate):
         known = {one for log in self.ranks.values() for one in log.failures()}
         for rank, log in sorted(self.ranks.items()):
             for one in log.out_of_memory:
-                if one not in log.strays:
+                if not log.is_stray(one):
                     yield rank, one
-                elif one not in known:
+                elif failure_text(one) not in known:
                     yield -1, one
 
     def calls(self) -> dict[CallKind, LoggedCalls]:

@@ -85,7 +85,7 @@ def log_marks(summary: RunSummary) -> list[model.LogMarkRow]:
         return []
     marks = [
         model.LogMarkRow(
-            rank=None if mark in log.strays else rank,
+            rank=None if log.is_stray(mark) else rank,
             place=mark.at_bytes / max(log.nbytes, 1),
             is_error=mark.is_error,
             text=mark.text,

@@ -51,7 +51,7 @@ class CollectiveTimedOut:
         waiting = {
             rank: log
             for rank, log in logs.ranks.items()
-            if not log.strays.issuperset(log.timeouts) or _given_up(log)
+            if not all(map(log.is_stray, log.timeouts)) or _given_up(log)
         }
         if not waiting and (strays := [one for log in logs.ranks.values() for one in log.timeouts]):
             waiting = {-1: RankLog(timeouts=strays)}

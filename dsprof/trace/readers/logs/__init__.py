@@ -133,7 +133,7 @@ def _starts(path: Path, scan: LogScan) -> LogStarts:
     ranks, _ = scan.ranks(-1)
     begin = scan.starts.last_at_bytes
     errors = [
-        mark.text if mark in one.log.strays else f"{mark.text} (rank {one.rank})"
+        mark.text if one.log.is_stray(mark) else f"{mark.text} (rank {one.rank})"
         for one in ranks
         for mark in one.log.marks
         if mark.is_error and mark.at_bytes < begin
