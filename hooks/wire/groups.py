@@ -42,6 +42,9 @@ class GroupState:
 _LOOKED_UP = 64
 """The roles of so many groups are looked up at once: a program may make new ones all the time."""
 
+_NEXT_LOOK = 15
+"""The first step after step 0 at which roles are looked for again."""
+
 
 class Groups:
     """The groups seen, found by the identity of the ProcessGroup without keeping it alive.
@@ -116,8 +119,11 @@ class Groups:
     def _look_again(self, step: int) -> None:
         """Look for roles not known yet: a library may name a group after its first collective.
 
-        It costs ever less, and a late engine is not missed.
+        It costs ever less, and a late engine is not missed. A run that has just been switched on
+        pays for one look only.
         """
+        if 0 < step < _NEXT_LOOK:
+            return
         try:
             states = [state for state in list(self._with_ranks.values()) if not state.group.role]
             known = [(state, pg) for state in states if (pg := state.ref()) is not None]
