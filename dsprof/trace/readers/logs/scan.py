@@ -162,7 +162,8 @@ class LogScan:
     @property
     def _is_error_near(self) -> bool:
         """Whether an error is announced, and few lines of other ranks are in between."""
-        return any(self._at_bytes - at < _NEAR_BYTES for at in self._before_error.values())
+        latest = next(reversed(self._before_error.values()), None)
+        return latest is not None and self._at_bytes - latest < _NEAR_BYTES
 
     def _take(self, rank: int, line: str, text: str) -> bool:
         if self._table is not None and self._table.row(text):
