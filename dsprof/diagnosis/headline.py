@@ -208,7 +208,7 @@ def _interrupted(summary: RunSummary) -> str:
 def _limit(findings: Sequence[Finding], run: Run) -> str:
     """Say which verdicts are impossible: for a rule that broke, or for ranks that are missing."""
     broken = [f.rule for f in findings if f.status is Status.ERROR]
-    rules = f" Unknown: {', '.join(broken[:3])} broke." if broken else ""
+    rules = f" Rules that broke: {', '.join(broken[:3])}." if broken else ""
     return f"{rules}{_limit_of_ranks(findings, run)}"
 
 

@@ -434,7 +434,7 @@ def test_a_run_is_not_called_healthy_without_the_rules_that_broke():
     run = summary(*waiting())
     healthy = verdict([], run, None)
     assert "broke" not in healthy
-    assert verdict(broken, run, None) == f"{healthy} Unknown: late-rank, slow-link broke."
+    assert verdict(broken, run, None) == f"{healthy} Rules that broke: late-rank, slow-link."
 
 
 def test_a_fault_of_low_severity_does_not_lead_where_the_step_waits():

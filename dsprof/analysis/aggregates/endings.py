@@ -61,7 +61,7 @@ class PairCall:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What dsprof said of a hang in the run, when it could ask all ranks."""
+    """What the watchdog said of a hang in the run, and of which ranks."""
 
     text: str
     ranks: tuple[int, ...]

@@ -58,7 +58,7 @@ def with_few_records(tell: Telling) -> Iterator[HangVerdict]:
 
 
 def _told_in_the_run(tell: Telling, state: GroupState, missing: str) -> HangVerdict | None:
-    """Return what the run said of this hang: it could ask the ranks whose files are missing."""
+    """Return what the watchdog said: it could ask ranks whose files are missing now."""
     endings = tell.endings.ranks
     told = [end.told for rank in state.waiting if (end := endings.get(rank)) and end.told]
     if not told:
@@ -67,7 +67,7 @@ def _told_in_the_run(tell: Telling, state: GroupState, missing: str) -> HangVerd
         state,
         kind="unknown",
         ranks=told[0].ranks,
-        cause=Cause("unknown", f"dsprof said so in the run, when it asked all ranks. {missing}"),
+        cause=Cause("unknown", f"The watchdog said so in the run. {missing}"),
         confidence="medium",
         sentence=told[0].text,
     )
