@@ -71,6 +71,15 @@ def union(sets: Iterable[RankSet]) -> RankSet:
     return reduce(or_, sets, 0)
 
 
+def in_several(sets: Iterable[RankSet]) -> RankSet:
+    """Return the ranks that are in more than one of `sets`."""
+    once = several = 0
+    for ranks in sets:
+        several |= once & ranks
+        once |= ranks
+    return several
+
+
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts(Aggregate):
     """The environment of a run.

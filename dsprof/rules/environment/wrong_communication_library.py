@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dsprof.analysis.aggregates.environment import (
     EnvironmentFacts,
     RankSet,
+    in_several,
     named_ranks,
     ranks_of,
     union,
@@ -51,7 +52,7 @@ class WrongCommunicationLibrary:
                 "Unknown: loaded libraries, recorded after the first step, are missing."
             )
             return
-        if twice := _twice(held):
+        if twice := in_several(held.values()):
             yield self._two_copies(facts, twice)
         if answer("plugin-network", facts) and several_hosts(facts):
             without = union(held.values()) & ~union(_held(facts, _PLUGIN).values())
@@ -95,14 +96,6 @@ def _held(facts: EnvironmentFacts, pattern: re.Pattern[str]) -> dict[str, RankSe
     """Return the loaded libraries of a kind, each with its ranks."""
     found = {path: union(ranks.values()) for path, ranks in facts.libraries.items()}
     return {path: ranks for path, ranks in found.items() if pattern.search(path)}
-
-
-def _twice(held: dict[str, RankSet]) -> RankSet:
-    once = twice = 0
-    for ranks in held.values():
-        twice |= once & ranks
-        once |= ranks
-    return twice
 
 
 def _table(facts: EnvironmentFacts) -> Table:

@@ -47,15 +47,6 @@ def who_failed(ways: Mapping[str, RankSet], raised: Mapping[str, RankSet]) -> st
     return capitalised(told if len(kinds) <= _MOST_KINDS else named_ranks(union(kinds.values())))
 
 
-def ended_twice(raised: Mapping[str, RankSet]) -> RankSet:
-    """Return the ranks that logs end by several exceptions, as those of several runs do."""
-    seen = twice = 0
-    for ranks in raised.values():
-        twice |= seen & ranks
-        seen |= ranks
-    return twice
-
-
 def messages(raised: Mapping[str, RankSet]) -> str:
     """Quote what ranks raised, "" if that is too much for a sentence."""
     if len(raised) > _MOST_KINDS:

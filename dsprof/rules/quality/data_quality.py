@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
-from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
+from dsprof.analysis.aggregates.environment import RankSet, in_several, named_ranks, ranks_of, union
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
@@ -33,7 +33,6 @@ from dsprof.rules.evidence.endings import (
 from dsprof.rules.evidence.raised import (
     RUN_FAILED,
     after_device_error,
-    ended_twice,
     messages,
     who_failed,
 )
@@ -263,7 +262,7 @@ class DataQuality:
         fix, otherwise = after_device_error(raised) or (fix, "")
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
         several = apart = ""
-        if twice := ended_twice(raised):
+        if twice := in_several(raised.values()):
             several = (
                 f" The logs give {named_ranks(twice)} several last exceptions: they are probably "
                 "of several runs or starts."
