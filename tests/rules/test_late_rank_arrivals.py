@@ -427,7 +427,12 @@ def test_of_ranks_that_take_turns_the_one_that_is_waited_for_longest_is_named():
     """Other findings name it, too: so this one must not seem to say that all cost the same."""
     finding = said(RULE, *(turns(number, (30, 70)) for number in range(2)))
     assert (finding.status, finding.ranks) == (Status.INFO, ())
-    assert finding.summary.endswith("; more than half of this time is for rank 1.")
+    assert finding.summary.endswith("; more than two thirds of it is for rank 1.")
+
+
+def test_of_ranks_that_take_turns_alike_none_is_waited_for_longest():
+    finding = said(RULE, *(turns(number, (47, 53)) for number in range(2)))
+    assert finding.summary.endswith("different ranks arrive last in turn.")
 
 
 def suspected(steps: int, step_ms: float = 100):

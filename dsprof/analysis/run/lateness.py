@@ -93,9 +93,12 @@ class Lateness:
 
     @property
     def waited_for(self) -> int | None:
-        """The rank that causes more than half of all waits, if one does."""
+        """The rank that causes two thirds of all waits, if one does.
+
+        Of two ranks that are late in turn, one causes somewhat more than half.
+        """
         place = int(np.argmax(self.caused_ns)) if len(self.ranks) else 0
-        is_main = len(self.ranks) and 2 * self.caused_ns[place] > self.caused_ns.sum()
+        is_main = len(self.ranks) and 3 * self.caused_ns[place] > 2 * self.caused_ns.sum()
         return self.ranks[place] if is_main else None
 
     @property

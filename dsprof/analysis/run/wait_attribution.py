@@ -22,7 +22,7 @@ class Attribution:
 
     waiting: float  # for a rank that arrives later
     transfer: float  # after the last arrival
-    latest: int | None  # the rank that causes most of the waits, if one does
+    latest: int | None  # the rank that causes two thirds of the waits, if one does
 
 
 def attribution(run: RunSummary) -> Attribution | None:

@@ -265,12 +265,12 @@ def _attribution(summary: RunSummary) -> str:
         return ""
     is_network = split.transfer > _MINOR * split.waiting
     is_one = split.latest is not None and split.waiting > split.transfer
-    whom = f"rank {split.latest}" if is_one else "late ranks"
+    whom = f", mostly for rank {split.latest}" if is_one else " for late ranks"
     transfer = split.transfer / (split.waiting + split.transfer)  # the bar may be of fewer steps
     network, other = (" (the network)", "") if is_network else ("", "Not the network: ")
     return (
         f"{other}{percent(transfer)} of all exposed communication is transfer{network}, "
-        f"{percent(1 - transfer)} is waiting for {whom}."
+        f"{percent(1 - transfer)} is waiting{whom}."
     )
 
 

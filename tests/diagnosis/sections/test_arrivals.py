@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from dsprof.diagnosis.sections.communication import arrivals
-from tests.factories.trace import MS, rank_trace, summary, sync, zero_rank
+from dsprof.trace.rank_trace import RankTrace
+from tests.factories.trace import MS, rank_trace, step, summary, sync, zero_rank
 
 
 def test_each_rank_says_how_often_it_was_last_and_what_that_cost_a_step():
@@ -54,11 +55,12 @@ def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
     late = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=5)))
     assert late.attribution == (
         "Not the network: 18 % of all exposed communication is transfer, "
-        "82 % is waiting for rank 1."
+        "82 % is waiting, mostly for rank 1."
     )
     later = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=15)))
     assert later.attribution == (
-        "46 % of all exposed communication is transfer (the network), 54 % is waiting for rank 1."
+        "46 % of all exposed communication is transfer (the network), "
+        "54 % is waiting, mostly for rank 1."
     )
     even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
     assert even.attribution == (
@@ -66,3 +68,19 @@ def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
         "0 % is waiting for late ranks."
     )
     assert not arrivals(summary(zero_rank(0), rank_trace(1))).attribution
+
+
+def test_no_rank_is_named_where_two_cause_about_half_of_the_waiting_each() -> None:
+    def turns(rank: int, late_ms: float) -> RankTrace:
+        shifts = [late_ms * ((n + rank) % 2) for n in range(6)]
+        calls = [
+            sync("all_reduce", 100 * n + shift, 90 - shift, seq=n, step=n)
+            for n, shift in enumerate(shifts)
+        ]
+        return rank_trace(
+            rank, comm=calls, steps=[step(n, 100 * n, 100 * n + 100) for n in range(6)]
+        )
+
+    made = arrivals(summary(turns(0, 70), turns(1, 80)))
+    assert made.attribution.endswith(" is waiting for late ranks.")
+    assert [row.caused_ns for row in made.rows] == [40 * MS, 35 * MS]
