@@ -116,7 +116,7 @@ def _least(findings: Sequence[Finding]) -> str:
     failed = next((f for f in findings if f.rule == _LATE and f.status is Status.FAIL), None)
     if failed is None:
         return ""
-    return f"; {named_ranks(failed.ranks)} hardly wait{'s' if len(failed.ranks) == 1 else ''}"
+    return f"; {named_ranks(failed.ranks)} wait{'s' if len(failed.ranks) == 1 else ''} least"
 
 
 def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:

@@ -112,7 +112,7 @@ def test_the_straggler_is_that_of_the_report(name: str, tmp_path: Path) -> None:
         assert f"by {fmt.duration(now.straggler_ns)} " in told
         # Else the share of the tile seems to contradict the delay in the headline.
         exposed = next(one for one in diagnosis.tiles if one.label == "Exposed communication")
-        assert exposed.detail.endswith("mean over ranks; rank 1 hardly waits")
+        assert exposed.detail.endswith("mean over ranks; rank 1 waits least")
 
 
 @pytest.mark.parametrize(
