@@ -168,6 +168,11 @@ def run_line(run: RunInfo, *, is_recorded: bool = True) -> list[str]:
     return [word for word in words if word]
 
 
+def started(run: RunInfo) -> list[str]:
+    """Return the minute in which the run started, as one more word; nothing if it is unknown."""
+    return [f"{run.started[:16].replace('T', ' ')} UTC"] if run.started else []
+
+
 def starts(run: RunInfo, epochs: Epochs) -> str:
     """Say how often the run was started, or made its process group again, as restarted-job does."""
     if any(row.end == "new process group" for row in epochs.rows):

@@ -67,7 +67,8 @@ def _side(label: str, side: Side, page: Page) -> list[str]:
 
 def _run_line(side: Side) -> list[str]:
     selected = [f"selected: {side.run.selection}"] if side.run.selection else []
-    return content.run_line(side.run, is_recorded=side.is_recorded) + selected
+    words = content.run_line(side.run, is_recorded=side.is_recorded)
+    return words + content.started(side.run) + selected
 
 
 def _section(heading: str, table: Table, page: Page) -> list[str]:

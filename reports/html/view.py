@@ -89,7 +89,8 @@ class View:
         self.carried = [step for step in diagnosis.timelines if step.bars]
         self.picks = [step for step in self.carried if step.why in _PICKS]
         self.is_live = bool(self.carried) and not is_static
-        self.run_line = content.run_line(diagnosis.run, is_recorded=diagnosis.quality.is_recorded)
+        run, is_recorded = diagnosis.run, diagnosis.quality.is_recorded
+        self.run_line = content.run_line(run, is_recorded=is_recorded) + content.started(run)
         self.starts = content.starts(diagnosis.run, diagnosis.epochs)
         self.quality = list(quality_lines(diagnosis))
         self.step = content.typical_step(diagnosis.steps)
