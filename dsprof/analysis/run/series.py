@@ -7,6 +7,7 @@ nothing; effects are measured against the scatter that is left.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +20,8 @@ Floats = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826
 _BASELINE = 21  # steps in the running median
-_SPELL = 11  # steps of it, and on both of its sides
+_SPELL = 9  # steps in the running median; it keeps stretches of more than half as many
+_LEAST_SLOW = 11  # steps in all stretches
 _USUAL = 25  # percentile: as much of the column may be slow as three quarters
 _BINS = 300
 _ON_GRID = 0.8
@@ -45,6 +47,14 @@ class Change:
     after: float
     scatter: float  # sigma of what is left
     p: float
+
+    @classmethod
+    def to_spells(cls, times: Floats, spells: Sequence[slice], is_usual: BoolArray) -> Change:
+        """Return the change to slower stretches that chance does not make."""
+        inside = within(spells, len(times))
+        usual, slow = float(np.median(times[is_usual])), float(np.median(times[inside]))
+        left = np.concatenate([times[is_usual] - usual, times[inside] - slow])
+        return cls(spells[0].start, usual, slow, sigma(left), p=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +129,38 @@ def change_of(times: Floats) -> Change | None:
     return Change(at, before, after, sigma(left), p)
 
 
-def spell_of(times: Floats, share: float) -> slice | None:
-    """Return the longest stretch that is slower by `share`; None if it has no end in the column.
+def spells_of(times: Floats, share: float, chance: float) -> tuple[slice, ...]:
+    """Return the stretches that are slower by `share`; (): none, or only one without begin or end.
 
-    A test for one change is blind to it where most of the column has the same level.
+    A test for one change is blind to them where most of the column has the same level. They last
+    for 5 times or more, and for 11 in sum, with as many times outside. Slow and other times that
+    change places as often by `chance` are none: the runs test of Wald and Wolfowitz.
     """
-    if len(times) < 3 * _SPELL:
-        return None
-    smooth = running_median(times, _SPELL)
-    is_slow = smooth > (1 + share) * float(np.percentile(smooth, _USUAL))
+    if len(times) < 2 * _LEAST_SLOW:
+        return ()
+    usual = float(np.percentile(times, _USUAL))
+    smooth = running_median(np.pad(times, _SPELL // 2, constant_values=usual), _SPELL)
+    is_slow = smooth[_SPELL // 2 : -(_SPELL // 2)] > (1 + share) * usual
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_slow, [False]]).astype(np.int8)))
-    begins, ends = edges[::2], edges[1::2]
-    if not len(begins):
-        return None
-    longest = int(np.argmax(ends - begins))
-    begin, end = int(begins[longest]), int(ends[longest])
-    is_inside = begin >= _SPELL and end <= len(times) - _SPELL
-    return slice(begin, end) if is_inside and end - begin >= _SPELL else None
+    found = [slice(*pair) for pair in edges.reshape(-1, 2).tolist()]
+    inside = [one for one in found if one.start and (len(found) > 1 or one.stop < len(times))]
+    is_inside = within(inside, len(times))
+    if min(np.count_nonzero(is_inside), np.count_nonzero(~is_inside)) < _LEAST_SLOW:
+        return ()
+    middle = float(np.median(times[is_inside]) + np.median(times[~is_inside])) / 2
+    is_high = times > middle
+    if _chance_of_runs(is_high) > chance:
+        return ()
+    places = (one.start + np.flatnonzero(is_high[one]) for one in inside)
+    return tuple(slice(int(at[0]), int(at[-1]) + 1) for at in places if len(at))
+
+
+def within(spells: Iterable[slice], count: int) -> BoolArray:
+    """Say which of `count` places are in one of the stretches."""
+    inside = np.zeros(count, np.bool_)
+    for spell in spells:
+        inside[spell] = True
+    return inside
 
 
 def drift_of(times: Floats) -> Drift | None:
@@ -217,3 +242,14 @@ def _ranks(times: Floats) -> Floats:
     _, place, counts = np.unique(times, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[place.reshape(-1)].astype(np.float64)
+
+
+def _chance_of_runs(is_high: BoolArray) -> float:
+    """Return how likely so few runs of high and low values are if the order is by chance."""
+    count, high = len(is_high), int(np.count_nonzero(is_high))
+    pairs = 2 * high * (count - high)
+    if pairs <= count:
+        return 1.0
+    runs = 1 + int(np.count_nonzero(np.diff(is_high)))
+    sigmas = (runs - pairs / count - 1) / math.sqrt(pairs * (pairs - count) / (count - 1)) * count
+    return math.erfc(-sigmas / math.sqrt(2)) / 2

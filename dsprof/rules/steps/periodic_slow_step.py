@@ -12,7 +12,14 @@ from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
-from dsprof.analysis.run.series import Period, costly_places, period_of, slow_places
+from dsprof.analysis.run.series import (
+    Period,
+    costly_places,
+    period_of,
+    slow_places,
+    spells_of,
+    within,
+)
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -23,6 +30,8 @@ from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too
 _ROWS = 16
 _SURE = 10
 """Fewer steps that a rank delays may be noise of the machine."""
+_CHANCE = 0.001
+"""That slow steps follow each other in an unordered run."""
 _OF_A_RANK = "A rank delays occasional steps"
 
 
@@ -68,7 +77,8 @@ class PeriodicSlowStep:
         if len(times) < thresholds.steps and not busy:
             yield too_few(self.meta, run[Steps], len(times), thresholds.steps)
             return
-        slow = slow_places(times, thresholds.slow_share)
+        spells = spells_of(times, thresholds.slow_share, _CHANCE)  # those of step-time-change
+        slow = slow_places(times, thresholds.slow_share) & ~within(spells, len(times))
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
         share = excess_ns / max(float(times.sum()), 1.0)
         costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps

@@ -22,36 +22,27 @@ _LEAST_SPANS = 2
 
 
 class SlowSpans(NamedTuple):
-    """The slower spans and all others; times are means per step."""
+    """Slower spans and the usual ones; times are means per step."""
 
     begins_s: frozenset[int]
     slow: Sequence[Span]
     others: Sequence[Span]
-    more_ns: float
 
     @classmethod
-    def of(cls, spans: Mapping[int, Span], is_slow: BoolArray, more_ns: float) -> SlowSpans:
-        """Split the spans of a run, by begin."""
+    def of(cls, spans: Mapping[int, Span], is_slow: BoolArray, is_usual: BoolArray) -> SlowSpans:
+        """Choose from the spans of a run, by begin."""
         slow = dict(compress(spans.items(), is_slow))
-        return cls(
-            frozenset(slow), [*slow.values()], [*compress(spans.values(), ~is_slow)], more_ns
-        )
+        return cls(frozenset(slow), [*slow.values()], [*compress(spans.values(), is_usual)])
 
     @property
-    def first(self) -> int:
-        """A step of the first slow span."""
-        return self.slow[0].slowest[2]
+    def more_ns(self) -> float:
+        """How much longer a slower step takes."""
+        return _median(self.slow, mean_step_ns) - _median(self.others, mean_step_ns)
 
     @property
-    def last(self) -> int:
-        """A step of the last one."""
-        return self.slow[-1].slowest[2]
-
-    @property
-    def lost_share(self) -> float:
-        """How much of the run the longer steps take beyond what is usual."""
-        lost_ns = self.more_ns * sum(span.rank_steps for span in self.slow)
-        return lost_ns / sum(span.total_ns for span in (*self.slow, *self.others))
+    def lost_ns(self) -> float:
+        """How much longer the slower steps take in sum over the ranks."""
+        return self.more_ns * sum(span.rank_steps for span in self.slow)
 
     def are_of_a_rank(self, history: History) -> bool:
         """Whether most of them are those that periodic-slow-step names."""

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.aggregates.history import History, Span
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import mean_step_ns
 from dsprof.analysis.run.delays import delays
-from dsprof.analysis.run.series import Change, Floats, change_of, rises_steadily, sigma, spell_of
+from dsprof.analysis.run.series import (
+    Change,
+    Floats,
+    change_of,
+    rises_steadily,
+    spells_of,
+    within,
+)
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, named, percent
+from dsprof.findings.wording import capitalised, duration, named, percent, some
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.slow_spans import SlowSpans
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
-from dsprof.trace.columns import IntArray
+from dsprof.trace.columns import BoolArray, IntArray
 
 _OF_HOST = (
     "another program on the host, a throttled clock, different data, or a background task of the "
@@ -54,8 +64,33 @@ class Thresholds:
     run_share: float = 0.02  # of the run is lost, where only sums over time show it
 
 
+_Ends = list[tuple[int, int | None]]
+"""First and last steps of stretches; None: they last to the end."""
+
+
+class _Kind(NamedTuple):
+    """What is known of the cause of slower steps."""
+
+    work: tuple[str, ...]  # that changed
+    ranks: tuple[int, ...]  # that got slower; (): all, or unknown
+    part: str  # of the step; "" if ranks are named, or unknown
+
+
+class _Level(NamedTuple):
+    """Stretches of slower steps of one kind, and the usual steps beside those of all kinds."""
+
+    change: Change
+    spells: Sequence[slice]
+    is_usual: BoolArray
+    is_slow: BoolArray
+
+    @property
+    def more_ns(self) -> float:
+        return self.change.after - self.change.before
+
+
 class StepTimeChange:
-    """Looks for one change of level; what drifts is judged by step-time-drift.
+    """Looks for a change of level, or stretches; what drifts is judged by step-time-drift.
 
     On a straight rise by R the levels differ by R / 2, and the scatter left is 0.185 R: no change.
     """
@@ -76,75 +111,75 @@ class StepTimeChange:
         steps = run[Steps]
         series = steps.throughout.series
         most = max(map(len, series))
-        if found := self._in_detail(run, thresholds) or self._in_sums(run, thresholds):
-            yield found
+        found = [*self._in_detail(run, thresholds)] or [*self._in_sums(run, thresholds)]
+        if found:
+            yield from found
         elif most < thresholds.steps:
             yield too_few(self.meta, steps, most, thresholds.steps)
         else:
             yield passed(self.meta, "Step time does not change", series, thresholds.steps)
 
-    def _in_detail(self, run: RunSummary, thresholds: Thresholds) -> Finding | None:
+    def _in_detail(self, run: RunSummary, thresholds: Thresholds) -> Iterator[Finding]:
         steps = run[Steps]
         for numbers in steps.throughout.series:
             columns = step_columns(steps, numbers)
-            times = columns.total_ns
-            spell = spell_of(times, thresholds.share)
-            if spell and _are_delayed(steps, columns.number[spell]):
-                spell = None
-            if change := _change(times, spell, thresholds):
-                at = _first(steps.throughout, columns, change)
-                last = int(columns.number[spell.stop - 1]) if spell else None
-                return self._finding(run[Run], columns, change, at, last, thresholds)
-        return None
+            spells = [
+                spell
+                for spell in spells_of(columns.total_ns, thresholds.share, thresholds.chance)
+                if not _are_delayed(steps, columns.number[spell])
+            ]
+            kind = partial(_kind, columns, thresholds)
+            levels = _levels(columns.total_ns, spells, kind, thresholds)
+            for level in levels:
+                ends = _ends(steps.throughout, columns, level)
+                yield self._finding(run[Run], columns, level, ends, thresholds)
+            if levels:
+                return
 
-    def _in_sums(self, run: RunSummary, thresholds: Thresholds) -> Finding | None:
+    def _in_sums(self, run: RunSummary, thresholds: Thresholds) -> Iterator[Finding]:
         """Judge the steps of a rolling recording that have no details; by spans of time."""
         history = run[History]
         _, finest = history.finest
         spans = {begin_s: span for begin_s, span in finest.items() if span.rank_steps}
         if not (history.left_out and run[Run].selection.steps is None):
-            return None
+            return
         times = np.array([mean_step_ns(span) for span in spans.values()], np.float64)
-        spell = spell_of(times, thresholds.share)
-        change = _change(times, spell, thresholds)
-        if change is None or change.after < change.before:
-            return None
-        place = np.arange(len(times))
-        after = (place >= change.at) & (place < (spell.stop if spell else len(times)))
-        found = SlowSpans.of(spans, after, change.after - change.before)
-        if found.lost_share < thresholds.run_share or found.are_of_a_rank(history):
-            return None
-        since = f"from about step {found.first:,} on"
-        if spell:
-            since = f"from about step {found.first:,} to {found.last:,}"
-        text = _lengthened(since, change)
+        spells = spells_of(times, thresholds.share, thresholds.chance)
+        kind = partial(_kind_of_sums, spans, thresholds)
+        slowest = [span.slowest[2] for span in spans.values()]
+        for level in _levels(times, spells, kind, thresholds):
+            found = SlowSpans.of(spans, level.is_slow, level.is_usual)
+            ends = [
+                (slowest[spell.start], slowest[spell.stop - 1] if spell.stop < len(times) else None)
+                for spell in level.spells
+            ]
+            lost = found.lost_ns >= thresholds.run_share * sum(s.total_ns for s in spans.values())
+            if level.more_ns > 0 and lost and not found.are_of_a_rank(history):
+                yield self._finding_of_sums(run[Run], found, level, ends, thresholds)
+
+    def _finding_of_sums(
+        self, run: Run, found: SlowSpans, level: _Level, ends: _Ends, thresholds: Thresholds
+    ) -> Finding:
+        since = _since(ends, "about step")
+        text = _lengthened(since, level.change)
         if found.bytes_changed(thresholds.work_share):
-            return self._other_work(text, found.first, ["nbytes"], found.table)
+            return self._other_work(text, ends[0][0], ["nbytes"], found.table)
         cause, part = found.cause(thresholds.part_share)
-        what = _suspects(run[Run], part)
+        what = _suspects(run, part)
         return self._slower(
-            text, since, found.first, change, cause, found.ranks, what, found.table, thresholds
+            text, since, ends, level.change, cause, found.ranks, what, found.table, thresholds
         )
 
     def _finding(
-        self,
-        run: Run,
-        columns: StepColumns,
-        change: Change,
-        at: int,
-        last: int | None,
-        thresholds: Thresholds,
+        self, run: Run, columns: StepColumns, level: _Level, ends: _Ends, thresholds: Thresholds
     ) -> Finding:
-        after = columns.number >= columns.number[change.at]
-        since = f"from step {at} on"
-        if last is not None:
-            after &= columns.number <= last
-            since = f"from step {at} to {last}"
-        more_ns = change.after - change.before
+        change, at, more_ns = level.change, ends[0][0], level.more_ns
+        since = _since(ends, "step")
         text = _lengthened(since, change)
-        table = _table(columns, after, at if last is None else None)
-        if work := columns.work_changed(~after, after, thresholds.work_share):
-            return self._other_work(text, at, work, table)
+        table = _table(columns, level, at if ends == [(at, None)] else None)
+        kind = _kind(columns, thresholds, level.is_usual, level.is_slow)
+        if kind.work:
+            return self._other_work(text, at, kind.work, table)
         if more_ns < 0:
             return self.meta.finding(
                 Status.INFO,
@@ -154,16 +189,25 @@ class StepTimeChange:
                     "The slow start lasts longer than the excluded warm-up: compilation, caches, "
                     "or another program that ended."
                 ),
-                problem=f"Steps take {percent(-more_ns / change.before)} less from step {at} on",
+                problem=f"Steps take {percent(-more_ns / change.before)} less {since}",
                 steps=(at,),
                 evidence=(table,),
                 confidence="medium",
             )
-        cause, ranks, part = _cause(run, columns, after, more_ns, thresholds)
-        explains_ms = more_ns * float(after.mean()) / 1e6 if part == "exposed_ns" else 0.0
-        what = _suspects(run, part)
-        found = self._slower(text, since, at, change, cause, ranks, what, table, thresholds)
-        return msgspec.structs.replace(found, explains_ms=explains_ms)
+        explains_ms = more_ns * float(level.is_slow.mean()) / 1e6
+        found = self._slower(
+            text,
+            since,
+            ends,
+            change,
+            _cause(run, columns, kind),
+            kind.ranks,
+            _suspects(run, kind.part),
+            table,
+            thresholds,
+        )
+        is_exposed = kind.part == "exposed_ns"
+        return msgspec.structs.replace(found, explains_ms=explains_ms if is_exposed else 0.0)
 
     def _other_work(self, text: str, at: int, work: Iterable[str], table: Table) -> Finding:
         kinds = ", ".join(_WORK[name] for name in work)
@@ -182,7 +226,7 @@ class StepTimeChange:
         self,
         text: str,
         since: str,
-        at: int,
+        ends: _Ends,
         change: Change,
         cause: str,
         ranks: tuple[int, ...],
@@ -191,16 +235,18 @@ class StepTimeChange:
         thresholds: Thresholds,
     ) -> Finding:
         share = (change.after - change.before) / change.before
+        firsts = tuple(first for first, _ in ends)
+        at = _joined([f"{first:,}" for first in firsts])
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=f"Check what happened at step {at:,}{_on(ranks)}: {suspects}.",
+            action=f"Check what happened at step {at}{_on(ranks)}: {suspects}.",
             problem=f"Steps take {percent(share)} longer {since}",
-            fix=f"Check what happened at step {at:,}{_on(ranks)}",
+            fix=f"Check what happened at step {at}{_on(ranks)}",
             ranks=ranks,
-            steps=(at,),
+            steps=firsts,
             evidence=(table,),
             confidence="medium",
         )
@@ -219,9 +265,30 @@ def _are_delayed(steps: Steps, numbers: IntArray) -> bool:
     return found is not None and 2 * np.count_nonzero(np.isin(numbers, found.steps)) > len(numbers)
 
 
-def _first(steps: Steps, columns: StepColumns, change: Change) -> int:
+def _since(ends: _Ends, step: str) -> str:
+    spells = [f"{first:,} on" if last is None else f"{first:,} to {last:,}" for first, last in ends]
+    return f"from {step} {_joined(spells)}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    *before, last = names
+    return some(names) if len(names) > 3 else " and ".join(filter(None, (", ".join(before), last)))
+
+
+def _ends(steps: Steps, columns: StepColumns, level: _Level) -> _Ends:
+    numbers = columns.number.tolist()
+    return [
+        (
+            _first(steps, columns, spell.start, level.change),
+            numbers[spell.stop - 1] if spell.stop < len(numbers) else None,
+        )
+        for spell in level.spells
+    ]
+
+
+def _first(steps: Steps, columns: StepColumns, at: int, change: Change) -> int:
     """Return the first step of the new level, also if it is between two of the columns."""
-    last, first = columns.number[change.at - 1 : change.at + 1].tolist()
+    last, first = columns.number[at - 1 : at + 1].tolist()
     for number in [number for number in steps.numbers if last < number < first][::-1]:
         time = steps.parts[number].total_ns
         if abs(time - change.after) > abs(time - change.before):
@@ -230,21 +297,35 @@ def _first(steps: Steps, columns: StepColumns, change: Change) -> int:
     return int(first)
 
 
-def _rise(times: Floats, spell: slice) -> Change:
-    """Return the change to a slower stretch, as against all other steps."""
-    inside = np.zeros(len(times), np.bool_)
-    inside[spell] = True
-    usual, slow = float(np.median(times[~inside])), float(np.median(times[inside]))
-    scatter = sigma(times - np.where(inside, slow, usual))
-    return Change(spell.start, usual, slow, scatter, p=0.0)
+def _levels(
+    times: Floats,
+    spells: Sequence[slice],
+    kind: Callable[[BoolArray, BoolArray], Hashable],
+    thresholds: Thresholds,
+) -> list[_Level]:
+    """Return a change to the slower stretches of each kind; without any, the one to the end."""
+    count, place = len(times), np.arange(len(times))
+    is_usual = ~within(spells, count)
+    alike = defaultdict(list)
+    for spell in spells:
+        alike[kind(is_usual, within([spell], count))].append(spell)
+    levels = [
+        _Level(change, mine, is_usual, within(mine, count))
+        for mine in alike.values()
+        if _is_level(change := Change.to_spells(times, mine, is_usual), count, thresholds)
+    ]
+    one = None if levels else change_of(times)
+    if one and _is_one_change(times, one, thresholds):
+        levels = [_Level(one, [slice(one.at, count)], place < one.at, place >= one.at)]
+    return levels
 
 
-def _change(times: Floats, spell: slice | None, thresholds: Thresholds) -> Change | None:
-    """Return a change of level: to the slower stretch, if there is one."""
-    change = _rise(times, spell) if spell else change_of(times)
-    if change is None or not _is_level(change, len(times), thresholds):
-        return None
-    return change if spell or not rises_steadily(times, change) else None
+def _is_one_change(times: Floats, change: Change, thresholds: Thresholds) -> bool:
+    return (
+        thresholds.least_side <= change.at <= len(times) - thresholds.least_side
+        and _is_level(change, len(times), thresholds)
+        and not rises_steadily(times, change)
+    )
 
 
 def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
@@ -252,26 +333,41 @@ def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
     return (
         count >= thresholds.steps
         and change.p <= thresholds.chance
-        and thresholds.least_side <= change.at <= count - thresholds.least_side
         and more >= thresholds.share * change.before
         and more >= thresholds.sigmas * change.scatter
     )
 
 
-def _cause(
-    run: Run, columns: StepColumns, after: np.ndarray, more_ns: float, thresholds: Thresholds
-) -> tuple[str, tuple[int, ...], str]:
+def _kind(
+    columns: StepColumns, thresholds: Thresholds, is_usual: BoolArray, is_slow: BoolArray
+) -> _Kind:
+    total_ns = columns.total_ns
+    more_ns = float(np.median(total_ns[is_slow]) - np.median(total_ns[is_usual]))
+    work = tuple(columns.work_changed(is_usual, is_slow, thresholds.work_share))
+    if ranks := columns.ranks_behind(is_usual, is_slow, more_ns / 2):
+        return _Kind(work, ranks, "")
+    growth = columns.growth(is_usual, is_slow)
+    return _Kind(work, (), growing_part(growth, more_ns, thresholds.part_share))
+
+
+def _kind_of_sums(
+    spans: Mapping[int, Span], thresholds: Thresholds, is_usual: BoolArray, is_slow: BoolArray
+) -> _Kind:
+    found = SlowSpans.of(spans, is_slow, is_usual)
+    work = ("nbytes",) * found.bytes_changed(thresholds.work_share)
+    return _Kind(work, found.ranks, found.cause(thresholds.part_share)[1])
+
+
+def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:
     """Say what got longer: on which ranks, if not on all, else in which part of the step."""
-    ranks = columns.ranks_behind(~after, after, more_ns / 2)
-    part = growing_part(columns.growth(~after, after), more_ns, thresholds.part_share)
     unchanged = "The work per step did not change."
-    if ranks:
+    if ranks := kind.ranks:
         is_known = not (columns.left_out or run.missing_ranks)
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
-        return f"{unchanged} {who} got slower; {others}.", ranks, ""
-    slower = f"{PARTS[part]}, on {columns.ranks}" if part else "unknown"
-    return f"{unchanged} The slower part is {slower}.", (), part
+        return f"{unchanged} {who} got slower; {others}."
+    slower = f"{PARTS[kind.part]}, on {columns.ranks}" if kind.part else "unknown"
+    return f"{unchanged} The slower part is {slower}."
 
 
 def _suspects(run: Run, part: str) -> str:
@@ -284,17 +380,19 @@ def _on(ranks: tuple[int, ...]) -> str:
     return f" on {named(ranks)}" if ranks else ""
 
 
-def _table(columns: StepColumns, after: np.ndarray, at: int | None) -> Table:
-    """List the parts of steps from `at` on and before; None: of those in `after` and all others."""
-    named_columns = part_columns(columns)
+def _table(columns: StepColumns, level: _Level, at: int | None) -> Table:
+    """List the parts of steps from `at` on and before; None: of slow and usual ones."""
     labels, caption = ("others", "slow"), "Slow steps and all others, mean over ranks"
     if at is not None:
         labels, caption = ("before", "after"), f"Before step {at} and from it on, mean over ranks"
     return Table(
         columns=(Column("median of a step"), *(Column(label, "ns") for label in labels)),
         rows=tuple(
-            (name, round(float(np.median(c[~after]))), round(float(np.median(c[after]))))
-            for name, c in named_columns.items()
+            (
+                name,
+                *(round(float(np.median(c[is_one]))) for is_one in (level.is_usual, level.is_slow)),
+            )
+            for name, c in part_columns(columns).items()
         ),
         caption=caption,
     )

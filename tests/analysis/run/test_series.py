@@ -15,6 +15,7 @@ from dsprof.analysis.run.series import (
     running_median,
     sigma,
     slow_places,
+    spells_of,
     unsettled,
 )
 
@@ -206,3 +207,41 @@ def test_places_that_are_about_as_slow_are_all_costly():
     times = np.full(300, 10.0)
     times[[3, 77, 123, 201]] = 20, 25, 22, 18
     assert (costly_places(times > 10, times) == (times > 10)).all()
+
+
+def slower(*spells: range, count: int = 60, by: float = 40) -> np.ndarray:
+    times = 100 + NOISE[:count].copy()
+    for spell in spells:
+        times[spell] += by
+    return times
+
+
+@pytest.mark.parametrize(
+    "spells",
+    [
+        [range(20, 31)],
+        [range(8, 13), range(25, 30), range(45, 52)],
+        [range(3, 11), range(30, 60)],  # the last one goes on
+    ],
+)
+def test_slower_stretches_are_found_from_their_first_to_their_last_time(spells: list[range]):
+    found = spells_of(slower(*spells), 0.1, 0.001)
+    assert [(one.start, one.stop) for one in found] == [(one.start, one.stop) for one in spells]
+
+
+@pytest.mark.parametrize(
+    "spells", [[], [range(20, 30)], [range(30, 60)], [range(12)], [range(8), range(50, 60)]]
+)
+def test_short_stretches_and_one_change_of_level_are_no_stretches(spells: list[range]):
+    assert spells_of(slower(*spells), 0.1, 0.001) == ()
+
+
+def test_slow_times_in_no_order_make_no_stretches():
+    times = slower(by=0, count=400)
+    is_slow = np.random.default_rng(5).random(400) < 0.5
+    assert spells_of(times + 40 * is_slow, 0.1, 0.001) == ()
+    assert spells_of(times + 40 * is_slow, 0.1, 1) != ()
+
+
+def test_stretches_need_times():
+    assert spells_of(np.array([]), 0.1, 0.001) == spells_of(slower(count=21), 0.1, 0.001) == ()

@@ -206,6 +206,50 @@ def test_a_slow_stretch_that_ends_is_named_with_its_end(first: int, last: int) -
     assert finding.steps == (first,)
 
 
+def in_spells(*spells: range) -> Extra:
+    return lambda n: 40 * any(n in spell for spell in spells)
+
+
+def test_slow_stretches_of_one_cause_are_one_finding() -> None:
+    """Of 30 steps after warm-up, 16 are slow; seen as one change of level they are not."""
+    traces = ranks(32, computing=in_spells(range(5, 13), range(20, 28)))
+    finding = said(step_time_change.RULE, *traces)
+    assert (finding.status, finding.steps) == (Status.FAIL, (5, 20))
+    assert finding.problem == "Steps take 40 % longer from step 5 to 12 and 20 to 27"
+    assert finding.fix == "Check what happened at step 5 and 20"
+    assert "forward, backward and optimizer step, on all ranks" in finding.cause
+    assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
+
+
+def test_slow_stretches_of_other_causes_are_findings_of_their_own() -> None:
+    one, both = range(20, 32), range(60, 75)
+    traces = [
+        rank(0, 100, computing=in_spells(one, both)),
+        rank(1, 100, computing=in_spells(both), waiting=in_spells(one)),
+    ]
+    found = judge(summary(*traces), [step_time_change.RULE])
+    assert [(finding.ranks, finding.problem) for finding in found] == [
+        ((0,), "Steps take 40 % longer from step 20 to 31"),
+        ((), "Steps take 40 % longer from step 60 to 74"),
+    ]
+
+
+def test_waits_of_slow_stretches_are_explained_by_their_share_of_the_run() -> None:
+    waiting = in_spells(range(20, 32), range(60, 80))
+    finding = said(step_time_change.RULE, *ranks(100, waiting=waiting))
+    assert finding.explains_ms == pytest.approx(40 * 32 / 98, rel=0.05)
+    assert finding.problem.endswith("from step 20 to 31 and 60 to 79")
+
+
+def test_sums_show_several_slow_stretches() -> None:
+    slow = (*range(10, 20), *range(40, 50))
+    finding = said(
+        step_time_change.RULE, *summed(8, lambda n, at: 20 * (n in (4, 5) and at in slow))
+    )
+    assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
+    assert finding.problem == "Steps take 20 % longer from about step 105 to 195 and 405 to 495"
+
+
 def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
     finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
