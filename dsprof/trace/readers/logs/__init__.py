@@ -16,6 +16,7 @@ from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
 from dsprof.trace.readers.base import Facts, Reader, rank_in_name
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
+from dsprof.trace.readers.logs.records import logged
 from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
 from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
 from dsprof.trace.source import Source, size_of
@@ -38,7 +39,6 @@ _SIGNS = re.compile(
     rb"|\berror: Detected \d+ oom[-_]kill event|\[rank\d+\]: Traceback \(most recent call last\):",
     re.M,
 )
-_NO_JSON = re.compile(rb"^[^\s{}\]\",].*", re.M)  # lines that are in no object
 _LEFT_OUT = (
     "{name} names more processes or facts than are kept of one log: {lines:,} lines are left out; "
     "give the log of fewer ranks"
@@ -70,8 +70,8 @@ class LogReader:
 
     def recognises(self, start: bytes) -> bool:
         """Say whether it is text in which a library that is known speaks."""
-        if start[:1] == b"{":  # JSON, or a log that begins with some
-            start = b"\n".join(_NO_JSON.findall(start))
+        if start[:1] in (b"{", b"["):  # JSON, a log that is in it, or one that begins with some
+            start = logged(start.decode("utf-8", "replace")).encode()
         return start[:1] != b"\x80" and _SIGNS.search(start) is not None
 
     def read_headers(self, path: Path) -> Sequence[Header]:

@@ -13,8 +13,8 @@ MARKS = (
     *(b"kill event", b" death signal, "),
 )
 
-_RANK = re.compile(r"^\s+rank      : (\d{1,7}) \(local_rank: \d+\)")
-_EXIT_CODE = re.compile(r"^\s+exitcode  : (-?\d{1,5}) \(pid: \d+\)")
+_RANK = re.compile(r"(?:^|\s)\srank      : (\d{1,7}) \(local_rank: \d+\)")
+_EXIT_CODE = re.compile(r"(?:^|\s)\sexitcode  : (-?\d{1,5}) \(pid: \d+\)")
 _ROOT_CAUSE = "Root Cause (first observed failure)"
 _LAUNCHED = re.compile(r"\[runner\.py:\d{1,5}:main\] cmd = (?:.*--node_rank=(?P<node>\d{1,9}))?")
 _RETURN_CODE = re.compile(r"\] exits with return code = (-?\d{1,5})$")
@@ -49,12 +49,12 @@ class ElasticList:
     def take(self, label: int, text: str) -> bool:
         """Take a line that a launcher marked with `label`; say whether it is of a rank."""
         self.failed_first = ""
-        if match := _RANK.match(text):
+        if match := _RANK.search(text):
             self.rank = self._ranks[label] = int(match[1])
             return True
         if _ROOT_CAUSE in text:
             self._root_causes.add(label)
-        elif label in self._root_causes and (match := _EXIT_CODE.match(text)):
+        elif label in self._root_causes and (match := _EXIT_CODE.search(text)):
             self._root_causes.remove(label)
             self.rank = self._ranks.get(label, -1)
             self.failed_first = _how(int(match[1]))

@@ -9,6 +9,8 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 
+from dsprof.trace.readers.base import START_BYTES
+from dsprof.trace.readers.logs.records import is_indented, messages
 from dsprof.trace.source import Source
 
 LONGEST_LINE_BYTES = 1 << 16
@@ -27,6 +29,7 @@ class MarkedLines:
         self._source = source
         self._marks = marks
         self.takes_all = False
+        self._is_indented = False
         self.checksum = 0
         self.at_bytes = 0
 
@@ -35,6 +38,8 @@ class MarkedLines:
         rest, begun = b"", 0
         while block := self._source.read(_CHUNK_BYTES):
             self.checksum = zlib.crc32(block, self.checksum)
+            if not (begun or rest):
+                self._is_indented = is_indented(block[:START_BYTES].decode("utf-8", "replace"))
             text = rest + block
             end = text.rfind(b"\n") + 1
             if not end and len(text) > LONGEST_LINE_BYTES:
@@ -57,10 +62,16 @@ class MarkedLines:
             line = text[start : min(end, start + LONGEST_LINE_BYTES)]
             self.at_bytes = begun + start
             # A progress bar overwrites its line.
-            for part in line.split(b"\r"):
-                if self.takes_all or any(mark in part for mark in self._marks):
-                    yield _TERMINAL.sub("", part.decode("utf-8", "replace"))
+            parts = line.rstrip(b"\r").split(b"\r")
+            for part in parts:
+                is_next = self.takes_all and part is parts[-1]
+                if is_next or any(mark in part for mark in self._marks):
+                    yield from self._messages(part)
             place = end + 1
+
+    def _messages(self, line: bytes) -> Iterator[str]:
+        for text in messages(line.decode("utf-8", "replace"), of_indented=self._is_indented):
+            yield _TERMINAL.sub("", text)
 
     def _next(self, text: bytes, place: int, nexts: list[int]) -> int:
         """Return where the next line with a mark begins, -1 if there is none."""

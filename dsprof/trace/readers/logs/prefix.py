@@ -33,7 +33,9 @@ _HEAD = re.compile(
     r"(?:\[(?P<device>-?\d{1,9})\] )?(?:[^\s\[]{1,255}:\d{1,9} )?(?:\(\w{1,99}\) )?$"
 )
 _WRITER = re.compile(rf"(?<![A-Za-z0-9]){_PROCESS}\[-?\d{{1,9}}\] NCCL ")
-_OWN_VERSION = re.compile(r"^[NR]CCL version ?:? ?\d.*")
+_OWN_VERSION = re.compile(
+    r"(?:^[NR]CCL version ?:? ?\d|(?:^|\s)[NR]CCL version ?:? ?\d+\.\d+\.\d+[+-]\S+$)"
+)
 
 
 class Said(NamedTuple):
@@ -66,6 +68,11 @@ def _rank_of(match: re.Match[str], before: int) -> int:
     return int(found) if found else before
 
 
+def before_block(before: str) -> re.Pattern[str]:
+    """Return what fits before each line of a block whose first line has `before` before it."""
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
+
+
 def cut_lines(text: str) -> list[str]:
     """Split a line into which further processes wrote theirs; all but the last part are cut."""
     if text.count(" NCCL ") < 2:
@@ -84,6 +91,6 @@ def nccl_message(text: str) -> Said | None:
             return Said(level[1], message)
         host, pid, device = writer["host"] or "", writer["pid"], writer["device"]
         return Said(level[1], message, host, int(pid or 0), -1 if device is None else int(device))
-    if _OWN_VERSION.match(text):  # the one line that it writes without a prefix
-        return Said("VERSION", text.strip())
+    if own := _OWN_VERSION.search(text):  # the one line that it writes without a prefix
+        return Said("VERSION", text[own.start() :].strip())
     return None

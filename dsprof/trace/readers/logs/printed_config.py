@@ -7,10 +7,16 @@ from typing import Any
 
 import msgspec
 
+from dsprof.trace.readers.logs.prefix import before_block
 from dsprof.trace.schema import EngineConfig
 
-_HEADING = re.compile(r"\[config\.py:\d+:print\w*\]\s+json = \{\s*$")
-_OF_JSON = re.compile(r"\s*(?:[\"\[\]{}]|-?\d|true|false|null)")
+_HEADING = re.compile(
+    r"(?P<before>.{0,300}?)(?:\[[\d :,-]+\] )?(?:\[\w+\] )?"
+    r"\[config\.py:\d+:print\w*\]\s+json = \{\s*$"
+)
+_OF_JSON = re.compile(  # others begin with dates and tags in brackets
+    r"\s*(?:\"|(?:[\[{]|[\]}]+,?|(?:[\[{].{0,500}[\]}]|-?\d[\d.e+-]*|true|false|null),?)\s*$)"
+)
 _MOST_LINES, _LONGEST_LINE = 2000, 1000
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
 
@@ -25,13 +31,18 @@ class PrintedConfig:
         self.written: dict[str, Any] = {}
         self.is_open = False
         self._lines: list[str] = []
+        self._before = before_block("")  # a line
 
     def take(self, text: str) -> bool:
         """Take a line; say whether it was of the configuration."""
         if not self.is_open:
-            self.is_open = not self._lines and _HEADING.search(text) is not None
-            self._lines += ["{"] * self.is_open
-            return self.is_open
+            if self._lines or "json = {" not in text or not (heading := _HEADING.match(text)):
+                return False
+            self.is_open, self._lines = True, ["{"]
+            self._before = before_block(heading["before"])
+            return True
+        if before := self._before.match(text):
+            text = text[before.end() :]
         if not _OF_JSON.match(text):
             return False
         self._lines.append(text[:_LONGEST_LINE])
