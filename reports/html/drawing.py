@@ -46,7 +46,7 @@ class Key:
 
     label: str
     colour: str
-    kind: Literal["area", "outline", "triangle", "line", "dashed"] = "area"
+    kind: Literal["area", "outline", "triangle", "line", "upright", "dashed"] = "area"
 
 
 @dataclass(frozen=True, slots=True)

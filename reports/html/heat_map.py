@@ -24,7 +24,7 @@ _FRAME_PX = 8  # a frame as thin as a thin row would hide its cells
 _MARKS = {
     "straggler": Key("the others waited long for this rank", "ink", "outline"),
     "outlier": Key("unusual step", "ink", "triangle"),
-    "change": Key("the pace changes", "ink", "line"),
+    "change": Key("the pace changes", "ink", "upright"),
 }
 
 

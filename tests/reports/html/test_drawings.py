@@ -117,7 +117,7 @@ def test_a_slow_rank_is_a_dark_row_and_marks_say_what_stands_out() -> None:
         ("area", "Step 9 is slow"), ("line", "It settles"),
     ]  # fmt: skip
     assert "Most often late: rank 1, in 2 columns. Step 9 is slow. It settles." in made.sentence
-    assert [key.kind for key in made.keys] == ["area", "area", "outline", "triangle", "line"]
+    assert [key.kind for key in made.keys] == ["area", "area", "outline", "triangle", "upright"]
 
 
 @pytest.mark.parametrize(("marked", "shown"), [(1, 1), (2, 0)])
