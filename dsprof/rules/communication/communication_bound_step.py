@@ -134,10 +134,10 @@ class CommunicationBoundStep:
         )
 
     def _of_uneven_stages(self, run: RunSummary, summary: str, late: tuple[int, ...]) -> Finding:
-        where = _stages_of(run, late)
+        where, ahead = _stages_of(run, late), duration(_ahead_ns(run[Steps], late))
         action = (
-            f"Move layers that take less than {duration(_ahead_ns(run[Steps], late))} of a step "
-            f"from {where} to the others; more would make another stage the slowest."
+            f"Move layers that take less than {ahead} of a step from {where} to the others; more "
+            "would make another stage the slowest."
         )
         if run[Engines].engines:
             action += (
@@ -153,7 +153,7 @@ class CommunicationBoundStep:
             cause=f"The others wait for activations and gradients of {where}, where a micro-batch "
             "takes longer: more work, or a slower processor.",
             action=action,
-            problem="Pipeline stages take unequal time",
+            problem=f"Pipeline stages differ by up to {ahead} of a step",
             fix=f"Move layers from {where} to the others",
             ranks=late,
             evidence=_evidence(run),

@@ -202,6 +202,7 @@ def test_the_stage_for_which_the_others_wait_is_named():
     finding = said(RULE, *stages(40, 40, 5))
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
     assert finding.title == "Pipeline stages take unequal time"
+    assert finding.problem == "Pipeline stages differ by up to 35.0 ms of a step"
     assert finding.summary.endswith("stages of the pipeline. Rank 2 waits least.")
     assert finding.action.startswith(
         "Move layers that take less than 35.0 ms of a step from the stages of rank 2 to the others;"
