@@ -193,6 +193,17 @@ def log() -> Format:
     return Format(whole, starts, read=by_log_reader, odd=odd)
 
 
+def collected() -> Format:
+    """A log that a collector keeps as objects."""
+    each = [{"log": f"{line}\n", "stream": "stderr"} for line in LINES]
+    whole = "\n".join(map(json.dumps, each)).encode()
+    odd = [json.dumps(each, indent=indent).encode() for indent in (None, 1)]
+    odd += [whole.replace(b"comm", b"\\ud83d"), b'{"log":' + b" " * 70_000 + b'"x"}']
+    odd += [b"[" + blank * 70_000 + b'\n"message": "NCCL INFO x"' for blank in (b"\n", b" ")]
+    odd += [b'{"log": "' + b'\\"log": "' * 8000, b'1234567890,"' + b'"' * 60_000]
+    return Format(whole, (b"", b'{"log": "', b"[\n{\n"), read=by_log_reader, odd=odd)
+
+
 CALLS = [flight.call(1, done=True), flight.call(2, line=7), flight.call(2, group="5")]
 DUMP = flight.document([*CALLS, flight.call(3, "send 0->1")], {"0": [0, 1], "5": [1]})
 HISTORY = [snapshot.event("alloc", 1, 5), snapshot.event("free_requested", 1, 5)]
@@ -362,6 +373,7 @@ FORMATS: Mapping[str, Callable[[], Format]] = {
     "gzip": cache(packed),
     "zip": cache(archive),
     "log": cache(log),
+    "collected": cache(collected),
     "dump": cache(dump),
     "json": cache(dump_in_json),
     "snapshot": cache(memory),

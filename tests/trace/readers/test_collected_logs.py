@@ -94,6 +94,12 @@ def test_a_log_of_records_may_hold_other_lines():
     assert told(['{"step": 1}', "{", *LINES]) == told(LINES)
 
 
+def test_half_a_character_is_replaced():
+    lines = ["[rank1]: Traceback (most recent call last):", r"[rank1]: ValueError: \ud83d"]
+    (trace,) = make.read([f'{{"log": "{line}"}}' for line in lines])
+    assert trace.log.values(EXCEPTION) == {"ValueError: ?": 1}
+
+
 def test_json_that_logs_nothing_is_no_log():
     advice = {"line": "Set NCCL_DEBUG=INFO.", "title": "NCCL version 2.21.5+cuda12.4"}
     assert not LogReader().recognises(json.dumps(advice, indent=1).encode())

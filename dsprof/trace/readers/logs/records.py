@@ -38,7 +38,8 @@ def messages(line: str, *, of_indented: bool = False) -> list[str]:
         text: str = json.loads(max(found, key=len), strict=False)
     except ValueError:
         return [line]
-    return text.splitlines()
+    # What cuts long messages may cut a character that JSON writes in two halves.
+    return text.encode("utf-8", "replace").decode().splitlines()
 
 
 def logged(start: str) -> str:
