@@ -73,7 +73,9 @@ def test_every_collective_of_every_thread_is_there(folder: Path) -> None:
     assert trace.trailer.unmatched_waits == 0
 
 
-@pytest.mark.parametrize("name", ["loads_data_by_fork", "loads_data_by_spawn", "starts_processes"])
+@pytest.mark.parametrize(
+    "name", ["loads_data_by_fork", "loads_data_by_spawn", "starts_processes", "saves_in_a_process"]
+)
 def test_children_record_nothing(folder: Path, name: str) -> None:
     [trace] = traces(folder, name)
     assert len(trace.collectives) == 2 * 3 * 2

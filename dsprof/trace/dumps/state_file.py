@@ -235,11 +235,12 @@ def parsed_state(data: bytes, path: Path) -> RankState:
 
 
 class Sign(NamedTuple):
-    """Whose a state is, and when it last showed life."""
+    """Whose a state is, since when, and when it last showed life."""
 
     rank: int
     pid: int
     process_start: int
+    started_ns: int
     beat_ns: int
 
 
@@ -252,7 +253,8 @@ def read_sign(path: Path) -> Sign:
     words = struct.unpack(f"={BEAT_NS + 1}q", read_bytes(path, (BEAT_NS + 1) * WORD_BYTES))
     if words[0] != MAGIC:
         raise TraceError(f"{path}: not a state of this version of dsprof")
-    return Sign(words[RANK], words[PID], words[PROCESS_START], words[BEAT_NS])
+    numbers = (RANK, PID, PROCESS_START, STARTED_NS, BEAT_NS)
+    return Sign(*(words[number] for number in numbers))
 
 
 def read_bytes(path: Path, size: int = SIZE_BYTES) -> bytes:

@@ -203,6 +203,21 @@ def starts_processes(rank: int) -> None:
     print([child.exitcode for child in children], communicate())
 
 
+def saves_in_a_process(rank: int) -> None:
+    print(communicate())
+    store = OUT / f"saves.{os.environ['MODE']}"
+    child = multiprocessing.get_context("spawn").Process(target=_save, args=(store, rank))
+    child.start()
+    child.join()
+    print(child.exitcode, communicate())
+
+
+def _save(store: Path, rank: int) -> None:
+    """Do as torch's asynchronous checkpoint does in a process of its own."""
+    join(store, rank, 1)
+    communicate()
+
+
 # -- beginning again ------------------------------------------------------------------------------
 
 
@@ -275,6 +290,7 @@ SCENARIOS = {
     "loads_data_by_fork": Scenario(loads_data("fork")),
     "loads_data_by_spawn": Scenario(loads_data("spawn")),
     "starts_processes": Scenario(starts_processes),
+    "saves_in_a_process": Scenario(saves_in_a_process),
     "begins_again": Scenario(begins_again, ranks=2),
     "begins_again_as_another": Scenario(begins_again_as_another, ranks=2),
     "has_a_full_disk": Scenario(has_a_full_disk),
