@@ -117,6 +117,23 @@ def test_half_a_configuration_is_none(lines):
     assert not trace.engines
 
 
+def test_a_process_of_several_devices_is_several_ranks():
+    process = "node0:12:{thread} [{device}] NCCL INFO "
+    init = "comm 0x{device}a rank {rank} nranks {of} cudaDev {device} busId {device} - Init COMPLETE"
+    lines = [
+        (process + init).format(thread=20 + rank, device=device, rank=rank, of=of)
+        for of, places in ((2, [(0, 0), (0, 1)]), (4, [(1, 3), (0, 2)]))
+        for device, rank in places
+    ]
+    first, second = make.read([*lines, "node0:12:20 [1] NCCL INFO Using network IB"])
+    assert [(one.rank, one.header.pid, one.header.world_size) for one in (first, second)] == [
+        (2, 12, 4),
+        (3, 12, 4),
+    ]
+    assert set(first.log.values("network")) == {"IB"}
+    assert not second.log.values("network")
+
+
 def test_a_failure_in_a_line_of_no_rank_is_of_no_rank():
     told = [f"[rank{rank}]: {make.out_of_memory(asked='2.00 GiB')}" for rank in (1, 2)]
     (first, _) = make.read([*told, make.out_of_memory()])

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from dsprof.trace.rank_log import (
     EXCEPTION,
@@ -99,7 +100,12 @@ class _Writer:
     pid: int = 0
     device: int = -1
     rank: int = -1  # as a launcher says
-    places: dict[int, int] = field(default_factory=dict)  # size of a communicator -> rank in it
+    # size of a communicator -> device -> rank in it; a process of several devices is several ranks
+    places: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def ranks_of(self, size: int) -> set[int]:
+        """Return which ranks it is of a communicator of that size."""
+        return {*self.places.get(size, {}).values()}
 
     @property
     def order(self) -> tuple[str, int, int]:
@@ -194,7 +200,9 @@ class LogScan:
         if said.level == "WARN":
             self._mark(writer.log, warning(said), is_error=False)
         if place and place.rank < place.of <= LARGEST_WORLD and len(writer.places) < 64:
-            writer.places[place.of] = place.rank
+            ranks = writer.places.setdefault(place.of, {})
+            if len(ranks) < 64:
+                ranks[said.device] = place.rank
 
     def _torch(self, rank: int, line: str, text: str) -> None:
         self._tracebacks.take_watchdog(rank, text)
@@ -302,7 +310,7 @@ class LogScan:
         world_size = _world_size(writers)
         placed, unplaced = _placed(writers, world_size)
         notes: dict[int, str] = {}
-        free = (rank for rank in range(len(writers)) if rank not in placed)
+        free = (rank for rank in count() if rank not in placed)
         for writer in sorted(unplaced, key=lambda writer: writer.order):
             is_named = len(writers) == 1 and rank_in_name >= 0
             rank = rank_in_name if is_named else next(free)
@@ -330,10 +338,11 @@ def _world_size(writers: Iterable[_Writer]) -> int:
     largest = max((size for writer in writers for size in writer.places), default=0)
     holders: dict[int, tuple[str, int]] = {}
     for writer in writers:
-        if largest in writer.places:
+        has_several = len(writer.ranks_of(largest)) > 1
+        for device, rank in writer.places.get(largest, {}).items():
             # A rank that was started again is another process in the same place.
-            place = writer.host, writer.device
-            if holders.setdefault(writer.places[largest], place) != place:
+            place = writer.host, device if has_several else writer.device
+            if holders.setdefault(rank, place) != place:
                 return 0
     return largest
 
@@ -341,7 +350,7 @@ def _world_size(writers: Iterable[_Writer]) -> int:
 def _without_fragments(writers: Sequence[_Writer]) -> list[_Writer]:
     """Give the lines of processes whose names were cut or ran into other text to whole ones."""
     world_size = _world_size(writers)
-    ranks = {w.places[world_size] for w in writers if world_size in w.places}
+    ranks = {rank for writer in writers for rank in writer.ranks_of(world_size)}
     is_complete = 0 < world_size == len(ranks)
     whole: defaultdict[int, list[_Writer]] = defaultdict(list)
     for writer in writers:
@@ -380,11 +389,13 @@ def _placed(
     placed: dict[int, list[_Writer]] = {}
     unplaced = []
     for writer in writers:
-        rank = writer.places.get(world_size, writer.rank)
+        rank, *more = sorted(writer.ranks_of(world_size)) or [writer.rank]
         if rank < 0:
             unplaced.append(writer)
         else:
             placed.setdefault(rank, []).append(writer)
+        for one in more:  # what a process of several ranks says is kept once
+            placed.setdefault(one, []).append(_Writer(host=writer.host, pid=writer.pid))
     return placed, unplaced
 
 
