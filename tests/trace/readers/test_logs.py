@@ -119,7 +119,7 @@ def test_half_a_configuration_is_none(lines):
 
 def test_a_process_of_several_devices_is_several_ranks():
     process = "node0:12:{thread} [{device}] NCCL INFO "
-    init = "comm 0x{device}a rank {rank} nranks {of} cudaDev {device} busId {device} - Init COMPLETE"
+    init = "comm 0x1 rank {rank} nranks {of} cudaDev {device} busId {device} - Init COMPLETE"
     lines = [
         (process + init).format(thread=20 + rank, device=device, rank=rank, of=of)
         for of, places in ((2, [(0, 0), (0, 1)]), (4, [(1, 3), (0, 2)]))
