@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dsprof.analysis.hang.model import GroupWaits
 from dsprof.diagnosis.model import EngineSettings, EnvironmentInfo, ThresholdInfo
 from dsprof.findings.finding import Table
 from dsprof.reports import tables
@@ -53,6 +54,13 @@ def test_the_most_exposed_collective_stands_first_and_times_are_of_one_step() ->
     assert column(table, "Exposed") == pytest.approx([61e6, 21.5e6, 1.9e6, None])
     assert column(table, "Group (ranks)")[0] == "default (2)"
     assert column(table, "Mode") == ["sync", "sync", "async", "sync, outside c10d"]
+
+
+def test_ranks_of_a_hang_do_not_read_as_counts() -> None:
+    table = tables.waits(
+        [GroupWaits(group="world", name="0", ranks=(0, 1, 2), waiting=(0, 2), absent=(1,))]
+    )
+    assert (column(table, "Waiting"), column(table, "Not joined")) == (["ranks 0, 2"], ["rank 1"])
 
 
 def test_a_collective_that_stands_in_for_another_names_it() -> None:
