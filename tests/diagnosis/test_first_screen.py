@@ -295,6 +295,7 @@ def test_the_map_names_the_straggler_and_the_slow_step() -> None:
     stragglers = [one for one in shown.marks if one.kind == "straggler"]
     # 40 ms of the slow step are 10 %; of each other one 40 %.
     assert [one.step for one in stragglers] == list(range(2, 30))
+    assert stragglers[0].text == "The others wait 40.0 ms for rank 1 in step 2"
     assert {(one.rank, one.row) for one in stragglers} == {(1, 1)}
     (slow,) = (one for one in shown.marks if one.kind == "outlier")
     assert (slow.step, slow.column, slow.rank) == (20, column, None)
