@@ -35,7 +35,7 @@ from dsprof.rules.hardware.judged_transfers import (
 _FLUSH_ROWS = 200
 _CALL_SITES = 200
 _LEAST_EXPOSED = 0.05  # of the step: less is not explained
-_MINOR = 0.25  # of the waiting: so little transfer is not what costs the step its time
+_MINOR = 0.25  # of the other part: so little is not what costs the step its time
 
 
 def communication(summary: RunSummary) -> list[model.CommunicationRow]:
@@ -264,7 +264,7 @@ def _attribution(summary: RunSummary) -> str:
     if split is None or split.waiting + split.transfer < _LEAST_EXPOSED:
         return ""
     is_network = split.transfer > _MINOR * split.waiting
-    is_one = split.latest is not None and split.waiting > split.transfer
+    is_one = split.latest is not None and split.waiting > _MINOR * split.transfer
     whom = f", mostly for rank {split.latest}" if is_one else " for late ranks"
     transfer = split.transfer / (split.waiting + split.transfer)  # the bar may be of fewer steps
     network, other = (" (the network)", "") if is_network else ("", "Not the network: ")

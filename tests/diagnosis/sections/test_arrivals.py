@@ -62,6 +62,8 @@ def test_exposed_time_is_said_to_be_waiting_or_transfer() -> None:
         "46 % of all exposed communication is transfer (the network), "
         "54 % is waiting, mostly for rank 1."
     )
+    latest = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=25)))
+    assert latest.attribution.endswith("33 % is waiting, mostly for rank 1.")
     even = arrivals(summary(zero_rank(0, comm_ms=50), zero_rank(1, comm_ms=50)))
     assert even.attribution == (
         "100 % of all exposed communication is transfer (the network), "
