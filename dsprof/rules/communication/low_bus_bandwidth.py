@@ -138,7 +138,7 @@ def _table(rows: list[Judged]) -> Table:
     slowest = sorted(rows, key=lambda row: row.share or 0.0)[:_ROWS]
     return Table(
         columns=(
-            Column("op"),
+            Column("operation"),
             Column("group"),
             Column("ranks", "count"),
             Column("hosts", "count"),

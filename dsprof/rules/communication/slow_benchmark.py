@@ -181,7 +181,7 @@ def _on(row: Measured) -> str:
 
 def _table(rows: list[Measured]) -> Table:
     columns = (
-        *(Column("op"), Column("payload", "bytes"), Column("bus bandwidth", "rate")),
+        *(Column("operation"), Column("payload", "bytes"), Column("bus bandwidth", "rate")),
         *(Column("ranks", "count"), Column("hosts", "count"), Column("device")),
         Column("wrong elements", "count"),
     )

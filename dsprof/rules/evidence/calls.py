@@ -127,10 +127,10 @@ def calls_table(calls: Calls) -> Table:
     order = sorted(calls.items(), key=lambda item: (-(item[1].exposed_ns or 0), -item[1].calls))
     return Table(
         columns=(
-            Column("op"),
+            Column("operation"),
             Column("group"),
             Column("phase"),
-            Column("site"),
+            Column("called from"),
             Column("calls per step", "count"),
             Column("mean size", "bytes"),
             Column("blocked per step, mean over ranks", "ms"),
