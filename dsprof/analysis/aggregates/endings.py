@@ -186,10 +186,22 @@ class Endings(Aggregate):
 
     def killed_for_memory(self, rank: int) -> bool:
         """Say whether the kernel killed for memory what ended silently on a rank's host."""
+        kills, silent = self._kills_for_memory(rank)
+        return 0 < silent <= kills
+
+    def helpers_killed(self, rank: int) -> int:
+        """Return how many processes beside the ranks of its host the kernel killed for memory.
+
+        0 where ranks ended silently there: these may be what was killed.
+        """
+        kills, silent = self._kills_for_memory(rank)
+        return 0 if silent else kills
+
+    def _kills_for_memory(self, rank: int) -> tuple[int, int]:
         host = self.ranks[rank].host
         here = [ending for ending in self.ranks.values() if ending.host == host]
         kills = max((end.trailer.oom_kills for end in here if end.trailer), default=0)
-        return 0 < sum(ending.trailer is None for ending in here) <= kills
+        return kills, sum(ending.trailer is None for ending in here)
 
     def has_followed(self, rank: int) -> bool:
         """Say whether a rank failed because another one had, which may not have been read.

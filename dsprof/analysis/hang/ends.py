@@ -238,7 +238,7 @@ def _died(tell: Telling, dead: Mapping[int, Ending]) -> HangVerdict:
     ending = dead[first]
     kinds = {e.trailer.exception if e.trailer else "" for e in dead.values()}
     trailer = ending.trailer
-    cause = by_exception(first, ending, trailer) if trailer else by_kill(first, tell.endings)
+    cause = by_exception(first, tell.endings, trailer) if trailer else by_kill(first, tell.endings)
     has_all = tell.endings.has_all
     everyone = has_all and len(dead) == len(tell.endings.ranks) > 1 and len(kinds) == 1
     everyone |= cause.kind == "store" and len(dead) > 1  # which is no rank

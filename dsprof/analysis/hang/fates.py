@@ -19,7 +19,7 @@ from dsprof.analysis.hang.waits import (
 )
 from dsprof.environment.processes import GONE
 from dsprof.findings.frames import frame_of_user
-from dsprof.findings.wording import duration, named
+from dsprof.findings.wording import duration, named, plural
 from dsprof.trace.schema import EXIT, Trailer
 from dsprof.trace.writing.heartbeat import FIRST_NS, LONGEST_NS
 
@@ -62,7 +62,7 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
     if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
-        return Fate("died", by_exception(rank, ending, trailer), True)
+        return Fate("died", by_exception(rank, endings, trailer), True)
     if trailer is None and (symptoms.state == GONE or endings.killed_for_memory(rank)):
         return Fate("died", by_kill(rank, endings), True)
     if symptoms.state in STOPPED:
@@ -203,8 +203,9 @@ _LOST = {
 }
 
 
-def by_exception(rank: int, ending: Ending, trailer: Trailer) -> Cause:
-    """Name the exception that ended a rank, and say where another rank may be its cause."""
+def by_exception(rank: int, endings: Endings, trailer: Trailer) -> Cause:
+    """Name the exception that ended a rank, and say where another process may be its cause."""
+    ending = endings.ranks[rank]
     name = trailer.exception.rpartition(".")[2]
     kind: CauseKind = (
         "out_of_memory" if name in _MEMORY else "store" if name in _STORE else "exception"
@@ -213,8 +214,16 @@ def by_exception(rank: int, ending: Ending, trailer: Trailer) -> Cause:
     if kind == "store" and ending.lost == "timeout":
         text = f"Rank {rank} waited for the store{where}, until a timeout ended it"
         return Cause(kind, f"{text}: no rank set the key, or the store does not answer.")
-    lost = _LOST.get(ending.lost, "")
-    return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.{lost}")
+    other = _LOST.get(ending.lost) or killed_beside(rank, endings)
+    return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.{other}")
+
+
+def killed_beside(rank: int, endings: Endings) -> str:
+    """Say that the kernel killed processes that are no ranks, such as workers of a DataLoader."""
+    if not (count := endings.helpers_killed(rank)):
+        return ""
+    what = plural(count, "other process", "other processes")
+    return f" The kernel killed {what} of its cgroup: the memory limit was reached."
 
 
 def by_kill(rank: int, endings: Endings) -> Cause:

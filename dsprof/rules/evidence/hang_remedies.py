@@ -95,6 +95,16 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
     return _look_at(verdict.ranks, hang, endings)
 
 
+def after_kills(rank: int, endings: Endings) -> str:
+    """Say what to do where the kernel killed processes that are no ranks for memory; else ""."""
+    return (
+        " If the log says that a worker of a DataLoader or another process was killed, raise the "
+        "job's memory limit."
+        if endings.helpers_killed(rank)
+        else ""
+    )
+
+
 def _raised(ranks: Sequence[int], endings: Endings) -> bool:
     trailers = [endings.ranks[rank].trailer for rank in ranks if rank in endings.ranks]
     return any(trailer is not None and trailer.exception for trailer in trailers)
@@ -111,7 +121,7 @@ def _look_at(ranks: Sequence[int], hang: Hang, endings: Endings) -> str:
     at = f", called at {ending.last_frame}" if ending.last_frame else ""
     if ending.trailer is not None and ending.trailer.exception:
         last = f"; its last collective was {called(ending.last)}{at}" if ending.last else ""
-        return f"{log} for the traceback{last}."
+        return f"{log} for the traceback{last}.{after_kills(rank, endings)}"
     host = endings.host_of(ranks)
     first = f"Look at {host}, its storage and its network. " if host else ""
     return (

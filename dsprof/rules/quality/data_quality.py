@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
+from dsprof.analysis.hang.fates import killed_beside
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
@@ -30,6 +31,7 @@ from dsprof.rules.evidence.endings import (
     on_ranks,
     raised_at,
 )
+from dsprof.rules.evidence.hang_remedies import after_kills
 from dsprof.rules.evidence.raised import (
     RUN_FAILED,
     after_device_error,
@@ -343,6 +345,9 @@ class DataQuality:
         is_part = len(ranks) < len(endings.ranks)
         lost = f" {capitalised(named(followed))} then lost the connection or timed out."
         look = f"Find the traceback of {named(ranks)} in the logs"
+        of_known = [rank for rank in ranks if rank in known][:1]
+        killed = "".join(killed_beside(rank, endings) for rank in of_known)
+        remedy = "".join(after_kills(rank, endings) for rank in of_known)
         return self.meta.finding(
             Status.FAIL,
             f"The program failed: {told}.{lost * bool(followed)}",
@@ -350,12 +355,12 @@ class DataQuality:
             fix=look if is_part else "Find the first traceback in the logs",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
-            cause="The program did not catch the exception. The record up to it is complete and "
-            "analysed.",
-            action=f"{look}."
+            cause=f"The program did not catch the exception.{killed} The record up to it is "
+            "complete and analysed.",
+            action=f"{look}.{remedy}"
             if is_part
             else "Find the first traceback in the logs: a rank that fails leaves the others in a "
-            "collective, which then fails as well.",
+            f"collective, which then fails as well.{remedy}",
             ranks=tuple(ranks),
             confidence="high",
         )

@@ -323,6 +323,16 @@ def test_a_kill_for_memory_on_another_host_tells_nothing_of_this_one() -> None:
     assert root(*others, rank(2, [], 900, head=there, **KILLED)).cause.kind == "unknown"
 
 
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_rank_that_failed_may_have_lost_a_process_for_memory(kills: int) -> None:
+    end = Trailer("exit", "RuntimeError", lost="connection", oom_kills=kills)
+    own = Trailer("exit", "RuntimeError", oom_kills=kills)
+    found = root(*(rank(n, BROKEN, 1010, trailer=end) for n in (0, 1, 3)), rank(2, [], trailer=own))
+    assert (found.kind, found.ranks, found.cause.kind) == ("died", (2,), "exception")
+    text = "killed 2 other processes of its cgroup: the memory limit was reached"
+    assert (text in found.cause.text) == bool(kills)
+
+
 def test_a_silence_shorter_than_a_heartbeat_proves_nothing() -> None:
     waiting = [rank(n, [waits()], 2300, **KILLED) for n in (0, 1, 3)]
     found = root(*waiting, rank(2, [], 1400, **KILLED))

@@ -131,6 +131,13 @@ def test_a_rank_that_only_lost_its_connection_is_not_the_cause():
     assert finding.fix == "Find the traceback of rank 1 in the logs"
 
 
+def test_a_rank_may_have_failed_because_the_kernel_killed_a_process_of_it():
+    end = Trailer(reason="exit", exception="RuntimeError", oom_kills=1)
+    finding = said(RULE, zero_rank(0, trailer=end), zero_rank(1, trailer=end))
+    assert "The kernel killed 1 other process of its cgroup" in finding.cause
+    assert "raise the job's memory limit" in finding.action
+
+
 def test_ranks_that_all_lost_others_are_no_cause():
     lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
     finding = said(RULE, *(zero_rank(rank, trailer=lost) for rank in range(2)))
