@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
@@ -44,12 +48,23 @@ class Fetches(Aggregate):
         """Group the fetches of one rank."""
         steps = detailed_steps(trace)
         wanted = set(steps.tolist())
+        fetches = [fetch for fetch in trace.fetches if fetch.step in wanted]
+        held_ns = _held_ns(trace, fetches)
         rows = summed(
-            (_kind(fetch), FetchSums(1, 0, fetch.elements, fetch.wait_ns))
-            for fetch in trace.fetches
-            if fetch.step in wanted
+            (_kind(one), FetchSums(1, 0, one.elements, one.wait_ns + held_ns.get(one.id, 0)))
+            for one in fetches
         )
         return cls({kind: replace(row, rank_steps=len(steps)) for kind, row in rows.items()})
+
+
+def _held_ns(trace: RankTrace, fetches: Iterable[Fetch]) -> dict[int, int]:
+    """Return how long prefetches held the program: by synchronous calls, as of FSDP2 on CPUs."""
+    rows, prefetches = trace.collectives, [one.id for one in fetches if one.kind == "prefetch"]
+    held = np.flatnonzero(~rows.is_async & np.isin(rows.fetch, prefetches))
+    sums: Counter[int] = Counter()
+    for number, ns in zip(rows.fetch[held].tolist(), rows.blocked_ns[held].tolist(), strict=True):
+        sums[number] += ns
+    return sums
 
 
 def _kind(fetch: Fetch) -> FetchKind:

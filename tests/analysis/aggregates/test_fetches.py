@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dsprof.analysis.aggregates.fetches import Fetches, FetchKind, FetchSums
-from tests.factories.trace import MS, captured, fetch, rank_trace, step, summary
+from tests.factories.trace import MS, captured, fetch, issued, rank_trace, step, summary, sync
 
 
 def test_fetches_are_summed_by_kind_and_phase():
@@ -20,6 +20,19 @@ def test_fetches_are_summed_by_kind_and_phase():
         FetchKind("", "fetch", "backward", ""): FetchSums(1, 1, 40, 1 * MS),
         FetchKind("", "fetch", "recomputation", ""): FetchSums(1, 1, 160, 1 * MS),
     }
+
+
+def test_a_prefetch_waits_in_synchronous_calls_only() -> None:
+    calls = [
+        sync("all_gather_into_tensor", 5, 3, step=0, fetch=1),
+        issued("all_gather_into_tensor", 20, 24, wait=22, waited=24, step=0, fetch=2),
+    ]
+    fetches = [
+        fetch(number, at, 0, kind="prefetch", step=0, phase="backward", module=str(number))
+        for number, at in ((1, 5), (2, 20))
+    ]
+    rows = summary(rank_trace(steps=[step(0, 0, 100)], comm=calls, fetches=fetches))[Fetches].rows
+    assert [sums.wait_ns for _, sums in sorted(rows.items())] == [3 * MS, 0]
 
 
 def test_fetches_are_averaged_over_steps_in_detail():
