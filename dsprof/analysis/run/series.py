@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 _MAD_TO_SIGMA = 1.4826
 _BASELINE = 21  # steps in the running median
-_SPELL = 9  # steps in the running median; it keeps stretches of more than half as many
+_SPELL = 9  # steps around each, of which most are in a stretch
 _LEAST_SLOW = 11  # steps in all stretches
 _USUAL = 25  # percentile: as much of the column may be slow as three quarters
 _BINS = 300
@@ -138,21 +138,32 @@ def spells_of(times: Floats, share: float, chance: float) -> tuple[slice, ...]:
     """
     if len(times) < 2 * _LEAST_SLOW:
         return ()
-    usual = float(np.percentile(times, _USUAL))
-    smooth = running_median(np.pad(times, _SPELL // 2, constant_values=usual), _SPELL)
-    is_slow = smooth[_SPELL // 2 : -(_SPELL // 2)] > (1 + share) * usual
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_slow, [False]]).astype(np.int8)))
-    found = [slice(*pair) for pair in edges.reshape(-1, 2).tolist()]
-    inside = [one for one in found if one.start and (len(found) > 1 or one.stop < len(times))]
-    is_inside = within(inside, len(times))
+    found = stretches(times > (1 + share) * float(np.percentile(times, _USUAL)))
+    spells = [one for one in found if one.start and (len(found) > 1 or one.stop < len(times))]
+    is_inside = within(spells, len(times))
     if min(np.count_nonzero(is_inside), np.count_nonzero(~is_inside)) < _LEAST_SLOW:
         return ()
     middle = float(np.median(times[is_inside]) + np.median(times[~is_inside])) / 2
-    is_high = times > middle
-    if _chance_of_runs(is_high) > chance:
-        return ()
-    places = (one.start + np.flatnonzero(is_high[one]) for one in inside)
-    return tuple(slice(int(at[0]), int(at[-1]) + 1) for at in places if len(at))
+    return tuple(spells) if chance_of_runs(times > middle) <= chance else ()
+
+
+def stretches(is_in: BoolArray) -> list[slice]:
+    """Return the stretches of 5 places or more of which most are set, the first and last, too."""
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(is_in, _SPELL // 2), _SPELL)
+    are_most = np.concatenate([[False], around.sum(axis=1) > _SPELL // 2, [False]])
+    edges = np.flatnonzero(np.diff(are_most.astype(np.int8))).reshape(-1, 2)
+    found = [begin + np.flatnonzero(is_in[begin:end]) for begin, end in edges.tolist()]
+    ends = [(int(places[0]), int(places[-1]) + 1) for places in found if len(places)]
+    return [slice(begin, end) for begin, end in ends if end - begin > _SPELL // 2]
+
+
+def without_spells(times: Floats, share: float, chance: float) -> Floats:
+    """Return the times as if slower stretches had the usual level."""
+    spells = spells_of(times, share, chance)
+    is_usual, level = ~within(spells, len(times)), np.array(times)
+    for spell in spells:
+        level[spell] -= float(np.median(times[spell]) - np.median(times[is_usual]))
+    return level
 
 
 def within(spells: Iterable[slice], count: int) -> BoolArray:
@@ -244,7 +255,7 @@ def _ranks(times: Floats) -> Floats:
     return (ends - (counts - 1) / 2)[place.reshape(-1)].astype(np.float64)
 
 
-def _chance_of_runs(is_high: BoolArray) -> float:
+def chance_of_runs(is_high: BoolArray) -> float:
     """Return how likely so few runs of high and low values are if the order is by chance."""
     count, high = len(is_high), int(np.count_nonzero(is_high))
     pairs = 2 * high * (count - high)

@@ -17,8 +17,7 @@ from dsprof.analysis.run.series import (
     costly_places,
     period_of,
     slow_places,
-    spells_of,
-    within,
+    without_spells,
 )
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
@@ -72,13 +71,13 @@ class PeriodicSlowStep:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the period, what it costs, and the part of the step where it falls."""
         columns = step_columns(run[Steps], run[Steps].throughout.newest)
-        times = columns.total_ns
         busy = busy_spans(run[History])
-        if len(times) < thresholds.steps and not busy:
-            yield too_few(self.meta, run[Steps], len(times), thresholds.steps)
+        count = len(columns.number)
+        if count < thresholds.steps and not busy:
+            yield too_few(self.meta, run[Steps], count, thresholds.steps)
             return
-        spells = spells_of(times, thresholds.slow_share, _CHANCE)  # those of step-time-change
-        slow = slow_places(times, thresholds.slow_share) & ~within(spells, len(times))
+        times = without_spells(columns.total_ns, thresholds.slow_share, _CHANCE)
+        slow = slow_places(times, thresholds.slow_share)
         excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
         share = excess_ns / max(float(times.sum()), 1.0)
         costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps

@@ -221,6 +221,13 @@ def test_slow_stretches_of_one_cause_are_one_finding() -> None:
     assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
 
 
+def test_a_checkpoint_is_periodic_also_within_a_slow_stretch() -> None:
+    traces = ranks(120, computing=in_spells(range(60, 90)), between=every(10, 90))
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert finding.summary.startswith("Every 10 steps, first in step 9, a step takes 90")
+    assert said(step_time_change.RULE, *traces).status is Status.FAIL
+
+
 def test_slow_stretches_of_other_causes_are_findings_of_their_own() -> None:
     one, both = range(20, 32), range(60, 75)
     traces = [
