@@ -338,6 +338,48 @@ def test_a_rank_that_is_late_from_a_step_on_is_not_said_to_delay_every_step():
     assert said(RULE, *jittering(60, (10, 11), (60,))).problem.startswith("Rank 1 delays every")
 
 
+def moving(*stretches: range, ranks: int = 4, hosts: int = 0) -> list[RankTrace]:
+    """In each stretch the next rank is late by 60 ms, or all ranks of the next host."""
+    size = ranks // hosts if hosts else 1
+
+    def times(number: int) -> tuple[float, ...]:
+        late = stretches[number // size] if number // size < len(stretches) else ()
+        return tuple(20 + 60 * (n in late) + (n + number) % 3 for n in range(60))
+
+    made = jittering(60, *(times(number) for number in range(ranks)))
+    for number, trace in enumerate(made):
+        trace.header = header(number, ranks, host=f"node{number // size}" if hosts else "node0")
+    return made
+
+
+def test_ranks_that_are_late_one_after_another_are_named_with_their_steps():
+    finding = said(RULE, *moving(range(30), range(30, 45), range(45, 60)))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.problem.endswith("for one rank after another")
+    assert "rank 0 in steps 2 to 29, rank 1 in steps 30 to 44, rank 2" in finding.summary
+    assert finding.fix == "Check what else ran on rank 0 in steps 2 to 29"
+    assert [row[:3] for row in finding.evidence[1].rows] == [
+        ("0", 2, 29),
+        ("1", 30, 44),
+        ("2", 45, 59),
+    ]
+
+
+def test_hosts_that_are_late_one_after_another_are_named():
+    """Each is the last for a while, which bounds its clock."""
+    stretches = [range(at, at + 15) for at in range(0, 60, 15)]
+    finding = said(RULE, *moving(*stretches, ranks=8, hosts=4))
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert "for one host after another: node0 in steps 2 to 14, node1 in steps" in finding.summary
+    assert finding.explains_ms == pytest.approx(58 * 6 / 8, rel=0.1)
+
+
+def test_ranks_that_are_late_for_less_than_a_second_are_not_named():
+    traces = moving(*(range(at, at + 6) for at in (0, 12, 24, 36)), ranks=8)
+    assert said(RULE, *traces).status is Status.PASS
+    assert said(RULE, *traces, seconds=0.5).status is Status.FAIL
+
+
 def test_few_steps_of_three_ranks_say_how_many_more_prove_it():
     def ranks(steps: int) -> list[RankTrace]:
         return jittering(steps, (80, 82), *OTHERS[:2])

@@ -27,9 +27,10 @@ from dsprof.analysis.run.lateness import (
 )
 from dsprof.analysis.run.onset import onset
 from dsprof.analysis.run.outliers import chance_of
+from dsprof.analysis.run.turns import Turns, turns
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.wording import duration, listed, named, percent, plural, ranks_do, some
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
@@ -104,6 +105,8 @@ class LateRank:
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
             yield self._several(run, late, votes, several, step_ns, thresholds)
+        elif moving := _one_after_another(run, late, step_ns, thresholds):
+            yield self._moving(run, late, votes, moving, step_ns, thresholds)
         elif doubt:
             yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
         else:
@@ -264,6 +267,79 @@ class LateRank:
             restates=restates,
             confidence="medium",
         )
+
+    def _moving(
+        self,
+        run: RunSummary,
+        late: Lateness,
+        votes: Votes,
+        moving: Turns,
+        step_ns: float,
+        thresholds: Thresholds,
+    ) -> Finding:
+        known = _Known.of_run(run, late, votes.steps)
+        share = moving.cost_ns / step_ns
+        first = moving.turns[0]
+        kind = "rank" if len(first.ranks) == 1 else "host"
+        turns = [
+            f"{_late(run[Run], turn.ranks)} in steps {turn.first:,} to {turn.last:,}"
+            for turn in moving.turns
+        ]
+        ranks = tuple(sorted({rank for turn in moving.turns for rank in turn.ranks}))
+        waits = f"Ranks wait {duration(moving.cost_ns)} per step ({percent(share)})"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{waits} for one {kind} after another: {some(turns)}.{known.note}",
+            title=f"Ranks wait for one {kind} after another",
+            severity=_gravity(share * known.share, thresholds),
+            cause=f"Each {kind} is late for a while, and then another one: what slows them moves, "
+            "such as another job, or long samples that are stored together.",
+            action=f"Check what else ran on each {kind} in these steps, and the length of its "
+            "samples.",
+            problem=f"{waits} for one {kind} after another",
+            fix=f"Check what else ran on {turns[0]}",
+            ranks=ranks if 2 * len(ranks) <= len(late.ranks) else (),
+            steps=tuple(turn.first for turn in moving.turns),
+            evidence=(
+                last_arrivals(late, votes),
+                Table(
+                    columns=(
+                        Column("late ranks"),
+                        Column("first step"),
+                        Column("last step"),
+                        Column("others wait longer, median", "ns"),
+                    ),
+                    rows=tuple(
+                        (listed(turn.ranks), turn.first, turn.last, turn.delay_ns)
+                        for turn in moving.turns
+                    ),
+                    caption=f"Steps in which each {kind} is late",
+                ),
+            ),
+            explains_ms=moving.cost_ns / 1e6 * (1 - len(first.ranks) / len(late.ranks)),
+            confidence="medium",
+        )
+
+
+def _one_after_another(
+    run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
+) -> Turns | None:
+    """Return when which rank, or which host, is late, if each is for long and that costs much."""
+    if late.calls > 1:  # a single step shows several times its delay, or nothing of it
+        return None
+    hosts: dict[str, list[int]] = {}
+    for rank in late.ranks:
+        hosts.setdefault(run[Run].ranks[rank].header.host, []).append(rank)
+    for sets in ([(rank,) for rank in late.ranks], [*map(tuple, hosts.values())]):
+        found = turns(late, sets, thresholds.step_share * step_ns / 2)
+        if found and found.cost_ns >= thresholds.step_share * step_ns:
+            is_brief = min(turn.steps for turn in found.turns) * step_ns < thresholds.seconds * 1e9
+            return None if is_brief else found
+    return None
+
+
+def _late(run: Run, ranks: tuple[int, ...]) -> str:
+    return named(ranks) if len(ranks) == 1 else run.ranks[ranks[0]].header.host
 
 
 def _late_together(
