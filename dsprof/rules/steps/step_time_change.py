@@ -77,7 +77,7 @@ class _Kind(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """Stretches of slower steps of one kind, and the usual steps beside those of all kinds."""
+    """Stretches of slower steps with one cause, and the usual steps beside all stretches."""
 
     change: Change
     spells: Sequence[slice]
