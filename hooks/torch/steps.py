@@ -2,13 +2,16 @@
 
 An optimizer step that follows a backward ends a training step. Further optimizers that step on the
 same gradients belong to it, as do those inside an optimizer (ZeroRedundancyOptimizer) and those
-that step within backward. Two models with a backward each, such as a GAN's, make two steps.
+that step within backward. Two models with a backward each, such as a GAN's, make two steps. A step
+on zeros that only makes the state of an optimizer, as before a checkpoint is loaded, is none.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -138,12 +141,22 @@ class TrainingLoopHook(Hook):
             progress.taken_before = max(_steps_of(optimizer) - 1, -1)
         if not self._loop.has_engine and (self.recorder.hot.phase == "backward" or _task() != -1):
             self._stepped, self._stepped_in = True, _task()
-        elif self._has_backward or not self._had_backward:
+        elif self._has_backward or not (self._had_backward or _makes_state()):
             self._stepped = False
             progress.end_step("optimizer")
 
     def _forget(self, step: int) -> None:
         self._has_backward = self._loop.after_backward = False
+
+
+def _makes_state() -> bool:
+    """Tell whether a function such as torch's `_init_optim_state` called the optimizer."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if "init" in frame.f_code.co_name and "state" in frame.f_code.co_name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _steps_of(optimizer: Any) -> int:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.jit import _builtins
 from torch.utils.checkpoint import checkpoint
@@ -179,6 +180,18 @@ def test_an_optimizer_inside_others_makes_one_step(
         step()
     assert steps(recorder) == [1, 1]
     assert [name for name, _, _ in phases(recorder)] == ["backward", "step"] * 2
+
+
+def test_a_step_that_makes_the_state_for_a_checkpoint_is_none(recorder: Recorder) -> None:
+    """torch steps on gradients of zeros, so that there is a state to save or to load into."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    get_optimizer_state_dict(model, optimizer)
+    assert optimizer.state
+    assert steps(recorder) == []
+    loss(model).backward()
+    optimizer.step()
+    assert steps(recorder) == [1]
 
 
 def test_two_models_with_a_backward_each_make_two_steps(recorder: Recorder) -> None:
