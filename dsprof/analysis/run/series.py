@@ -87,10 +87,26 @@ def costly_places(slow: BoolArray, times: Floats) -> BoolArray:
     return np.asarray(slow & (above >= level / 2), np.bool_)
 
 
-def period_of(slow: BoolArray) -> Period | None:
+def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
+    """Return the periods of slow places, the costliest first.
+
+    Each is sought beside the others and their neighbours: a delay may reach into the next step.
+    """
+    found: list[Period] = []
+    rest, is_open = slow.copy(), np.ones(len(slow), np.bool_)
+    while period := period_of(costly_places(rest, times), is_open) or period_of(rest, is_open):
+        found.append(period)
+        for first in (period.first - 1, period.first, period.first + 1):
+            is_open[first % period.period :: period.period] = False
+        rest &= is_open
+    return found
+
+
+def period_of(slow: BoolArray, is_open: BoolArray | None = None) -> Period | None:
     """Return the period of at least three slow places; None if they have none.
 
-    Four fifths of them lie on a grid, and four fifths of the grid from the first on are slow.
+    Four fifths of them lie on a grid, and four fifths of the grid from the first on are slow, as
+    far as they are open.
     """
     places = np.flatnonzero(slow)
     if len(places) < 3:
@@ -101,7 +117,8 @@ def period_of(slow: BoolArray) -> Period | None:
     phases, counts = np.unique(places % period, return_counts=True)
     phase = int(phases[np.argmax(counts)])
     on_grid = places[places % period == phase]
-    expected = len(range(int(on_grid[0]), len(slow), period))
+    grid = np.arange(on_grid[0], len(slow), period)
+    expected = len(grid) if is_open is None else np.count_nonzero(is_open[grid])
     if len(on_grid) < max(3, _ON_GRID * len(places)) or len(on_grid) < _ON_GRID * expected:
         return None
     return Period(period, int(on_grid[0]), tuple(on_grid.tolist()))

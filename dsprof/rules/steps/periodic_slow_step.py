@@ -14,8 +14,7 @@ from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
 from dsprof.analysis.run.series import (
     Period,
-    costly_places,
-    period_of,
+    periods_of,
     slow_places,
     without_spells,
 )
@@ -78,14 +77,16 @@ class PeriodicSlowStep:
             return
         times = without_spells(columns.total_ns, thresholds.slow_share, _CHANCE)
         slow = slow_places(times, thresholds.slow_share)
-        excess_ns = float((times[slow] - np.median(times[~slow])).sum()) if slow.any() else 0.0
-        share = excess_ns / max(float(times.sum()), 1.0)
+        excess_ns = np.where(slow, times - np.median(times[~slow]), 0.0)
+        share = float(excess_ns.sum()) / max(float(times.sum()), 1.0)
         costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps
-        period = None
-        if costs and not run[Steps].is_sampled:
-            period = period_of(slow) or period_of(costly_places(slow, times))
-        if period is not None:
-            yield self._periodic(columns, slow, period, thresholds)
+        periods = [
+            period
+            for period in (periods_of(slow, times) if costs and not run[Steps].is_sampled else [])
+            if excess_ns[[*period.places]].sum() >= thresholds.cost_share * times.sum()
+        ]
+        if periods:
+            yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield (self._delayed if found.ranks else self._long)(found, of)

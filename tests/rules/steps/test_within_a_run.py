@@ -411,6 +411,18 @@ def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
     assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
 
 
+def test_each_of_two_periods_is_named_with_what_it_adds() -> None:
+    """A checkpoint every 20 steps, beside a garbage collection every 5."""
+    traces = ranks(160, computing=every(5, 60), between=every(20, 400))
+    found = [*judge(summary(*traces), [periodic_slow_step.RULE])]
+    assert [(one.status, one.problem.split(" one")[0]) for one in found] == [
+        (Status.FAIL, "Every 5 steps"),
+        (Status.INFO, "Every 20 steps"),
+    ]
+    assert "garbage collector" in found[0].cause
+    assert "a checkpoint" in found[1].cause
+
+
 def test_the_first_slow_steps_are_listed_below_the_median_of_the_others() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(between=every(3, 90)))
     usual, *slow = finding.evidence[0].rows
