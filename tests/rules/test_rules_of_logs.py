@@ -612,3 +612,14 @@ def test_a_watchdog_that_is_stuck_itself():
 )
 def test_what_torch_says_before_it_gives_up_is_read(line: str, problem: str) -> None:
     assert one(nccl_warning, [line]).problem == problem
+
+
+@pytest.mark.parametrize("what", ["send a keep-alive heartbeat to", "shutdown"])
+def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str) -> None:
+    line = (
+        f"W0417 13:22:17 dynamic_rendezvous.py:1331] The node 'node1_65_0' has failed to {what} "
+        "the rendezvous '1468' due to an error of type RendezvousTimeoutError."
+    )
+    (trace,) = make.read([line, make.ready(0, 1)])
+    assert trace.log is not None
+    assert not trace.log.warnings
