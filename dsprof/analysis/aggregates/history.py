@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import recorded_steps
 from dsprof.analysis.rank.whole_spans import whole_spans
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
@@ -65,8 +65,7 @@ class Span:
         memory = (one.rss_bytes, one.device_bytes)
         return cls(1, one.steps, one.steps, *times, *waits, one.nbytes, *memory)
 
-    def merge(self, other: Span) -> Span:
-        """Join two sets of ranks."""
+    def __add__(self, other: Span) -> Span:
         return Span(
             self.ranks + other.ranks,
             max(self.steps, other.steps),
@@ -124,11 +123,8 @@ class History(Aggregate):
             return self if self.spans else other
         lengths = self.spans.keys() & other.spans.keys()
         return History(
-            {
-                length_s: _joined(self.spans[length_s], other.spans[length_s])
-                for length_s in lengths
-            },
-            _joined(self.longest, other.longest),
+            {one: add_rows(self.spans[one], other.spans[one]) for one in lengths},
+            add_rows(self.longest, other.longest),
             max(self.steps, other.steps),
             max(self.lost, other.lost),
             max(self.left_out, other.left_out),
@@ -175,13 +171,6 @@ def _longest(spans: Mapping[int, Span], most: int) -> dict[int, Span]:
     """Return the spans with the longest steps: what slows one rank lengthens those of all."""
     order = sorted(spans, key=lambda at: (-spans[at].total_ns // max(spans[at].steps, 1), at))
     return {begin_s: spans[begin_s] for begin_s in order[:most]}
-
-
-def _joined(one: Mapping[int, Span], other: Mapping[int, Span]) -> dict[int, Span]:
-    spans = dict(one)
-    for begin_s, span in other.items():
-        spans[begin_s] = spans[begin_s].merge(span) if begin_s in spans else span
-    return spans
 
 
 def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsprof.analysis.rank.record_columns import step_columns
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.collectives import SYNCHRONISING, family
 from dsprof.trace.rank_trace import RankTrace
 
@@ -31,8 +31,7 @@ class Entry:
     first_ns: int
     latest: tuple[tuple[int, int], ...]  # time and rank, ascending
 
-    def merge(self, other: Entry) -> Entry:
-        """Join two sets of ranks."""
+    def __add__(self, other: Entry) -> Entry:
         return Entry(
             max(self.op, other.op),
             self.ranks + other.ranks,
@@ -87,9 +86,7 @@ class StartUp(Aggregate):
         """Join two sets of ranks."""
         if not (self.ranks and other.ranks):
             return self if self.ranks else other
-        entries, bounds = dict(self.entries), (self.bound_ns, other.bound_ns)
-        for call, entry in other.entries.items():
-            entries[call] = entries[call].merge(entry) if call in entries else entry
+        bounds = (self.bound_ns, other.bound_ns)
         last = (one.ended_ns for one in (self, other) if one.ended)
         return StartUp(
             self.ranks + other.ranks,
@@ -97,7 +94,7 @@ class StartUp(Aggregate):
             self.ended + other.ended,
             max(last, default=0),
             None if None in bounds else max(bound for bound in bounds if bound is not None),
-            entries,
+            add_rows(self.entries, other.entries),
         )
 
     @property

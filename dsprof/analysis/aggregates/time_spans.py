@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.history import MOST_SPANS
 from dsprof.analysis.rank.whole_spans import whole_times
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import OpTotals, RollUp
@@ -29,8 +29,7 @@ class TimeSpan:
         """Return the span of one rank."""
         return cls(1, one.total_ns, one.waited_ns, one.calls, one.nbytes, one.rss_bytes)
 
-    def merge(self, other: TimeSpan) -> TimeSpan:
-        """Join two sets of ranks."""
+    def __add__(self, other: TimeSpan) -> TimeSpan:
         return TimeSpan(
             self.ranks + other.ranks,
             self.recorded_ns + other.recorded_ns,
@@ -76,7 +75,7 @@ class TimeSpans(Aggregate):
         lengths = self.spans.keys() & other.spans.keys()
         return TimeSpans(
             self.ranks + other.ranks,
-            {one: _joined(self.spans[one], other.spans[one]) for one in lengths},
+            {one: add_rows(self.spans[one], other.spans[one]) for one in lengths},
             _with_ops(self.ops, other.ops),
         )
 
@@ -98,13 +97,6 @@ def _with_ops(one: Mapping[str, Op], other: Mapping[str, Op]) -> dict[str, Op]:
         known = ops.get(name, (0, 0, 0))
         ops[name] = known[0] + calls, known[1] + nbytes, known[2] + blocked_ns
     return ops
-
-
-def _joined(one: Mapping[int, TimeSpan], other: Mapping[int, TimeSpan]) -> dict[int, TimeSpan]:
-    spans = dict(one)
-    for begin_s, span in other.items():
-        spans[begin_s] = spans[begin_s].merge(span) if begin_s in spans else span
-    return spans
 
 
 AGGREGATE = TimeSpans
