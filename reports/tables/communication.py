@@ -263,7 +263,7 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
     Shown("Transfer", lambda row: row.time_ns, "ns"),
     Shown("algbw", lambda row: row.algbw, "rate"),
     Shown("busbw", lambda row: row.busbw, "rate"),
-    Shown("fastest quarter", lambda row: row.quick_busbw, "rate"),
+    Shown("busbw, fastest quarter", lambda row: row.quick_busbw, "rate"),
     Shown("Expected busbw", lambda row: row.expected_busbw, "rate"),
     Shown("By", lambda row: row.expected_from),
     Shown("Judged", lambda row: "yes" if row.is_judged else "no"),
