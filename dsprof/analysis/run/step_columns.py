@@ -17,6 +17,7 @@ from dsprof.trace.columns import BoolArray, IntArray
 
 PARTS = ("compute_ns", "exposed_ns", "copies_ns", "idle_ns", "other_ns")
 _WORK = ("micro_steps", "calls", "nbytes")
+_AGREEING = 2 / 3
 _MOVED = 0.5
 """With steps of several kinds, as of two engines, one more of a kind moves the median, too."""
 
@@ -68,6 +69,24 @@ class StepColumns:
             if before.any() and after.any() and _more(column, before, after) >= least_ns:
                 found.append(rank)
         return tuple(found) if len(found) < count else ()
+
+    def ranks_in_turn(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
+        """Return which ranks work longer by `least_ns`, if few do in most of the steps `other`.
+
+        What a rank does at the end of its step, the others wait for in the next one.
+        """
+        found, count = [], 0
+        late = np.zeros(len(self.number), np.int64)
+        for rank, column in self.own_ns():
+            count += 1
+            usual = one & (column >= 0)
+            if usual.any():
+                is_long = (column >= 0) & (column - np.median(column[usual]) >= least_ns)
+                is_late = other & (is_long | np.append([False], is_long[:-1]))
+                late += is_late
+                found += [rank] * bool(is_late.any())
+        is_few = (late > 0) & (2 * late < count)
+        return tuple(found) if is_few[other].mean() >= _AGREEING else ()
 
 
 def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:

@@ -12,6 +12,7 @@ from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
+from dsprof.analysis.run.own_periods import OwnPeriods, own_periods
 from dsprof.analysis.run.series import (
     Period,
     periods_of,
@@ -31,6 +32,11 @@ _SURE = 10
 _CHANCE = 0.001
 """That slow steps follow each other in an unordered run."""
 _OF_A_RANK = "A rank delays occasional steps"
+
+_COLLECT = (
+    "Try gc.freeze() after the first steps and gc.disable(), and call gc.collect() on all ranks in "
+    "the same step; if that changes nothing, inspect those steps in the timeline."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,8 @@ class PeriodicSlowStep:
         ]
         if periods:
             yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
+        elif own := _own_periods(run[Steps], columns, thresholds):
+            yield self._own(columns, own, thresholds)
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield (self._delayed if found.ranks else self._long)(found, of)
@@ -95,6 +103,35 @@ class PeriodicSlowStep:
             yield self._long_spans(busy, of) if rank is None else self._busy(rank, busy, of)
         elif costs:
             yield self._scattered(columns, slow, share, thresholds)
+
+    def _own(self, columns: StepColumns, own: OwnPeriods, thresholds: Thresholds) -> Finding:
+        share = own.cost_ns / float(columns.total_ns.mean())
+        fault = share >= thresholds.fail_share
+        least, most = min(own.periods.values()), max(own.periods.values())
+        every = f"every {least}{f' to {most}' * (most > least)} steps"
+        ranks = own.periods
+        longer = f"Each of {len(ranks):,} ranks works {duration(own.excess_ns)} longer {every}"
+        return self.meta.finding(
+            Status.FAIL if fault else Status.INFO,
+            f"{longer}, in steps of its own, and the others wait: {duration(own.cost_ns)} per "
+            f"step ({percent(share)}).",
+            title="Ranks work longer in turn, each periodically",
+            severity=Severity.MEDIUM if fault else Severity.NONE,
+            cause="What each rank does periodically is not in the same steps on all: Python's "
+            "garbage collector, an emptied allocator cache, logging.",
+            action=_COLLECT,
+            problem=f"{longer}, in turn",
+            fix="Collect garbage on all ranks in the same step",
+            evidence=(
+                Table(
+                    columns=(Column("rank"), Column("steps from one to the next", "count")),
+                    rows=tuple(own.periods.items())[:_ROWS],
+                    caption="Periods of longer steps",
+                ),
+            ),
+            explains_ms=own.cost_ns / 1e6 * (1 - 1 / len(ranks)),
+            confidence="medium",
+        )
 
     def _delayed(self, found: Delays, of: int) -> Finding:
         count, (first, *_, last) = len(found.steps), found.steps
@@ -108,8 +145,7 @@ class PeriodicSlowStep:
             title=_OF_A_RANK,
             cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
             "their collectives.",
-            action=f"{_search(named(found.ranks))} Inspect the steps with --steps "
-            f"{first}:{last + 1}.",
+            action=f"{_search(found.ranks)} Inspect the steps with --steps {first}:{last + 1}.",
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
             steps=_longest(found.steps, found.lengths_ns),
@@ -128,7 +164,7 @@ class PeriodicSlowStep:
             title=_OF_A_RANK,
             cause=f"Rank {rank} is blocked in communication for less time than the others, "
             "by as much; only sums over time show it.",
-            action=f"{_search(f'rank {rank}')} If details of these steps were kept, "
+            action=f"{_search((rank,))} If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
             problem=f"{delays} by {delay}: {percent(lost_ns / (of * worst.usual_ns))} of the run",
             ranks=(rank,),
@@ -186,17 +222,21 @@ class PeriodicSlowStep:
         count = int(np.count_nonzero(slow))
         longer_ns = float(np.median(columns.total_ns[slow]) - np.median(columns.total_ns[~slow]))
         part = growing_part(columns.growth(~slow, slow), longer_ns, thresholds.part_share)
+        cause, action = (
+            f"The longer part is {PARTS[part]}; the slow steps follow no period."
+            if part in PARTS and part != "rest_ns"
+            else "Unknown: the slow steps follow no period.",
+            "Inspect these steps in the timeline, and check what else runs on the hosts then.",
+        )
+        if part == "exposed_ns" and (turns := columns.ranks_in_turn(~slow, slow, longer_ns / 2)):
+            cause, action = _in_turn(turns)
         return self.meta.finding(
             Status.INFO,
             f"{_slow(count, len(slow))} far longer than their neighbours, without a "
             f"period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
-            cause=f"The longer part is {PARTS[part]}; the slow steps follow no period."
-            if part in PARTS and part != "rest_ns"
-            else "Unknown: the slow steps follow no period.",
-            action=(
-                "Inspect these steps in the timeline, and check what else runs on the hosts then."
-            ),
+            cause=cause,
+            action=action,
             problem=f"{_slow(count, len(slow))} far longer",
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
@@ -228,8 +268,12 @@ class PeriodicSlowStep:
         holds_up = bool(ranks) or (part == "compute_ns" and not (evaluates or repeats))
         least = thresholds.fail_share if holds_up else thresholds.outside_share
         fault = share >= least and not repeats
+        in_turn = part == "exposed_ns" and not ranks
+        turns = columns.ranks_in_turn(~slow, mine, excess_ns / 2) if in_turn else ()
         if repeats:
             cause, action = _REPEATED
+        elif turns:
+            cause, action = _in_turn(turns)
         elif evaluates and not ranks:
             cause, action = _evaluation(columns)
         else:
@@ -245,8 +289,16 @@ class PeriodicSlowStep:
             ranks=ranks,
             steps=_longest(columns.number[mine], columns.total_ns[mine]),
             evidence=(_table(columns, mine),),
+            explains_ms=float(cost_ns) / 1e6 if part == "exposed_ns" else 0.0,
             confidence="medium",
         )
+
+
+def _own_periods(steps: Steps, columns: StepColumns, thresholds: Thresholds) -> OwnPeriods | None:
+    """Return periods of ranks if they cost enough; of a sample of steps none is known."""
+    found = None if steps.is_sampled else own_periods(columns, thresholds.slow_share)
+    least_ns = thresholds.cost_share * float(columns.total_ns.mean()) if found else 0.0
+    return found if found and found.cost_ns >= least_ns else None
 
 
 _REPEATED = (
@@ -269,10 +321,23 @@ def _evaluation(columns: StepColumns) -> tuple[str, str]:
     )
 
 
-def _search(who: str) -> str:
+def _search(ranks: Sequence[int]) -> str:
     return (
-        f"Find what only {who} does then: other programs on the host, a throttled device, slow "
+        f"Find what only {_do(ranks)} then: other programs on the host, a throttled device, slow "
         "storage, long samples."
+    )
+
+
+def _do(ranks: Sequence[int]) -> str:
+    return f"{named(ranks)} {'does' if len(ranks) == 1 else 'do'}"
+
+
+def _in_turn(ranks: Sequence[int]) -> tuple[str, str]:
+    return (
+        f"In most of these steps only a few of {named(ranks)} work longer, not always the same, "
+        "and the others wait in their collectives. Possible causes: long samples, recompilation by "
+        "torch.compile, Python's garbage collector.",
+        "Inspect these steps in the timeline. With torch.compile, run with TORCH_LOGS=recompiles.",
     )
 
 
@@ -282,7 +347,7 @@ def _why(columns: StepColumns, part: str, ranks: tuple[int, ...], when: str) -> 
         return (
             f"The extra time is on {named(ranks)}{when}"
             f"{'; the others wait in their collectives' * (not columns.left_out)}.",
-            f"Find what only {named(ranks)} does then: a checkpoint, logging, an evaluation. "
+            f"Find what only {_do(ranks)} then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",
         )
     if part == "compute_ns":
@@ -290,8 +355,7 @@ def _why(columns: StepColumns, part: str, ranks: tuple[int, ...], when: str) -> 
             f"The extra time is in forward, backward or optimizer step, on {columns.ranks}: "
             "Python's garbage collector, an emptied allocator cache, or work that the model does "
             "every N steps.",
-            "Try gc.freeze() after the first steps and gc.disable(), and call gc.collect() on all "
-            "ranks in the same step; if that changes nothing, inspect those steps in the timeline.",
+            _COLLECT,
         )
     if part == "other_ns":
         return (

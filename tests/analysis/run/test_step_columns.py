@@ -50,6 +50,19 @@ def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():
     assert found.ranks_behind(~after, after, 5 * MS) == ()
 
 
+def test_ranks_take_turns_unless_most_of_them_are_late_or_few_steps_have_one():
+    found = columns(0, 0, 0)
+    own = dict(found.own_ns())
+    found = replace(found, own_ns=own.items)
+    slow = np.isin(found.number, [5, 10, 15])
+    own[1][found.number == 5] += 5 * MS
+    own[2][found.number == 9] += 5 * MS  # at the end of the step before
+    assert found.ranks_in_turn(~slow, slow, 5 * MS) == (1, 2)
+    assert found.ranks_in_turn(~slow, slow, 5 * MS + 1) == ()
+    own[0][found.number == 5] += 5 * MS
+    assert found.ranks_in_turn(~slow, slow, 5 * MS) == ()
+
+
 def test_work_changes_if_it_differs_by_more_than_the_share_of_the_larger():
     found = columns(0)
     after = found.number >= 12

@@ -411,6 +411,41 @@ def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
     assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
 
 
+def in_steps_of_its_own(count: int, slow: Callable[[int, int], bool]) -> list[RankTrace]:
+    """Ranks that compute 60 ms longer in some steps, for which the others wait."""
+    late = [lambda n, rank=rank: 60 * slow(rank, n) for rank in range(count)]
+    longest = lambda n: max(one(n) for one in late)  # noqa: E731
+    return [
+        rank(number, 96, computing=mine, waiting=lambda n, mine=mine: longest(n) - mine(n))
+        for number, mine in enumerate(late)
+    ]
+
+
+def test_ranks_with_a_period_each_are_named_with_it() -> None:
+    """As of garbage collections: in half of the steps another rank is late."""
+    traces = in_steps_of_its_own(6, lambda rank, n: (n + 2 * rank) % 12 == 11)
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert finding.problem == "Each of 6 ranks works 59.9 ms longer every 12 steps, in turn"
+    assert "in steps of its own, and the others wait: 29.9 ms per step" in finding.summary
+    assert "gc.collect() on all ranks in the same step" in finding.action
+    assert [row[1] for row in finding.evidence[0].rows] == [12] * 6
+
+
+def test_ranks_with_other_periods_are_named_with_the_range() -> None:
+    traces = in_steps_of_its_own(6, lambda rank, n: n % (12 + rank) == 2 * rank)
+    assert "longer every 12 to 17 steps" in said(periodic_slow_step.RULE, *traces).problem
+
+
+def test_slow_steps_of_other_ranks_each_time_are_said_to_be() -> None:
+    """Every 8 steps a rank compiles again, each once."""
+    traces = in_steps_of_its_own(11, lambda rank, n: n == 8 * rank + 7)
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert "only a few of ranks 0-10 work longer, not always the same" in finding.cause
+    assert finding.problem.startswith("Every 8 steps one takes")
+
+
 def test_each_of_two_periods_is_named_with_what_it_adds() -> None:
     """A checkpoint every 20 steps, beside a garbage collection every 5."""
     traces = ranks(160, computing=every(5, 60), between=every(20, 400))
