@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.recording.recorder.recorder import Recorder
 from tests.dist.warm import EXTENSIONS
 
 ROOT = Path(__file__).parents[1]
@@ -27,3 +28,11 @@ def _no_dsprof_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("DSPROF", "PYTHON_DSPROF")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Return one that records."""
+    recorder = Recorder(lambda: True)
+    assert recorder.arm()
+    return recorder

@@ -12,18 +12,27 @@ import msgspec
 from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.trace.schema import Collective
 from dsprof.trace.writing.encode import Encoder
 
 _START_NS = 1
 
 
-def handed_over(recorder: Recorder) -> list[Any]:
-    """Return the records, and leave them where they are; both ways to write them must agree."""
+def handed_over(recorder: Recorder, kind: type = object) -> list[Any]:
+    """Return the records of a kind, and leave them where they are.
+
+    Both ways to write them must agree.
+    """
     noted = list(recorder.outbox.records)
-    if compiled is None:
-        return noted
-    assert lines_in_c(noted) == lines_in_python(noted)
-    return [compiled.made(record) for record in noted]
+    if compiled is not None:
+        assert lines_in_c(noted) == lines_in_python(noted)
+        noted = [compiled.made(record) for record in noted]
+    return [record for record in noted if isinstance(record, kind)]
+
+
+def collectives(recorder: Recorder) -> list[Collective]:
+    """Return those that are handed over, then those in flight."""
+    return handed_over(recorder, Collective) + recorder.in_flight.unfinished()
 
 
 def lines_in_python(noted: Sequence[Any], rank: int = 0) -> list[bytes]:

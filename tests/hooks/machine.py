@@ -63,10 +63,10 @@ class Machine:
         return self.stalls()
 
     def stalls(self) -> list[Stall]:
-        return [record for record in handed_over(self.recorder) if isinstance(record, Stall)]
+        return handed_over(self.recorder, Stall)
 
     def collectives(self) -> list[Collective]:
-        return [record for record in handed_over(self.recorder) if isinstance(record, Collective)]
+        return handed_over(self.recorder, Collective)
 
 
 class _Module:

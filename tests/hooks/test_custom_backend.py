@@ -13,8 +13,7 @@ import torch.distributed as dist
 from dsprof.hooks.deepspeed.comm import DeepSpeedCommHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import Collective
-from tests.handed_over import handed_over
+from tests.handed_over import collectives
 from tests.hooks.described import group_of
 
 Backend = pytest.importorskip("deepspeed.comm.backend").Backend
@@ -39,12 +38,6 @@ class Site(Backend):  # type: ignore[misc, valid-type]
 
     def broadcast(self, tensor: Any, src: int = 0):
         return dist.broadcast(tensor, src)
-
-
-def collectives(recorder: Recorder) -> list[Collective]:
-    return [
-        r for r in handed_over(recorder) if isinstance(r, Collective)
-    ] + recorder.in_flight.unfinished()
 
 
 def test_it_is_timed_and_marked_as_not_on_the_wire(install: Install) -> None:

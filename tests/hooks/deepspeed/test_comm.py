@@ -30,7 +30,7 @@ def requests(recorder: Recorder, **methods: Callable[..., Any]) -> dict[str, Cal
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
+    return handed_over(recorder, Collective)
 
 
 def test_a_collective_carries_what_was_requested(install: Install) -> None:

@@ -19,16 +19,9 @@ from tests.handed_over import handed_over
 pytestmark = pytest.mark.usefixtures("in_c_and_in_python")
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 def copies(recorder: Recorder) -> list[tuple[str, str, int]]:
     assert recorder.failures == {}
-    return [(r.what, r.direction, r.nbytes) for r in handed_over(recorder) if isinstance(r, Copy)]
+    return [(r.what, r.direction, r.nbytes) for r in handed_over(recorder, Copy)]
 
 
 class Engine:

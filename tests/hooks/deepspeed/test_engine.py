@@ -62,13 +62,6 @@ class Engine:
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
-@pytest.fixture
 def engine(recorder: Recorder) -> Engine:
     hook = DeepSpeedEngineHook(recorder)
     names = {target.name: target for target in hook.targets if hasattr(Engine, target.name)}
@@ -78,12 +71,12 @@ def engine(recorder: Recorder) -> Engine:
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
-    spans = [record for record in handed_over(recorder) if isinstance(record, Phase)]
+    spans = handed_over(recorder, Phase)
     return [(span.name, span.step, span.micro_step) for span in spans]
 
 
 def steps(recorder: Recorder) -> list[tuple[int, int, str]]:
-    found = [record for record in handed_over(recorder) if isinstance(record, Step)]
+    found = handed_over(recorder, Step)
     return [(step.step, step.micro_steps, step.source) for step in found]
 
 
@@ -197,9 +190,9 @@ def test_engines_that_take_turns_count_for_themselves(recorder: Recorder) -> Non
         train(first, 1)
         train(second, 1)
     assert recorder.failures == {}
-    found = [record for record in handed_over(recorder) if isinstance(record, Step)]
+    found = handed_over(recorder, Step)
     assert [(step.engine, step.micro_steps) for step in found] == [(1, 1), (0, 2)]
-    spans = [record for record in handed_over(recorder) if isinstance(record, Phase)]
+    spans = handed_over(recorder, Phase)
     assert [(s.engine, s.micro_step) for s in spans if s.name == "forward"] == [
         (0, 0),
         (1, 0),

@@ -49,19 +49,12 @@ class Stage3:
         self.stop(self, event, elements)
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 class Registry(list[Any]):
     """What is being gathered; a plain list cannot be referred to weakly."""
 
 
 def fetches(recorder: Recorder) -> list[tuple[str, int]]:
-    return [(r.kind, r.elements) for r in handed_over(recorder) if isinstance(r, Fetch)]
+    return [(r.kind, r.elements) for r in handed_over(recorder, Fetch)]
 
 
 @pytest.mark.usefixtures("group")
@@ -183,9 +176,7 @@ def test_a_forward_within_backward_is_a_recomputation(recorder: Recorder) -> Non
     loss.register_hook(fetch_again)
     fetch_again(loss)
     loss.backward()
-    seen = [
-        record.is_recomputation for record in handed_over(recorder) if isinstance(record, Fetch)
-    ]
+    seen = [record.is_recomputation for record in handed_over(recorder, Fetch)]
     assert seen == [False, False, True, False]
 
 
@@ -267,7 +258,7 @@ def test_what_is_let_go_between_two_fetches_is_one_release(recorder: Recorder) -
     let_go(stage3, SimpleNamespace(ds_status="available", ds_numel=2))
     recorder.progress.end_step("deepspeed")
     assert fetches(recorder)[4:] == [("release", 3), ("release", 2)]
-    phases = [r.phase for r in handed_over(recorder) if isinstance(r, Fetch)]
+    phases = [r.phase for r in handed_over(recorder, Fetch)]
     assert phases[4:] == ["", "backward"]
 
 

@@ -65,13 +65,6 @@ class Pipeline:
             MethodType(self._INSTRUCTION_MAP[kind], self)()
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 def hooked(recorder: Recorder) -> Any:
     hook = DeepSpeedEngineHook(recorder)
     names = {target.name: target for target in hook.targets if hasattr(Pipeline, target.name)}
@@ -85,7 +78,7 @@ def test_instructions_are_phases_of_their_micro_batches(recorder: Recorder) -> N
     for _ in range(2):
         pipeline.train_batch()
     assert recorder.failures == {}
-    phases = [r for r in handed_over(recorder) if isinstance(r, Phase)]
+    phases = handed_over(recorder, Phase)
     assert [(p.name, p.micro_step) for p in phases if p.step == 1] == [
         ("forward", 0),
         ("send activation", 0),
@@ -102,7 +95,7 @@ def test_a_batch_is_a_step(recorder: Recorder) -> None:
     pipeline.train_batch()
     pipeline._exec_schedule([ForwardPass])  # an evaluation
     pipeline.train_batch()
-    steps = [r for r in handed_over(recorder) if isinstance(r, Step)]
+    steps = handed_over(recorder, Step)
     assert [(s.step, s.micro_steps, s.engine) for s in steps] == [(0, 2, 0), (1, 2, 0)]
 
 

@@ -201,7 +201,7 @@ def test_steps_are_those_of_the_device(machine: Machine) -> None:
     machine.nccl.step(2)
     machine.drain()
     machine.nccl.step(3)
-    steps = [r for r in handed_over(machine.recorder) if isinstance(r, DeviceStep)]
+    steps = handed_over(machine.recorder, DeviceStep)
     assert [s.step for s in steps] == [1, 2, 3]
     assert [s.end_ns / MS - now for s in steps] == pytest.approx([20, 50, 50], abs=0.01)
     assert steps[1].start_ns == steps[0].end_ns
@@ -244,7 +244,7 @@ def test_what_ties_the_clocks_late_leaves_a_stall_in_its_step(machine: Machine) 
     machine.drain()
     machine.nccl.step(4)
     machine.read_back()
-    steps = {r.step: r for r in handed_over(machine.recorder) if isinstance(r, DeviceStep)}
+    steps = {r.step: r for r in handed_over(machine.recorder, DeviceStep)}
     for stall in (one for one in machine.stalls() if one.step in (2, 3)):
         step = steps[stall.step]
         assert step.end_ns - step.start_ns == 25 * MS

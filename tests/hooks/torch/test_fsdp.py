@@ -71,7 +71,7 @@ def models(recorder: Recorder) -> dict[int, Model]:
 
 
 def phases(recorder: Recorder) -> list[str]:
-    return [record.name for record in handed_over(recorder) if isinstance(record, Phase)]
+    return [record.name for record in handed_over(recorder, Phase)]
 
 
 def begun_within(model: nn.Module, block: Block, install: Install) -> Recorder:

@@ -26,11 +26,11 @@ def test_each_micro_batch_is_a_micro_step(install: Callable[..., Recorder]) -> N
     for _ in range(2):
         schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
         optimizer.step()
-    phases = [record for record in handed_over(recorder) if isinstance(record, Phase)]
+    phases = handed_over(recorder, Phase)
     once = [("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1), ("step", 1)]
     assert [(phase.name, phase.micro_step) for phase in phases] == once * 2
     assert [phase.stage for phase in phases if phase.name != "step"] == [0] * 8
-    assert [r.micro_steps for r in handed_over(recorder) if isinstance(r, Step)] == [2, 2]
+    assert [r.micro_steps for r in handed_over(recorder, Step)] == [2, 2]
 
 
 def test_the_group_of_a_stage_is_of_a_pipeline(install: Callable[..., Recorder]) -> None:

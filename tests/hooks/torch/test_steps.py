@@ -44,12 +44,12 @@ def forward(recorder: Recorder, model: nn.Module) -> torch.Tensor:
 
 def steps(recorder: Recorder) -> list[int]:
     """Micro-steps of each step."""
-    return [record.micro_steps for record in handed_over(recorder) if isinstance(record, Step)]
+    return [record.micro_steps for record in handed_over(recorder, Step)]
 
 
 def phases(recorder: Recorder) -> list[tuple[str, int, int]]:
     """Name, step and micro-step of each phase."""
-    found = [record for record in handed_over(recorder) if isinstance(record, Phase)]
+    found = handed_over(recorder, Phase)
     return [(phase.name, phase.step, phase.micro_step) for phase in found]
 
 

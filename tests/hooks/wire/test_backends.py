@@ -14,8 +14,7 @@ from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.backends import BackendHook
 from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
-from dsprof.trace.schema import Collective
-from tests.handed_over import handed_over
+from tests.handed_over import collectives
 from tests.hooks.conftest import COMPLETE
 from tests.hooks.described import group_of
 
@@ -64,12 +63,6 @@ def library(group: None) -> Any:
     made = dist.new_group(backend="library")
     made.inner = dist.group.WORLD
     return made
-
-
-def collectives(recorder: Recorder) -> list[Collective]:
-    return [
-        r for r in handed_over(recorder) if isinstance(r, Collective)
-    ] + recorder.in_flight.unfinished()
 
 
 def seen(recorder: Recorder) -> list[tuple[str, int, int]]:

@@ -22,7 +22,7 @@ from dsprof.recording.recorder.contexts import NOBODY, flushing
 from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
 from tests.factories.foreign_kernel import foreign_kernel
-from tests.handed_over import handed_over
+from tests.handed_over import collectives, handed_over
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
 from tests.hooks.described import group_of
 
@@ -72,12 +72,6 @@ OPERATIONS: list[tuple[str, Callable[[], Any], int, int]] = [
     ("send", lambda: dist.send(tensor(), 5), 16, 1),
     ("recv", lambda: dist.recv(tensor(), 5), 16, 1),
 ]
-
-
-def collectives(recorder: Recorder) -> list[Collective]:
-    return [
-        r for r in handed_over(recorder) if isinstance(r, Collective)
-    ] + recorder.in_flight.unfinished()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

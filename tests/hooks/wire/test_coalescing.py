@@ -31,7 +31,7 @@ both_ways = pytest.mark.parametrize("kind", [*IN_DISPATCHER, ProcessGroupHook])
 
 
 def collectives(recorder: Recorder) -> list[Collective]:
-    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
+    return handed_over(recorder, Collective)
 
 
 def exchange() -> list[Any]:

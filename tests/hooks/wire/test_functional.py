@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("kinds", WITH_WAITS)
 
 
 def records(recorder: Recorder) -> list[Collective]:
-    return [record for record in handed_over(recorder) if isinstance(record, Collective)]
+    return handed_over(recorder, Collective)
 
 
 @both

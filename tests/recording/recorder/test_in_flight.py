@@ -24,13 +24,6 @@ class Work:
         return self.done
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 def issued(recorder: Recorder, work: Any, is_async: bool = True) -> Collective:
     record = Collective(
         next(recorder.ids), 1, 1, 8, 2, 100, "all_reduce", 1, "float32", is_async=is_async, step=0,

@@ -20,13 +20,6 @@ from dsprof.trace.scope import Scope
 from tests.handed_over import handed_over
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 def test_phases_and_steps(recorder: Recorder) -> None:
     progress = recorder.progress
     entered = progress.enter("forward")
@@ -37,8 +30,8 @@ def test_phases_and_steps(recorder: Recorder) -> None:
     progress.leave(progress.enter("step"))
     progress.end_step("deepspeed")
     assert progress.scope == Scope(1, 0, "")
-    phases = [r for r in handed_over(recorder) if isinstance(r, Phase)]
-    steps = [r for r in handed_over(recorder) if isinstance(r, Step)]
+    phases = handed_over(recorder, Phase)
+    steps = handed_over(recorder, Step)
     assert [(p.name, p.step, p.micro_step) for p in phases] == [
         ("forward", 0, 0),
         ("step", 0, 1),
@@ -56,13 +49,13 @@ def test_phases_that_do_not_end_in_turn_leave_none_open(recorder: Recorder) -> N
     assert (progress.scope.phase, progress.scope.engine) == ("backward", 1)
     progress.leave(second)
     assert (progress.scope.phase, progress.scope.engine) == ("", -1)
-    assert [r.engine for r in handed_over(recorder) if isinstance(r, Phase)] == [0, 1]
+    assert [r.engine for r in handed_over(recorder, Phase)] == [0, 1]
 
 
 def test_the_best_source_of_steps_wins(recorder: Recorder) -> None:
     for source in ("optimizer", "deepspeed", "optimizer", "deepspeed", "user", "deepspeed", "user"):
         recorder.progress.end_step(source)
-    steps = [r for r in handed_over(recorder) if isinstance(r, Step)]
+    steps = handed_over(recorder, Step)
     assert [step.source for step in steps] == ["optimizer", "deepspeed", "user"]
     assert [step.step for step in steps] == [0, 1, 2]
 
@@ -70,7 +63,7 @@ def test_the_best_source_of_steps_wins(recorder: Recorder) -> None:
 def test_steps_follow_each_other_without_a_gap(recorder: Recorder) -> None:
     for _ in range(3):
         recorder.progress.end_step("user")
-    steps = [r for r in handed_over(recorder) if isinstance(r, Step)]
+    steps = handed_over(recorder, Step)
     assert [s.start_ns for s in steps[1:]] == [s.end_ns for s in steps[:-1]]
 
 
@@ -107,7 +100,7 @@ def in_another_thread(call: Callable[[], object]) -> Callable[[], None]:
 
 
 def steps_of(recorder: Recorder) -> list[int]:
-    return [record.step for record in handed_over(recorder) if isinstance(record, Step)]
+    return [record.step for record in handed_over(recorder, Step)]
 
 
 @pytest.mark.parametrize("where", [in_another_thread, lambda handler: handler])
@@ -235,4 +228,4 @@ def test_what_began_in_the_trace_before_is_not_of_this_one(recorder: Recorder) -
     assert progress.scope.site == 8
     progress.leave(entered)
     assert progress.scope == Scope(0, 0, "")
-    assert [one.name for one in handed_over(recorder) if isinstance(one, Phase)] == ["backward"]
+    assert [one.name for one in handed_over(recorder, Phase)] == ["backward"]

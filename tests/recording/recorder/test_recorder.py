@@ -14,13 +14,6 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    recorder = Recorder(lambda: True)
-    assert recorder.arm()
-    return recorder
-
-
 def test_arming_fails_for_good_when_the_session_does() -> None:
     def broken() -> bool:
         raise OSError("no such thing")
