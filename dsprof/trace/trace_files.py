@@ -36,6 +36,8 @@ _SAVED = (
     "a saved diagnosis, which holds no trace: give it to dsprof report, compare or check, or "
     "give the traces"
 )
+_OF_TORCH_SAVE = "data.pkl"
+_CHECKPOINT = "a file of torch.save, such as a checkpoint; give the traces or logs of the run"
 _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
 _FOLDER = (
     "give the folder that the run named in its last line; a run that ended before its first "
@@ -99,7 +101,7 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
                 strangers.append(Stranger(file, "a broken link"))
                 continue
             try:
-                inside = [*filterfalse(is_part, members(file))] if is_zip(file) else [file]
+                inside = _inside(file, is_given=file is path)
             except TraceError as error:
                 strangers.append(stranger(file, error))
                 continue
@@ -112,6 +114,29 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
             f"{_folders_inside(paths)}"
         )
     return list(files.values()), strangers
+
+
+def _inside(file: Path, *, is_given: bool) -> list[Path]:
+    """Return the file, or those in an archive; of one that is not given those that are known.
+
+    Raises:
+        TraceError: the archive cannot be opened, or is a given checkpoint.
+    """
+    if not is_zip(file):
+        return [file]
+    found = [*filterfalse(is_part, members(file))]
+    if any(one.name == _OF_TORCH_SAVE for one in found):
+        if is_given:
+            raise TraceError(f"{file}: {_CHECKPOINT}")
+        return []
+    return found if is_given else [*filter(_may_be_read, found)]
+
+
+def _may_be_read(path: Path) -> bool:
+    try:
+        return _is_named(path) or reader_of(path) is not None
+    except TraceError:  # met again, and said, when it is read
+        return True
 
 
 def _folders_inside(paths: Sequence[Path]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -40,6 +41,30 @@ def test_other_files_of_the_folder_are_not_looked_at(tmp_path: Path) -> None:
     files = write_run(tmp_path)
     (tmp_path / "notes.json").write_text("{}")
     assert find_run([tmp_path]).files == tuple(files)
+
+
+def archive(path: Path, **files: bytes) -> Path:
+    with ZipFile(path, "w") as packed:
+        for name, data in files.items():
+            packed.writestr(f"run/{name}", data)
+    return path
+
+
+def test_archives_of_the_folder_that_hold_no_traces_are_not_named(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    first, second = write_run(tmp_path / "run")
+    archive(tmp_path / "model.pt", **{"data.pkl": b"\x80\x02.", "data/0": second.read_bytes()})
+    archive(tmp_path / "arrays.npz", **{"a.npy": b"\x93NUMPY"})
+    packed = archive(tmp_path / "traces.zip", **{first.name: first.read_bytes(), "README": b"x"})
+    run = find_run([tmp_path])
+    assert run.files == (packed / "run" / first.name,)
+    assert run.strangers == ()
+
+
+def test_a_checkpoint_that_is_given_says_what_it_is(tmp_path: Path) -> None:
+    model = archive(tmp_path / "model.pt", **{"data.pkl": b"\x80\x02.", "data/0": bytes(99)})
+    with pytest.raises(TraceError, match="such as a checkpoint; give the traces or logs"):
+        find_run([model])
 
 
 def test_a_trace_that_another_program_wrote_again_is_read(tmp_path: Path) -> None:
