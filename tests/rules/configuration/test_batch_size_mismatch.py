@@ -7,7 +7,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.batch_size_mismatch import RULE
-from tests.factories.ds_config import ran, read, without_engine
+from tests.factories.ds_config import ran, read
 
 
 def sizes(train: Any = None, micro: Any = None, steps: Any = None) -> dict[str, Any]:
@@ -89,11 +89,3 @@ def test_sizes_that_somebody_else_must_give_are_information():
 
 def test_of_an_engine_that_runs_they_fitted():
     assert ran(RULE, sizes(24, 3))[0].status is Status.PASS
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN

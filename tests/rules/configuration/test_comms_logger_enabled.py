@@ -58,11 +58,6 @@ def test_the_block_of_any_engine_counts():
     assert finding.status is Status.FAIL
 
 
-def test_no_engine_is_not_applicable():
-    (finding,) = judge(RULE, rank_trace(0))
-    assert finding.status is Status.NOT_APPLICABLE
-
-
 def test_unrecorded_configuration_could_not_tell():
     (finding,) = judge(RULE, rank_trace(0, engine={}))
     assert finding.status is Status.UNKNOWN

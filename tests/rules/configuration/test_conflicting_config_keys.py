@@ -6,7 +6,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.conflicting_config_keys import RULE
 from dsprof.rules.configuration.rejected_config import RULE as REJECTED
 from dsprof.trace.schema import EngineConfig
-from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, with_status, zero
 from tests.factories.trace import header, judged, rank_trace
 
 SPLIT = {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}
@@ -210,14 +210,6 @@ def test_each_engine_is_judged_and_equal_ones_once():
     trace = rank_trace(engines=engines, head=header(device="cuda:0"))
     (finding,) = with_status(judged(RULE, trace), Status.FAIL)
     assert finding.summary.startswith("Engine 2: zero_optimization.overlap_comm")
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN
 
 
 def test_what_a_run_shows_by_its_traffic_is_told_before_it_alone():

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.configuration.deprecated_config_key import RULE
-from tests.factories.ds_config import ran, read, rows, without_engine, zero
+from tests.factories.ds_config import read, rows, zero
 
 
 def test_old_names_are_information_with_the_new_one():
@@ -25,11 +25,3 @@ def test_the_very_first_form_is_old(written, stage):
 
 def test_new_names_pass():
     assert read(RULE, zero(2, offload_optimizer={"device": "cpu"}))[0].status is Status.PASS
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.inert_config_key import RULE
-from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, with_status, zero
 
 MISSED = [
     (0, "overlap_comm", True),
@@ -80,14 +80,6 @@ def test_the_stage_in_force_counts():
     effective = {"zero_optimization": {"stage": 3}}
     findings = ran(RULE, zero("auto", offload_param={"device": "cpu"}), effective=effective)
     assert findings[0].status is Status.PASS
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.configuration.overridden_config_value import RULE
-from tests.factories.ds_config import ran, read, rows, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, zero
 
 
 def test_another_value_in_force_is_information():
@@ -49,11 +49,3 @@ def test_a_key_of_stage_3_is_found_under_its_short_name():
 
 def test_of_a_file_it_does_not_apply():
     assert read(RULE, zero(2))[0].status is Status.NOT_APPLICABLE
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN

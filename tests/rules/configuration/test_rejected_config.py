@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.rejected_config import RULE
-from tests.factories.ds_config import ran, read, rows, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, zero
 
 REMOVED = [
     *("sparse_gradients", "amp", "nebula", "compression_training", "quantize_training"),
@@ -284,14 +284,6 @@ def test_of_an_engine_that_runs_a_later_refusal_is_information():
 
 def test_an_engine_that_runs_was_not_refused():
     assert ran(RULE, zero(overlap_com=True))[0].status is Status.PASS
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dsprof.findings.finding import Status
 from dsprof.rules.configuration.unfilled_auto_value import RULE
-from tests.factories.ds_config import ran, read, rows, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, zero
 
 
 def test_values_to_be_filled_in_are_information():
@@ -26,11 +26,3 @@ def test_what_means_auto_in_deepspeed_itself_passes():
 
 def test_values_pass():
     assert read(RULE, zero(2, reduce_bucket_size=5))[0].status is Status.PASS
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN

@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.configuration.unknown_config_key import RULE
-from tests.factories.ds_config import ran, read, rows, with_status, without_engine, zero
+from tests.factories.ds_config import ran, read, rows, with_status, zero
 
 IGNORED = {
     "compress_communication": "communication_data_type",
@@ -95,14 +95,6 @@ def test_the_threshold_decides_what_is_alike():
     written = {**zero(), "gradient_clipping_norm": 1.0}
     assert read(RULE, written, similarity=0.99)[0].status is Status.INFO
     assert read(RULE, written, similarity=0.86)[0].status is Status.FAIL
-
-
-def test_no_engine_is_not_applicable():
-    assert without_engine(RULE)[0].status is Status.NOT_APPLICABLE
-
-
-def test_an_unrecorded_configuration_could_not_tell():
-    assert ran(RULE, {})[0].status is Status.UNKNOWN
 
 
 def test_sections_of_another_type_are_no_error():
