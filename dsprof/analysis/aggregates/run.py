@@ -42,6 +42,7 @@ class RankFacts:
     in_flight: str  # the first of the open collectives, in words
     unknown_records: int  # of kinds that only a newer dsprof knows
     has_ddp: bool  # a model was wrapped in DDP
+    hides_collectives: bool  # more ran than are recorded, as far as it shows
     lost_parts: tuple[str, ...]  # of a rolling recording: endings of files that are missing
     newest_ns: int  # of one without steps: how long what is kept lasts; 0 if all of it is kept
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
@@ -54,6 +55,7 @@ class _Ends:
     is_world_known: bool = False  # by any
     is_recorded: bool = False
     has_ddp: bool = False
+    hides_collectives: bool = False
     is_cpu: bool = True  # all of them
     sampled: list[int] = field(default_factory=list)
     without_trailer: list[int] = field(default_factory=list)
@@ -95,6 +97,7 @@ class Run(Aggregate):
             in_flight=_first_open(to_the_end(trace)),
             unknown_records=trace.unknown_records,
             has_ddp=bool(trace.layouts),
+            hides_collectives=_hides_collectives(trace),
             lost_parts=shared(tuple(trace.lost_parts)),
             newest_ns=_newest_ns(trace),
             rolled_ns=_rolled_ns(trace),
@@ -195,6 +198,11 @@ class Run(Aggregate):
         return self._ends.has_ddp
 
     @property
+    def hides_collectives(self) -> bool:
+        """Whether collectives of any rank are known to be missing from its trace."""
+        return self._ends.hides_collectives
+
+    @property
     def is_cpu(self) -> bool:
         """Whether the run was on CPUs, where the host clock tells all."""
         return self._ends.is_cpu
@@ -207,6 +215,7 @@ class Run(Aggregate):
             found.is_world_known |= facts.is_world_known
             found.is_recorded |= not facts.is_foreign
             found.has_ddp |= facts.has_ddp
+            found.hides_collectives |= facts.hides_collectives
             found.is_cpu &= facts.header.device == "cpu"
             if facts.is_sampled:
                 found.sampled.append(rank)
@@ -215,6 +224,14 @@ class Run(Aggregate):
             elif facts.trailer.exception:
                 found.exceptions.setdefault(facts.trailer.exception, []).append(rank)
         return found
+
+
+def _hides_collectives(trace: RankTrace) -> bool:
+    """Say so also where DDP counted reductions of which none was seen, as from its C++."""
+    rows = trace.collectives
+    is_blind = any(one.buckets_reduced for one in trace.layouts) and not (rows.flush > 0).any()
+    has_failed = any(hook.why for hook in trace.hooks)
+    return bool(trace.is_sampled or has_failed or is_blind or rows.captured.any())
 
 
 def _newest_ns(trace: RankTrace) -> int:

@@ -1,0 +1,120 @@
+"""unreduced-gradients: ranks train, and no gradient travels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dsprof.analysis.aggregates.intent import Account, Intent
+from dsprof.analysis.aggregates.phases import Phases
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Details, Finding, Severity, Status
+from dsprof.findings.wording import plural
+from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.collectives import REDUCTIONS
+
+_WITHOUT_ENGINE = -1
+_NO_GRADIENTS = frozenset({"all_gather", "barrier", "broadcast"})
+"""What sends less than 4 KiB by them sends objects, flags and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When gradients are missing."""
+
+    steps: int = 10  # of one rank; fewer may be those between two averages of local SGD
+    scalar_bytes: int = 32  # reduced per step; of a model that no library wraps, more may be its
+
+
+class UnreducedGradients:
+    """Fails training in which nothing is sent that could be gradients."""
+
+    meta = RuleMeta(
+        id="unreduced-gradients",
+        title="Gradients are reduced between ranks",
+        failing_title="Gradients are not reduced between ranks",
+        why="Ranks that do not reduce their gradients train apart. The loss falls on each of them, "
+        "so the error shows only in the quality of the model.",
+        category="communication",
+        order=175,
+        needs=(Intent, Phases, Run, Steps),
+        needs_ranks=True,
+        min_steps=1,
+    )
+    thresholds = Thresholds()
+
+    def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
+        """Look for anything that could be gradients."""
+        facts, account = run[Run], run[Intent].accounts.get(_WITHOUT_ENGINE)
+        trains = {"backward", "step"} <= run[Phases].rows.keys()
+        if not (facts.is_recorded and account and trains):
+            yield self.meta.not_applicable("No training without DeepSpeed was recorded.")
+        elif not _is_apart(account, facts, thresholds):
+            return
+        elif facts.hides_collectives:
+            yield self.meta.unknown("Unknown: collectives are missing from the trace.")
+        elif len(run[Steps].measured) < thresholds.steps:
+            yield self.meta.too_few(len(run[Steps].measured), thresholds.steps)
+        else:
+            yield self._apart(account, run)
+
+    def _apart(self, account: Account, run: RunSummary) -> Finding:
+        told = _UNWRAPPED
+        if any(sent.kind == "parameters" for sent in account.sent):
+            told = _FSDP
+        elif run[Run].has_ddp:
+            told = _DDP
+        steps = plural(len(run[Steps].measured), "measured step")
+        return self.meta.finding(
+            Status.FAIL,
+            f"In {steps} the ranks reduce no gradients.",
+            **Details(
+                severity=Severity.HIGH,
+                problem=f"No gradients are reduced in {steps}",
+                confidence="medium",
+            )
+            | told,
+        )
+
+
+def _is_apart(account: Account, facts: Run, thresholds: Thresholds) -> bool:
+    reduced = 0
+    is_wrapped = facts.has_ddp
+    for sent, amount in account.sent.items():
+        if sent.kind == "parameters":
+            is_wrapped = True
+        elif sent.kind != "small" or sent.family not in REDUCTIONS | _NO_GRADIENTS:
+            return False
+        elif sent.family in REDUCTIONS:
+            reduced += amount.nbytes
+    steps = account.progress.steps
+    return steps > 0 and (is_wrapped or reduced <= steps * thresholds.scalar_bytes)
+
+
+_ON_PURPOSE = "No change is needed if ranks train apart on purpose, as in a search or in local SGD."
+
+_DDP: Details = {
+    "cause": "no_sync() is in force in each backward, so DDP never reduces: each rank trains a "
+    "model of its own.",
+    "action": "Run forward and backward of the last micro-step before optimizer.step() outside of "
+    f"no_sync(). {_ON_PURPOSE}",
+    "fix": "Run the last micro-step outside `no_sync()`",
+}
+_FSDP: Details = {
+    "cause": "FSDP all-gathers parameters and never reduces: set_requires_gradient_sync(False) or "
+    "no_sync() is in force in each backward, and the optimizer gets no gradients.",
+    "action": "Call model.set_requires_gradient_sync(True) before the last micro-step (FSDP2), or "
+    "run it outside of no_sync() (FSDP1).",
+    "fix": "Let FSDP reduce in the last micro-step",
+}
+_UNWRAPPED: Details = {
+    "cause": "No forward of DDP or FSDP was recorded: the model is not wrapped, or the loop calls "
+    "the model inside the wrapper, as ddp.module(x) does. Each rank trains a model of its own.",
+    "action": "Wrap the model in DistributedDataParallel, and call the wrapper: ddp(x), not "
+    f"ddp.module(x). {_ON_PURPOSE}",
+    "fix": "Call the DDP wrapper, not `ddp.module`",
+}
+
+RULE: Rule = UnreducedGradients()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from dsprof.findings.finding import Severity, Status
+from dsprof.rules.communication.unreduced_gradients import RULE
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.schema import BucketLayout, HookStatus
+from tests.factories.trace import (
+    assert_reached_at,
+    fetch,
+    header,
+    rank_trace,
+    said,
+    span,
+    step,
+    sync,
+    zero_rank,
+)
+
+DDP = BucketLayout(model=0, group=1, nbytes=[1 << 20])
+
+
+def rank(*ops: tuple[str, int], steps: int = 12, fetched: int = 0, **fields) -> RankTrace:
+    """A rank that trains without an engine, and calls each of `ops` with its bytes in a step."""
+    comm, made = [], {"steps": [], "spans": []}
+    for number in range(steps):
+        start = 100.0 * number
+        made["steps"].append(step(number, start, start + 100))
+        for i, name in enumerate(("forward", "backward", "step")):
+            made["spans"].append(span(name, start + 30 * i, start + 30 * i + 20, number))
+        for i, (op, nbytes) in enumerate(ops):
+            at = {"step": number, "fetch": fetched, "phase": "backward"}
+            comm.append(sync(op, start + 30 + 3 * i, 1, nbytes=nbytes, **at))
+    return rank_trace(comm=comm, **{**made, **fields})
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (),
+        (("all_reduce", 16),),
+        (("all_gather", 300), ("broadcast", 64), ("barrier", 0)),
+    ],
+)
+def test_training_without_any_exchange_fails(ops):
+    finding = said(RULE, rank(*ops))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert finding.summary.startswith("In 10 measured steps")
+    assert "ddp.module(x)" in finding.cause
+
+
+def test_ddp_that_never_reduces_has_no_sync_as_its_cause():
+    finding = said(RULE, rank(("all_reduce", 400), layouts=[DDP]))
+    assert finding.status is Status.FAIL
+    assert finding.cause.startswith("no_sync()")
+
+
+def test_fsdp_that_only_gathers_is_named():
+    trace = rank(("all_gather", 1 << 20), fetched=1, fetches=[fetch(1, 0, 1)])
+    finding = said(RULE, trace)
+    assert finding.status is Status.FAIL
+    assert finding.cause.startswith("FSDP all-gathers")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(("all_reduce", 40), ("all_reduce", 1 << 20), ("all_gather", 1 << 20)),
+        *(("send", 256), ("all_to_all_single", 256), ("gather", 256)),
+    ],
+)
+def test_what_could_be_gradients_passes(op):
+    assert said(RULE, rank(op)).status is Status.PASS
+
+
+def test_its_thresholds_are_reached_at_their_value():
+    assert_reached_at(RULE, rank(), steps=10)
+    assert said(RULE, rank(("all_reduce", 40)), scalar_bytes=40).status is Status.FAIL
+
+
+def test_few_steps_are_no_verdict():
+    finding = said(RULE, rank(steps=8))
+    assert finding.status is Status.UNKNOWN
+    assert "10 are needed" in finding.summary
+
+
+def test_reductions_that_ddp_counted_and_nothing_saw_are_no_verdict():
+    counted = BucketLayout(model=0, group=1, nbytes=[1 << 20], buckets_reduced=1)
+    assert said(RULE, rank(layouts=[counted])).status is Status.UNKNOWN
+
+
+def test_a_hook_that_failed_is_no_verdict():
+    hooks = [HookStatus("c10d", "torch.distributed", why="AttributeError")]
+    assert said(RULE, rank(hooks=hooks)).status is Status.UNKNOWN
+
+
+def test_others_are_not_applicable():
+    alone, untrained, foreign = rank(), rank(), rank()
+    alone.header = header(0, 1)
+    untrained.spans = [span for span in untrained.spans if span.name == "forward"]
+    foreign.is_foreign = True
+    for trace in (alone, untrained, foreign, zero_rank()):
+        assert said(RULE, trace).status is Status.NOT_APPLICABLE
