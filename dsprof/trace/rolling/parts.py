@@ -293,19 +293,38 @@ class Packed:
         self._members: list[_Member] = []
         self._numbers: set[int] = set()
         self._size = 0
+        self._unwritten = bytearray()
         self._passed = self._passing = 0  # blocks, since there was no room to shrink
 
     def add(self, steps: range, worth: tuple[float, ...], lines: bytes) -> None:
-        """Append a block of some steps, whose first is its number; several may have the same."""
+        """Append a block of some steps, whose first is its number; several may have the same.
+
+        `flush` writes it: many blocks are one request to a file server.
+
+        Raises:
+            OSError: blocks before it are many, and the disk refuses them. It is not added.
+        """
         data, number = _member(lines, steps), steps.start
         if self._size + len(data) > self._limit:
             self._shrink_if_there_is_room(self._limit // 2)
         if self._size + len(data) > self._limit:
             return
-        append(self._file, data, self._size)
+        if len(self._unwritten) >= _WRITTEN_BYTES:
+            self.flush()
+        self._unwritten += data
         self._members.append(_Member(number, worth, self._size, len(data)))
         self._numbers.add(number)
         self._size += len(data)
+
+    def flush(self) -> None:
+        """Write the blocks so far, in one call.
+
+        Raises:
+            OSError: the disk refuses them. All are kept.
+        """
+        if self._unwritten:
+            append(self._file, bytes(self._unwritten), self._size - len(self._unwritten))
+            self._unwritten.clear()
 
     def has(self, number: int) -> bool:
         """Say whether a block of this number is there."""
@@ -343,6 +362,7 @@ class Packed:
 
     def _shrink(self, most_bytes: int) -> None:
         """Replace the file, as a whole, by one with its worthiest blocks."""
+        self.flush()
         chosen = _spaced(self._members, most_bytes // 2) if self._is_sample else []
         size = sum(member.size for member in chosen)
         others = set(self._members).difference(chosen)

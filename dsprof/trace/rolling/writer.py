@@ -261,6 +261,7 @@ class RollingWriter(TraceWriter):
         if number:
             self._step_lines.pack()
             self._pack_series()
+            self._flush_packed()
         for details in (*self._unjudged.values(), *self._judged.values()):
             details.forget(number - 1)
         # The sums of its first steps may be gone before a span is over.
@@ -307,6 +308,11 @@ class RollingWriter(TraceWriter):
     def _flush(self) -> None:
         if self._tails is not None:
             self._tails.flush()
+            self._flush_packed()
+
+    def _flush_packed(self) -> None:
+        for packed in self._packed:
+            packed.flush()
 
     @property
     def _last_written(self) -> int:
@@ -330,6 +336,7 @@ class RollingWriter(TraceWriter):
         lines = self._tails.give_up_lines()
         with suppress(OSError):  # spans need little room
             self._end_spans()
+            self._flush_packed()
         return lines
 
     def _of(self, step: int) -> _Details:

@@ -28,7 +28,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.capture import Captured
-from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of, places_of
+from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, Packed, part_of, places_of
 from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import (
@@ -41,6 +41,8 @@ from dsprof.trace.schema import (
     Stall,
 )
 from dsprof.trace.selection import Selection, Since
+from dsprof.trace.writing import disk
+from dsprof.trace.writing.disk import OwnFile
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
 
@@ -226,6 +228,26 @@ def test_slow_steps_do_not_displace_the_sample(tmp_path: Path) -> None:
     findings = diagnose(find_run([tmp_path])).findings
     [change] = [one for one in findings if one.rule == "step-time-change"]
     assert change.steps == (CHANGE,)
+
+
+def test_blocks_that_are_packed_together_are_one_request_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[bytes] = []
+
+    def append(file: OwnFile, data: bytes, size_bytes: int) -> None:
+        requests.append(data)
+        disk.append(file, data, size_bytes)
+
+    monkeypatch.setattr(parts, "append", append)
+    packed = Packed(disk.open_folder(tmp_path), "kept.gz", 1_000_000)
+    for step in range(20):
+        packed.add(range(step, step + 1), (1.0,), b"a line\n")
+    packed.flush()
+    packed.flush()
+    assert len(requests) == 1
+    with open(tmp_path / "kept.gz", "rb") as file:
+        assert len(places_of(file, range(5, 15))) == 10
 
 
 def test_a_file_cut_anywhere_costs_only_its_end(folder: Path, tmp_path: Path) -> None:
