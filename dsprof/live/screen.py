@@ -37,6 +37,10 @@ _LOST = {
     "gone": "{who} {is_} gone: killed, or crashed without an exception.",
     "silent": "{who} {is_} silent: killed, stopped, or unable to write.",
 }
+_REMOVED = (
+    "The traces were moved or removed while the run goes on: what it does is unknown. Give the "
+    "folder in which they are now, and leave the folder of traces in place until a job ends."
+)
 _NAMES = {"exposed_comm": "exposed communication"}
 _COLUMNS = 44
 """Characters of a line of a rank beside the strip and what the rank does."""
@@ -82,6 +86,9 @@ def place_of(step: int, strip: Strip) -> int:
 
 def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
     """Return at most `height` lines; ranks that do not fit scroll with the one that is chosen."""
+    if now.is_removed:  # all figures are old
+        told: list[Line] = [[(line, "bold bright_red")] for line in _wrapped(_REMOVED, width)]
+        return [_cut(line, width) for line in [_title(now), *told][:height]]
     top = [_title(now), *_lost(now, width), *_step(now, width), *_stuck(now, width), []]
     below = [*_findings(now, width, chosen)]
     at_step = [*_chosen_step(now, width, chosen)]
@@ -114,6 +121,8 @@ def _title(now: RunNow) -> Line:
 
 
 def _state(now: RunNow) -> str:
+    if now.is_removed:
+        return "traces removed"
     states = {rank.state for rank in now.ranks}
     if not now.is_over:
         return "running" if "running" in states else "no sign of life"

@@ -88,6 +88,13 @@ def test_ranks_without_a_sign_of_life_are_named_with_the_time_of_the_last() -> N
     assert "Last sign of life: 2026-01-02 23:59:40 UTC, 30.0 s ago." in " ".join(found[1:3])
 
 
+def test_of_a_run_whose_traces_were_removed_no_figures_are_shown() -> None:
+    found = lines(run(is_removed=True, findings=[finding("late-rank")]))
+    assert found[0].endswith("traces removed")
+    assert found[1].startswith("The traces were moved or removed while the run goes on")
+    assert not any("Step" in line or "rank 0" in line for line in found)
+
+
 @pytest.mark.parametrize(
     ("states", "said"),
     [
