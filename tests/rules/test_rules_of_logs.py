@@ -343,6 +343,36 @@ def watchdog(rank, seq=8, op="ALLREDUCE", elements=9):
     ]
 
 
+def ended_by(rank, what):
+    said = ("Traceback (most recent call last):", '  File "train.py", line 3', what)
+    return [f"[rank{rank}]: {line}" for line in said]
+
+
+def test_a_rank_that_raised_is_why_others_timed_out():
+    finding = one(collective_timeout, [*ended_by(1, "KeyError: 'x'"), *watchdog(0), *watchdog(2)])
+    assert (finding.ranks, finding.confidence) == ((1,), "medium")
+    assert finding.problem == "Rank 1 (KeyError) failed, and ranks 0, 2 timed out"
+    assert finding.cause == "Rank 1 raised KeyError: 'x'. Others waited for rank 1."
+    assert finding.action == "Find its traceback in the log."
+
+
+def test_a_rank_out_of_memory_comes_before_those_that_waited_for_it():
+    lines = [*ended_by(1, make.out_of_memory()), *watchdog(0)]
+    timeout, memory = one(collective_timeout, lines), one(device_out_of_memory, lines)
+    assert (timeout.ranks, timeout.severity) == ((1,), Severity.HIGH)
+    assert timeout.cause == "Rank 1 ran out of device memory; others waited."
+    assert memory.severity.order < timeout.severity.order
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_the_end_of_others_raises_is_no_cause_of_a_timeout(rank):
+    lost = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1."
+    lines = [*ended_by(rank, "ValueError: x" if rank == 0 else lost), *watchdog(0)]
+    finding = one(collective_timeout, make.run(lines))
+    assert "raised" not in finding.cause
+    assert "failed" not in finding.problem
+
+
 def test_ranks_that_are_silent_are_suspects_and_no_more():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(2), *watchdog(3)])
     assert (finding.ranks, finding.confidence) == ((1,), "low")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from msgspec.structs import replace
+
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.environment import named_ranks
+from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs, ranks_that
 from dsprof.analysis.aggregates.run import Run
@@ -15,6 +17,7 @@ from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, named_if_known, plural, ranks_do
+from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
@@ -66,7 +69,10 @@ class CollectiveTimedOut:
                 confidence="high",
             )
         if waiting:
-            yield self._finding(waiting, run, verdicts(run[Endings], run[FlightRecorders])[0])
+            verdict, *_ = verdicts(run[Endings], run[FlightRecorders])
+            finding = self._finding(waiting, run, verdict)
+            raised = _raised(waiting, logs) if verdict.is_healthy else {}
+            yield _explained(finding, raised, waiting, logs) if raised else finding
 
     def _finding(
         self, waiting: Mapping[int, RankLog], run: RunSummary, verdict: HangVerdict
@@ -114,6 +120,31 @@ class CollectiveTimedOut:
             evidence=(_table(waiting, timeouts, last),),
             confidence=confidence,
         )
+
+
+def _raised(waiting: Collection[int], logs: Logs) -> dict[str, RankSet]:
+    """Return the exceptions that ended ranks which reported no timeout."""
+    silent = ranks_that(logs.ranks.keys() - set(waiting))
+    return {what: ranks & silent for what, ranks in logs.raised().items() if ranks & silent}
+
+
+def _explained(
+    finding: Finding, raised: Mapping[str, RankSet], waiting: Collection[int], logs: Logs
+) -> Finding:
+    """Return the finding with what ended the ranks that others waited for."""
+    ranks = ranks_of(union(raised.values()))
+    known = replace(finding, ranks=ranks, confidence="medium")
+    if all(logs.ranks[rank].out_of_memory for rank in ranks):
+        return replace(
+            known,
+            severity=Severity.HIGH,  # the lack of memory comes first
+            cause=f"{capitalised(named(ranks))} ran out of device memory; others waited.",
+            action=f"Give {named(ranks)} enough memory, as device-out-of-memory says.",
+        )
+    problem = f"{who_failed({}, raised)} failed, and {_who(waiting)} timed out"
+    fix = f"Find {'its traceback' if len(ranks) == 1 else 'their tracebacks'} in the log"
+    cause = f"{messages(raised) or f'{named(ranks)} failed.'} Others waited for {named(ranks)}."
+    return replace(known, problem=problem, fix=fix, cause=capitalised(cause), action=f"{fix}.")
 
 
 def _who(waiting: Collection[int]) -> str:
