@@ -20,6 +20,7 @@ from dsprof.rules.evidence.hang_remedies import remedy
 from dsprof.rules.knowledge.stage3 import LEAF_MODULES
 from dsprof.rules.reasons import ONE_DUMP, UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.trace.collectives import POINT_TO_POINT
 
 _TITLES = {
     "deadlock": "Ranks are deadlocked",
@@ -27,6 +28,7 @@ _TITLES = {
     "network": "A collective that every rank entered did not complete",
     "unknown": "The others may wait for ranks without a record",
 }
+_ABSENT = ("never_entered", "died", "frozen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class StuckCollective:
             title=_title(verdict, is_joined=is_joined),
             problem=f"{capitalised(named(verdict.ranks))} did not finish calls that others finished"
             if verdict.is_of_device
-            else _raised(verdict, endings),
+            else _raised(verdict, endings) or _in_pair(verdict),
             severity=Severity.CRITICAL,
             cause=verdict.cause.text.replace(COPY_ALL, UNREAD) + zero3 * is_of_zero3,
             action=remedy(verdict, hang, endings) + f" {LEAF_MODULES}" * is_of_zero3,
@@ -133,6 +135,15 @@ def _raised(verdict: HangVerdict, endings: Endings) -> str:
         return ""
     exception, place = ending.trailer.exception, raised_at(verdict.ranks, endings.ranks)
     return f"Rank {verdict.ranks[0]} ended by {exception}{place}" if exception else ""
+
+
+def _in_pair(verdict: HangVerdict) -> str:
+    """Say whose send or receive had no other side; "" of any other call."""
+    call = verdict.operation
+    if call is None or call.op not in POINT_TO_POINT or verdict.kind not in _ABSENT:
+        return ""
+    whose = named(verdict.waiting)
+    return f"{capitalised(named(verdict.ranks))} did not answer {call.op} {call.seq:,} of {whose}"
 
 
 def _title(verdict: HangVerdict, *, is_joined: bool) -> str:

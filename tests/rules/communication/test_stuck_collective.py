@@ -16,8 +16,9 @@ from dsprof.rules.communication.stuck_collective import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
-from tests.factories.hangs import without
-from tests.factories.trace import rank_trace, said, summary
+from tests.factories.hangs import KEPT, without
+from tests.factories.hangs import rank as rank_in_hang
+from tests.factories.trace import hanging, rank_trace, said, summary
 
 Dumps = Mapping[int, Mapping[str, Any]]
 
@@ -296,6 +297,12 @@ def test_sends_and_receives_accuse_nobody(tmp_path: Path) -> None:
     send = make.call(1, "send 0->1", is_p2p=True, p2p_seq_id=5)
     [finding] = check(tmp_path, {0: make.document([send]), 1: make.document([])})
     assert (finding.status, finding.ranks) == (Status.INFO, ())
+
+
+def test_a_report_begins_with_who_did_not_answer_a_receive() -> None:
+    calls = [[hanging("recv", 1000, seq=1, peer=2)], [], [], []]
+    finding = said(RULE, *(rank_in_hang(n, comm, **KEPT) for n, comm in enumerate(calls)))
+    assert finding.problem == "Rank 2 did not answer recv 1 of rank 0"
 
 
 def test_one_dump_alone_does_not_tell(tmp_path: Path) -> None:
