@@ -169,8 +169,8 @@ def run_line(run: RunInfo, *, is_recorded: bool = True) -> list[str]:
 
 
 def started(run: RunInfo) -> list[str]:
-    """Return the minute in which the run started, as one more word; nothing if it is unknown."""
-    return [f"{run.started[:16].replace('T', ' ')} UTC"] if run.started else []
+    """Return when the run started, as one more word; nothing if it is unknown."""
+    return [f"{run.started[:19].replace('T', ' ')} UTC"] if run.started else []
 
 
 def starts(run: RunInfo, epochs: Epochs) -> str:

@@ -90,9 +90,9 @@ def test_ranks_that_are_missing_are_counted_in_the_facts() -> None:
     assert content.run_line(run)[1:3] == ["3 of 4 ranks", "node-a"]
 
 
-def test_the_minute_of_the_start_is_said_where_it_is_known() -> None:
+def test_the_start_is_said_where_it_is_known() -> None:
     run = msgspec.structs.replace(factory.diagnosis().run, started="2026-11-29T23:11:45Z")
-    assert content.started(run) == ["2026-11-29 23:11 UTC"]
+    assert content.started(run) == ["2026-11-29 23:11:45 UTC"]
     assert content.started(msgspec.structs.replace(run, started="")) == []
 
 
