@@ -30,6 +30,9 @@ SYNCHRONISING = frozenset(
 )
 """No rank leaves one of these before every rank has entered it."""
 
+ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
+"""In these one rank sends to all others, or receives from them, and may be held for longer."""
+
 OTHER_SIDE = {"send": "recv", "recv": "send"}
 """What the peer of a point-to-point call issues."""
 

@@ -656,3 +656,28 @@ def test_without_forward_what_lies_before_backward_is_not_taken_for_input(backwa
     finding = said(RULE, rank(0, 25, spans=usual), rank(1, arrive, spans=spans))
     assert finding.ranks == (1,)
     assert cause in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [("gather", "receives from all other ranks"), ("broadcast", "sends to all other ranks")],
+)
+def test_a_rank_that_is_held_as_the_root_is_not_said_to_compute(op, words):
+    """Rank 0 is blocked for 40 ms in each step, and rank 1 for 2 ms; both compute for 30 ms."""
+
+    def of(number: int, held: float) -> RankTrace:
+        comm, spans = [], []
+        for n in range(STEPS):
+            at = 100 * n
+            comm.append(sync(op, at, held, seq=2 * n + 1, step=n))
+            spans.append(span("forward", at + held, at + held + 30, n))
+            arrive = held + 30
+            comm.append(sync("all_reduce", at + arrive, 90 - arrive, seq=2 * n + 2, step=n))
+        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+        return rank_trace(number, comm=comm, spans=spans, steps=steps)
+
+    finding = said(RULE, of(0, 40), of(1, 2))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert f"38.0 ms longer than the others in {op}" in finding.cause
+    assert words in finding.cause
+    assert finding.fix == f"Call {op} less often"

@@ -30,7 +30,7 @@ from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import OneIn, sample_calls, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
 from dsprof.analysis.summary import Aggregate, RankClock, greatest
-from dsprof.trace.collectives import SYNCHRONISING, family
+from dsprof.trace.collectives import ROOTED, SYNCHRONISING, family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Group
@@ -69,6 +69,7 @@ class Arrivals(Aggregate):
             is_numbered=trace.device is None,
             before_ns=_before_forward(trace),
             pace=own_pace,
+            rooted_ns=_rooted(trace),
         )
         return cls(PerRank({trace.rank: arrivals}), facts)
 
@@ -178,6 +179,19 @@ def _before_forward(trace: RankTrace) -> int | None:
     begun = steps.start_ns[steps.rows_of(wanted[place[found]])]
     gaps = Intervals.union(np.maximum(ended, begun)[is_first], begins[is_first])
     return (gaps - exposed(trace)).length_ns
+
+
+def _rooted(trace: RankTrace) -> dict[str, int]:
+    """Return how long each family of ROOTED blocked the rank in measured steps."""
+    rows = trace.collectives
+    start, end = blocked(rows)
+    counted = in_steps(rows.step, measured_steps(trace)) & rows.on_wire
+    found: dict[str, int] = {}
+    for code, word in enumerate(rows.words):
+        if (name := family(word)) in ROOTED:
+            mine = counted & (rows.op == code)
+            found[name] = found.get(name, 0) + int((end - start)[mine].sum())
+    return {name: ns for name, ns in found.items() if ns}
 
 
 AGGREGATE = Arrivals

@@ -91,6 +91,7 @@ class RankArrivals:
     is_numbered: bool  # its program counted; else a profiler did from its window's start
     before_ns: int | None  # of measured steps, from a phase to the next forward
     pace: Pace | None
+    rooted_ns: Mapping[str, int]  # blocked in measured steps, by family of what has a root
 
     @property
     def is_sample(self) -> bool:

@@ -39,6 +39,7 @@ from dsprof.rules.communication.late_rank_causes import (
     by_pace,
     by_parts,
     by_place,
+    by_root,
     by_span,
     by_transfers,
     excess,
@@ -578,11 +579,19 @@ def _by_time(
     times = busy_times(steps, {one: row.before_ns for one, row in facts.items()})
     causes = BY_PHASES if times[rank].idle_ns is None else BY_KERNELS
     more = excess(times, rank, others)
+    count = max(len(steps.measured), 1)
+    rooted = {
+        one: {name: ns / count for name, ns in facts[one].rooted_ns.items()}
+        for one in (rank, *others)
+    }
+    # A part of the wait for it is often in the work that its gather delays.
+    root_ns = max(least_ns / 2, *more.values(), 0.0)
+    root = by_root(rooted, rank, others, root_ns) if others else None
     if times[rank].compute_ns is not None and (
         causes is BY_KERNELS or facts[rank].before_ns is not None
     ):
         found = by_parts(causes, rank, more, least_ns)
-        return found or unknown(rank, has_parts=True), own_time(times, votes)
+        return found or root or unknown(rank, has_parts=True), own_time(times, votes)
     copies = {part: more_ns for part, more_ns in more.items() if part == "copies_ns"}
     found = by_parts(causes, rank, copies, least_ns)
     paces = {one: row.pace for one, row in facts.items()}
@@ -590,7 +599,7 @@ def _by_time(
     if found is None and mine is not None and usual is not None:
         on_device = steps.ranks[rank].on_device
         found = by_pace(rank, mine, usual, least_ns, on_device=on_device)
-    return found or unknown(rank, has_parts=False), pace_table(paces, votes)
+    return found or root or unknown(rank, has_parts=False), pace_table(paces, votes)
 
 
 RULE: Rule = LateRank()

@@ -149,6 +149,35 @@ def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float, run: Run
     )
 
 
+def by_root(
+    blocked_ns: Mapping[int, Mapping[str, float]], rank: int, others: Sequence[int], least_ns: float
+) -> Cause | None:
+    """Return that a rank is held longer as the root of collectives; None if under `least_ns`.
+
+    `blocked_ns` gives the mean of a step for each rank and family.
+    """
+    more = {
+        name: ns - float(np.median([blocked_ns[one].get(name, 0) for one in others]))
+        for name, ns in blocked_ns[rank].items()
+    }
+    name = max(more, key=lambda one: more[one], default="")
+    if not name or more[name] < least_ns:
+        return None
+    receives = name in ("gather", "reduce")
+    other = "receives from" if receives else "sends to"
+    action = (
+        f"Send less to rank {rank}, or less often: reduce metrics before they are sent."
+        if receives
+        else f"Send less from rank {rank}, or less often: let each rank read its own data."
+    )
+    return Cause(
+        f"It is blocked for {duration(more[name])} longer than the others in {name}, probably as "
+        f"the root, which {other} all other ranks.",
+        action,
+        f"Call {name} less often",
+    )
+
+
 def by_span(span: Span, rank: int, also: Cause) -> Cause:
     """Return the span that the program named as the cause, beside where else it shows."""
     return Cause(
