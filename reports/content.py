@@ -47,6 +47,7 @@ class StepBar:
     slowest_ns: int | None
     slowest_rank: int | None
     steps: int = 1  # whose mean it is
+    began_s: int | None = None  # the first of them, in s since 1970
 
     @property
     def is_split(self) -> bool:
@@ -138,6 +139,7 @@ def _step_bar(rows: Sequence[StepParts]) -> StepBar:
         slowest_ns=_mean([row.slowest_total_ns for row in rows]),
         slowest_rank=first.slowest_rank if first is last else None,
         steps=len(rows),
+        began_s=first.began_s,
     )
 
 

@@ -17,12 +17,13 @@ from dsprof.reports.html.drawing import (
     spread,
     ticks,
 )
+from dsprof.reports.tables.time import moment
 
 _BAR_PX, _BETWEEN_PX = 34, 8
 _PHONE_CHARACTERS = 36  # below a drawing beside long names of ranks
 _ROOM_FOR_WORDS = 0.09  # share of a bar on a phone that `61 %` needs
 _PALE = ("idle", "other")  # parts on which pale words could not be read
-_COLUMNS_PX, _AXIS_PX, _TOP_PX = 140, 20, 14
+_COLUMNS_PX, _AXIS_PX, _TOP_PX, _LINE_PX = 140, 20, 14, 15
 
 
 def step_bar(step: StepBar) -> Drawing:
@@ -107,22 +108,31 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
     means = f" and {fmt.count(bars[0].steps)} steps" if bars[0].steps > 1 else ""
     of = "that of steps" if slowest.steps > 1 else "step"
     keys = [Key(part.label, part.key) for part in bars[0].parts if part.key in paths]
+    times = _times(bars, bottom + 15 + _LINE_PX)
     return Drawing(
         sentence=f"Time of {fmt.plural(sum(bar.steps for bar in bars), 'step')}, mean over ranks"
         f"{means}; the longest is {of} {slowest.label} with {fmt.duration(slowest.total_ns)}.",
-        height_px=bottom + _AXIS_PX,
+        height_px=bottom + _AXIS_PX + _LINE_PX * bool(times),
         shapes=(
             Shape("".join(level(y) for _, y in grid), "line", kind="line"),
             *(Shape(path, key) for key, path in paths.items()),
             *([Shape(marks, "ink", kind="line")] if marks else []),
         ),
-        words=tuple(step_labels([bar.label for bar in bars], bottom + 15)),
+        words=(*step_labels([bar.label for bar in bars], bottom + 15), *times),
         lanes=(
             *(Word(100, y + 4, fmt.duration(value)) for value, y in grid),
             step_lane(bottom + 15),
+            *(Word(100, one.y, "UTC") for one in times[:1]),
         ),
         keys=tuple(keys) if slowest.is_split else (),
     )
+
+
+def _times(bars: Sequence[StepBar], y: float) -> list[Word]:
+    """Say when some of the steps began; nothing where that is unknown."""
+    known = [moment(bar.began_s) for bar in bars if bar.began_s is not None]
+    some = spread(known) if len(known) == len(bars) else ()
+    return [Word(place * 100 / len(bars), y, label, "start") for place, label in some]
 
 
 def step_labels(labels: Sequence[str], y: float) -> list[Word]:

@@ -32,6 +32,7 @@ def _part(place: int, label: str) -> Shown[StepBar]:
 
 _STEP: tuple[Shown[StepBar], ...] = (
     Shown("Step", lambda bar: bar.label),
+    Shown("Began (UTC)", lambda bar: bar.began_s and moment(bar.began_s)),
     Shown("Total", lambda bar: bar.total_ns, "ns"),
     *(_part(place, label) for place, label in enumerate(PARTS.values())),
     Shown("Fastest rank takes", lambda bar: bar.fastest_ns, "ns"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
+import msgspec
 import numpy as np
 
 from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.step_starts import StepStarts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.step_rows import Parts
@@ -29,10 +31,15 @@ def split_steps(summary: RunSummary) -> model.Steps:
     facts = summary[Steps]
     lengths = [facts.parts[number].total_ns for number in facts.measured]
     measured, counted = set(facts.measured), set(facts.counted)
+    starts = summary[StepStarts]
+    began_s = dict(zip(starts.number.tolist(), starts.began_s.tolist(), strict=True))
     return model.Steps(
         total=_parts(None, facts.total, is_counted=facts.is_counted),
         rows=[
-            _parts(number, facts.parts[number], number in measured, number in counted)
+            msgspec.structs.replace(
+                _parts(number, facts.parts[number], number in measured, number in counted),
+                began_s=began_s.get(number),
+            )
             for number in facts.numbers
         ],
         warmup_steps=_warmup(facts),

@@ -84,6 +84,15 @@ def test_columns_are_as_high_as_steps_are_long_and_leave_out_what_is_unknown() -
     assert made.sentence == "Time of 2 steps, mean over ranks; the longest is step 1 with 12.0 ms."
 
 
+def test_below_steps_is_the_time_of_day_where_it_is_known() -> None:
+    steps = [_step(number, idle_ns=None) for number in (0, 1)]
+    assert step_columns(step_bars(steps, 10)).lanes[-1].text == "step"
+    dated = [msgspec.structs.replace(one, began_s=86_399 + (one.step or 0)) for one in steps]
+    made = step_columns(step_bars(dated, 10))
+    assert made.lanes[-1].text == "UTC"
+    assert [word.text for word in made.words[-2:]] == ["01-01 23:59:59", "01-02 00:00:00"]
+
+
 def cells(busy_ms: list[list[int]], marks: list[StepMark] | None = None) -> StepMap:
     """Ranks from 0 and steps from 7 that never wait; -1 is no data."""
     ns = [[value * MS if value >= 0 else -1 for value in row] for row in busy_ms]
