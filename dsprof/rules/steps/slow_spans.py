@@ -93,7 +93,7 @@ class SlowSpans(NamedTuple):
         parts = {"exposed_ns": waits_ns, "rest_ns": step_ns - waits_ns}
         part = growing_part(parts, self.more_ns, part_share)
         slower = f"{PARTS[part]}, in the mean over all ranks" if part else "unknown"
-        return f"The work per step did not change. The slower part is {slower}.", part
+        return f"The bytes sent per step did not change. The slower part is {slower}.", part
 
     @property
     def table(self) -> Table:

@@ -19,6 +19,8 @@ PARTS = {
     "rest_ns": "time not blocked in communication",
 }
 """Parts of a step in a sentence."""
+SAME_WORK = "Micro-steps, collectives and bytes per step did not change."
+"""Longer sequences change none of them where only gradients are reduced."""
 
 
 def part_columns(columns: StepColumns) -> dict[str, Floats]:

@@ -30,7 +30,14 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, some
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.slow_spans import SlowSpans
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
+from dsprof.rules.steps.step_parts import (
+    PARTS,
+    SAME_WORK,
+    growing_part,
+    part_columns,
+    passed,
+    too_few,
+)
 from dsprof.trace.columns import BoolArray, IntArray
 
 _OF_HOST = (
@@ -360,14 +367,13 @@ def _kind_of_sums(
 
 def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:
     """Say what got longer: on which ranks, if not on all, else in which part of the step."""
-    unchanged = "The work per step did not change."
     if ranks := kind.ranks:
         is_known = not (columns.left_out or run.missing_ranks)
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
-        return f"{unchanged} {who} got slower; {others}."
+        return f"{SAME_WORK} {who} got slower; {others}."
     slower = f"{PARTS[kind.part]}, on {columns.ranks}" if kind.part else "unknown"
-    return f"{unchanged} The slower part is {slower}."
+    return f"{SAME_WORK} The slower part is {slower}."
 
 
 def _suspects(run: Run, part: str) -> str:

@@ -21,7 +21,14 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, passed, too_few
+from dsprof.rules.steps.step_parts import (
+    PARTS,
+    SAME_WORK,
+    growing_part,
+    part_columns,
+    passed,
+    too_few,
+)
 
 _PART_OF_THE_LINE = 0.375
 """From the first quarter to the last, three quarters of the line are gone; half of these."""
@@ -99,22 +106,23 @@ class StepTimeDrift:
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=(
-                f"The work per step did not change. The growing part is "
+                f"{SAME_WORK} The growing part is "
                 f"{PARTS[part] if part and not ranks else 'work on the rank itself'}, on "
                 f"{only if ranks else columns.ranks}."
             )
             if part or ranks
-            else "The work per step did not change. The growing part is unknown.",
+            else f"{SAME_WORK} The growing part is unknown.",
             action=f"Compare temperature, clock and memory of {named(ranks)} with those of the "
             "others, and what else runs there. Then look for what grows only there: logs, caches."
             if ranks
-            else "Look for what is kept from step to step: lists of losses that hold their "
-            "graphs, growing caches and logs, sequences that get longer, memory near its limit; "
-            "then for what else slows the machine: other programs, temperature, clock.",
+            else "Check whether the program makes batches or sequences longer by design, as a "
+            "curriculum does. Else look for what is kept from step to step: lists of losses that "
+            "hold their graphs, growing caches and logs, memory near its limit; then for what else "
+            "slows the machine: other programs, temperature, clock.",
             problem=f"Step time grows by {percent(share)} in {of:,} steps",
             fix=f"Compare temperature and clock of {named(ranks)} with the others"
             if ranks
-            else "Look for what is kept from step to step: graphs of losses, caches, logs",
+            else "Check if batches or sequences grow, then what is kept: graphs, caches, logs",
             ranks=ranks,
             evidence=(_table(columns),),
             confidence="medium",

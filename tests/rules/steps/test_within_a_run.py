@@ -377,6 +377,13 @@ def test_steps_that_grow_are_drift_and_no_change() -> None:
     assert said(step_time_change.RULE, *growing).status is Status.PASS
 
 
+def test_of_steps_that_grow_on_all_ranks_the_design_is_asked_first() -> None:
+    """No count shows that sequences get longer."""
+    finding = said(step_time_drift.RULE, *ranks(computing=lambda n: n))
+    assert finding.cause.startswith("Micro-steps, collectives and bytes per step did not change.")
+    assert finding.action.startswith("Check whether the program makes batches or sequences longer")
+
+
 def test_drift_of_one_rank_names_it() -> None:
     finding = said(
         step_time_drift.RULE, rank(0, computing=lambda n: n), rank(1, waiting=lambda n: n)
