@@ -122,6 +122,14 @@ _IN_TEXT: tuple[tuple[str, str], ...] = (
         r"|\b(?:pplx|xai|xkeysib)-(?=[\w-]{0,99}\d)[\w-]{16,}|\.atlasv1\.[\w-]{16,}"
         r"|(?<![\w~])[\w~]{3}\dQ~[\w~.-]{24,}|\bMUNGE:[\w+/=]+"
         r"|\$(?:apr1|[156y]|2[aby])\$[\w./$]{16,}|(?<=:thin:)[^\s@]{1,256}(?=@)"
+        r"|\bgl(?:cbt|ft|oas|imt|soat|agent)-(?=[\w-]{0,99}\d)[\w-]{16,}|\bsk-[a-z]{40,}"
+        r"|\b(?:csk|pul|fc)-(?=[a-z]{0,99}\d)[\da-z]{32,}|\b(?:esecret|bkua|hcaik)_\w{20,}"
+        r"|\bdp\.[a-z]{2,5}\.(?:[\da-z_]{1,35}\.)?[A-Za-z\d]{40,}|\bdose[0-9a-f]{16,}|\bSCT\d{1,7}T\w{20,}"
+        r"|\ba[ks]-(?=[A-Za-z]{0,21}\d)(?=[\da-z]{0,21}[A-Z])[A-Za-z\d]{22}\b"
+        r"|\b(?:ms|sdk|HRKU)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+        r"|\bpat[A-Za-z\d]{14}\.[0-9a-f]{64}\b|\bv2\.(?:public|local)\.[\w-]{40,}"
+        r"|\bv1\.0-[0-9a-f]{16,}-[0-9a-f]{32,}|\bsecret_\w{1,40}_[0-9a-f]{32}\.\w{16,}"
+        r"|\bopen\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[\w-]{16,}"
         r"|\bhooks\.slack\.com/(?:services|workflows|triggers)/[\w/]{16,}"
         r"|\bdiscord(?:app)?\.com/api/webhooks/[\w/-]{16,}",
         REDACTED,
