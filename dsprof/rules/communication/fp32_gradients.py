@@ -64,7 +64,8 @@ class FP32Gradients:
             text = NO_DETAILED_REDUCTION
             yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
         elif not precision:
-            yield self.meta.not_applicable("The precision of the model was not recorded.")
+            text = "No DeepSpeed engine and no all-gather shows the precision of parameters."
+            yield self.meta.not_applicable(text)
         elif precision == "fp32":
             yield self.meta.not_applicable("The model itself is in fp32.")
         elif bytes_per_step(wide) >= thresholds.wide_share * bytes_per_step(gradients):
