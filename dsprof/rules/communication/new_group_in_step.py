@@ -26,8 +26,8 @@ class NewGroupInStep:
         id="new-group-in-step",
         title="The training loop creates no process groups",
         failing_title="The training loop creates process groups",
-        why="All ranks of the world meet to create a group. With NCCL its first collective connects "
-        "the ranks, which takes up to seconds, and its buffers take device memory.",
+        why="All ranks of the world meet to create a group. With NCCL its first collective "
+        "connects the ranks, which takes up to seconds, and its buffers take device memory.",
         category="communication",
         order=205,
         needs=(NewGroups,),
