@@ -21,7 +21,7 @@ class NewGroups(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> NewGroups:
-        """Find the first collective of each group of one rank."""
+        """Find the first collective of each group."""
         rows, steps = trace.collectives, detailed_steps(trace)
         joint = [number for number, group in trace.groups.items() if group.size > 1]
         first = (rows.seq == 1) & rows.on_wire & np.isin(rows.group, joint)
