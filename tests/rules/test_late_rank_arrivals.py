@@ -365,6 +365,19 @@ def test_ranks_that_are_late_one_after_another_are_named_with_their_steps():
     ]
 
 
+def test_a_rank_that_was_late_for_most_of_the_run_hides_no_later_one():
+    finding = said(RULE, *moving(range(45), range(45, 60)))
+    assert "rank 0 in steps 2 to 44, rank 1 in steps 45 to 59" in finding.summary
+
+
+def test_a_rank_that_is_late_again_after_another_one_leads():
+    """It may be late all the time, and the other one more so for a while."""
+    late = tuple(60 if n < 20 or n >= 32 else 40 for n in range(60))
+    more = tuple(22 if n < 20 or n >= 32 else 80 for n in range(60))
+    finding = said(RULE, *jittering(60, late, more, (20, 21, 22), (21, 20)))
+    assert (finding.ranks, finding.problem[:18]) == ((0,), "Rank 0 delays most")
+
+
 def test_hosts_that_are_late_one_after_another_are_named():
     """Each is the last for a while, which bounds its clock."""
     stretches = [range(at, at + 15) for at in range(0, 60, 15)]

@@ -32,6 +32,11 @@ class Turns(NamedTuple):
     turns: list[Turn]
     cost_ns: int
 
+    @property
+    def are_over(self) -> bool:
+        """Whether no rank is late again later: one that is may be late all the time."""
+        return len({turn.ranks for turn in self.turns}) == len(self.turns)
+
 
 def turns(late: Lateness, sets: Sequence[tuple[int, ...]], least_gap_ns: float) -> Turns | None:
     """Return when which of disjoint sets of ranks are late; None if they do not take turns.
@@ -47,7 +52,8 @@ def turns(late: Lateness, sets: Sequence[tuple[int, ...]], least_gap_ns: float) 
     least = np.argmin(longest, axis=0)
     gap_ns = -longest.min(axis=0)
     for at, row in enumerate(rows):
-        gap_ns[least == at] += np.median(waited[~row][:, least == at], axis=0).astype(np.int64)
+        others = waited[:, least == at][~row]
+        gap_ns[least == at] += np.median(others, axis=0).astype(np.int64)
     is_late = gap_ns >= max(least_gap_ns, late.doubt_ns)
     latest = np.where(is_late, least, -1)
     found = []

@@ -95,6 +95,8 @@ class LateRank:
             return
         late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
         doubt = _doubt(run, late, votes, step_ns, thresholds)
+        moving = _one_after_another(run, late, step_ns, thresholds)
+        has_moved = moving is not None and moving.are_over and not votes.is_of_all
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
             yield self.meta.unknown(
@@ -102,11 +104,11 @@ class LateRank:
             )
         elif problem := _why_not(run, votes):
             yield self.meta.unknown(f"Unknown: {problem}")
-        elif not doubt and votes.stragglers(thresholds.step_share * step_ns):
+        elif not (doubt or has_moved) and votes.stragglers(thresholds.step_share * step_ns):
             yield self._voted(run, late, votes, step_ns, thresholds)
         elif several := _late_together(run, late, step_ns, thresholds):
             yield self._several(run, late, votes, several, step_ns, thresholds)
-        elif moving := _one_after_another(run, late, step_ns, thresholds):
+        elif moving:
             yield self._moving(run, late, votes, moving, step_ns, thresholds)
         elif doubt:
             yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
