@@ -47,12 +47,12 @@ def turns(late: Lateness, sets: Sequence[tuple[int, ...]], least_gap_ns: float) 
     if len(sets) < 2 or not is_known.any():
         return None
     waited, steps = late.waited_ns[:, is_known], late.steps[is_known]
-    rows = [np.isin(late.ranks, ranks) for ranks in sets]
-    longest = np.stack([waited[row].max(axis=0) for row in rows])
+    places = [np.searchsorted(late.ranks, ranks) for ranks in sets]
+    longest = np.stack([waited[place].max(axis=0) for place in places])
     least = np.argmin(longest, axis=0)
     gap_ns = -longest.min(axis=0)
-    for at, row in enumerate(rows):
-        others = waited[:, least == at][~row]
+    for at in np.unique(least).tolist():
+        others = np.delete(waited[:, least == at], places[at], axis=0)
         gap_ns[least == at] += np.median(others, axis=0).astype(np.int64)
     is_late = gap_ns >= max(least_gap_ns, late.doubt_ns)
     latest = np.where(is_late, least, -1)
