@@ -47,7 +47,8 @@ def turns(late: Lateness, sets: Sequence[tuple[int, ...]], least_gap_ns: float) 
     if len(sets) < 2 or not is_known.any():
         return None
     waited, steps = late.waited_ns[:, is_known], late.steps[is_known]
-    places = [np.searchsorted(late.ranks, ranks) for ranks in sets]
+    known = np.array(late.ranks)
+    places = [np.searchsorted(known, ranks) for ranks in sets]
     longest = np.stack([waited[place].max(axis=0) for place in places])
     least = np.argmin(longest, axis=0)
     gap_ns = -longest.min(axis=0)
