@@ -106,6 +106,8 @@ class ScalarCollectives:
             yield self.meta.finding(Status.PASS, text)
         for part in many:
             told = _NUMBERS if part.keys() <= numbers.keys() else _of_tensors(part)
+            if _are_mostly_shards(part):
+                told = _OF_SHARDS
             if by := caller(part):
                 told = told | _by_library(*by)
             yield self._judged(part, run, thresholds, told)
@@ -149,6 +151,12 @@ def _of_tensors(tensors: Calls) -> Details:
         "action": action,
         "fix": "Join the tensors into one before sending",
     }
+
+
+def _are_mostly_shards(calls: Calls) -> bool:
+    """Say whether most are DTensors that are made whole, as by full_tensor()."""
+    shards = {k: row for k, row in calls.items() if k.requested.startswith("DTensor Shard")}
+    return 2 * calls_per_step(shards) > calls_per_step(calls)
 
 
 def _by_library(library: str, site: str) -> Details:
@@ -200,6 +208,15 @@ _NUMBERS: Details = {
     "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
     "reduce it every N steps. Send objects once, before the loop.",
     "fix": "Join the metrics into one tensor",
+}
+
+_OF_SHARDS: Details = {
+    "title": "The training loop makes many DTensors whole",
+    "cause": "The program all-gathers each DTensor separately, as full_tensor() does.",
+    "action": "Compute on the shards: p.grad.norm() reduces one number, and "
+    "torch.nn.utils.clip_grad_norm_() sends those of all parameters together. Call full_tensor() "
+    "only where the values are needed, every N steps.",
+    "fix": "Compute on the shards, without full_tensor()",
 }
 
 RULE: Rule = ScalarCollectives()

@@ -53,6 +53,15 @@ def test_the_norm_by_which_gradients_are_clipped_is_needed_in_each_step():
     assert said(RULE, *ranks(0.5, 0.6, nbytes=88, requested=partial)).status is Status.FAIL
 
 
+@pytest.mark.parametrize("nbytes", [64, 2048])
+def test_dtensors_that_are_made_whole_cannot_be_joined(nbytes):
+    whole = "DTensor Shard(0) -> Replicate on dp"
+    finding = said(RULE, *ranks(0.5, 0.6, nbytes=nbytes, op="all_gather", requested=whole))
+    assert finding.status is Status.FAIL
+    assert "full_tensor()" in finding.cause
+    assert "Join" not in f"{finding.action} {finding.fix}"
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, *ranks(0.5, 0.6), calls_per_step=4.0)
 
