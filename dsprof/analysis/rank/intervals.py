@@ -149,7 +149,7 @@ def unseen(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how long they held anyone."""
     unwaited = rows.is_async & (rows.waits == 0)
     unknown = (rows.is_untimed | unwaited) & ~rows.is_background
-    unknown &= ~_ends_with_a_later_one(rows, unwaited)
+    unknown &= ~(_ends_with_a_later_one(rows, unwaited) | _left_at_the_end(rows, unwaited))
     # What a backend launches together has one wait, or one stall, for all of it.
     known_batches = rows.coalesced[~unknown & (rows.coalesced > 0)]
     return np.asarray(unknown & ~np.isin(rows.coalesced, known_batches), np.bool_)
@@ -179,6 +179,30 @@ def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
     last = np.minimum(np.minimum.accumulate(waited[::-1])[::-1], len(asked) - 1)
     is_one = np.logical_and.reduce([kind[asked] == kind[asked[last]] for kind in kinds])
     found[asked] = is_one & unwaited[asked] & ~unwaited[asked[last]]
+    return found
+
+
+def _left_at_the_end(rows: Collectives, unwaited: BoolArray) -> BoolArray:
+    """Say which are the last of a line that waited for those before: they held nobody.
+
+    A program that loads batches ahead, such as a pipeline of TorchRec, ends with some in flight,
+    and so does a recording that stops before their wait.
+    """
+    asked = np.flatnonzero(rows.is_async & (rows.site > 0))
+    found = np.zeros(len(rows), np.bool_)
+    if not unwaited[asked].any():
+        return found
+    kinds = (rows.thread, rows.group, rows.op, rows.site)
+    asked = asked[np.lexsort((rows.id[asked], *(kind[asked] for kind in kinds)))]
+    begins = [np.diff(kind[asked].astype(np.int64), prepend=-1) != 0 for kind in kinds]
+    first = np.flatnonzero(np.logical_or.reduce(begins))
+    calls = np.diff(first, append=len(asked))
+    left = np.add.reduceat(unwaited[asked], first, dtype=np.int64)
+    place = np.arange(len(asked)) - np.repeat(first, calls)
+    at_end = unwaited[asked] & (place >= np.repeat(calls - left, calls))
+    are_few = 2 * left < calls
+    are_last = np.add.reduceat(at_end, first, dtype=np.int64) == left
+    found[asked] = at_end & np.repeat(are_few & are_last, calls)
     return found
 
 

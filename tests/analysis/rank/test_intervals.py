@@ -80,6 +80,30 @@ def test_later_waits_add_no_more_than_was_blocked():
     assert end[0] - start[0] == 5 * MS
 
 
+@pytest.mark.parametrize(
+    ("waits", "is_known"),
+    [
+        ((True, True, False), True),
+        ((True, True, True, False, False), True),
+        ((True, False, True), False),
+        ((False, True, True), False),
+        ((True, False, False), False),
+        ((False, False, False), False),
+    ],
+)
+def test_calls_that_a_program_leaves_at_its_end_held_nobody(waits, is_known):
+    """Where more than half of a line's calls were waited for, and all the others came later."""
+    seen = {"wait": 8, "waited": 9}
+    comm = [
+        issued("all_to_all", at, at + 5, site=1, **(seen if is_waited else {}))
+        for at, is_waited in enumerate(waits)
+    ]
+    elsewhere = issued("all_to_all", 10, 15, site=2, **seen)
+    rows = rank_trace(comm=[*comm, elsewhere]).collectives
+    expected = [not (is_waited or is_known) for is_waited in waits]
+    assert unseen(rows).tolist() == [*expected, False]
+
+
 def test_async_call_that_nobody_waited_for_blocks_nothing():
     start, end = blocked(rank_trace(comm=[issued("all_gather", 3, 9)]).collectives)
     assert end[0] == start[0]
