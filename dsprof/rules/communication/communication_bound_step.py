@@ -90,8 +90,10 @@ class CommunicationBoundStep:
             yield self.meta.unknown(
                 "Unknown: exposed communication was not measurable in this run."
             )
-        elif share >= thresholds.exposed_share and _is_between_stages(run):
-            yield self._of_stages(run, share, thresholds)
+        elif share >= thresholds.exposed_share and (
+            parts := _between_stages(run, share, thresholds.exposed_share)
+        ):
+            yield self._of_stages(run, f"{_waiting(steps, share)} {parts}", thresholds)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)
@@ -109,12 +111,7 @@ class CommunicationBoundStep:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
 
-    def _of_stages(self, run: RunSummary, share: float, thresholds: Thresholds) -> Finding:
-        stages = run[Pipelines].stages
-        summary = (
-            f"{_waiting(run[Steps], share)} Most of it is in sends and receives between the "
-            f"{f'{stages} ' if stages else ''}stages of the pipeline."
-        )
+    def _of_stages(self, run: RunSummary, summary: str, thresholds: Thresholds) -> Finding:
         late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
         proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
         if proven:
@@ -285,18 +282,40 @@ def _waiting(steps: Steps, share: float) -> str:
 
 def _is_point_to_point(run: RunSummary) -> bool:
     """Whether most of the waiting is in sends and receives."""
+    return 2 * _sent_share(run) > 1
+
+
+def _sent_share(run: RunSummary) -> float:
+    """Return how much of the waiting is in sends and receives."""
     uses = run[Traffic].uses
     sent_ns = sum(one.exposed_ns for use, one in uses.items() if use.family in POINT_TO_POINT)
-    return 2 * sent_ns > sum(one.exposed_ns for one in uses.values())
+    return sent_ns / max(sum(one.exposed_ns for one in uses.values()), 1)
 
 
-def _is_between_stages(run: RunSummary) -> bool:
-    """Whether most of the waiting is for what stages of a pipeline send each other."""
+def _between_stages(run: RunSummary, share: float, least_transfer: float) -> str:
+    """Say how much waiting is for what stages of a pipeline send each other; "": not most of it.
+
+    Transfers of collectives are left out below `least_transfer`, a share of the step.
+    """
     # Megatron's pipelines name their groups only.
-    is_staged = run[Pipelines].stages > 1 or any(
+    stages = run[Pipelines].stages
+    is_staged = stages > 1 or any(
         group.role == "pipeline" for group in run[Arrivals].groups.values()
     )
-    return is_staged and _is_point_to_point(run)
+    where = f"in sends and receives between the {f'{stages} ' if stages else ''}stages of the "
+    if is_staged and _is_point_to_point(run):
+        return f"Most of it is {where}pipeline."
+    split = attribution(run) if is_staged else None
+    if split is None:
+        return ""
+    sent = _sent_share(run)
+    waiting, transfer = ((1 - sent) * part for part in (split.waiting, split.transfer))
+    if sent * share <= waiting or transfer >= least_transfer:
+        return ""
+    return (
+        f"{percent(sent * share)} of the step is {where}pipeline, {percent(waiting)} is waiting "
+        f"for later arrivals at collectives, {percent(transfer)} is their transfer."
+    )
 
 
 def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:

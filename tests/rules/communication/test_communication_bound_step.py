@@ -213,6 +213,26 @@ def test_the_stage_for_which_the_others_wait_is_named():
     assert "partition_method" in finding.action
 
 
+def test_stages_that_also_reduce_gradients_wait_for_each_other_most() -> None:
+    """Of 26 ms, 12 are in receives, 4 until the last rank arrives, and 10 are transfer."""
+    traces = [
+        zero_rank(
+            number,
+            steps=14,
+            comm_ms=18 - 8 * number,
+            extra=lambda step, start: [sync("recv", start, 12, step=step)],
+            head=header(number, backend="nccl"),
+        )
+        for number in range(2)
+    ]
+    assert said(RULE, *traces).title != "Pipeline stages wait for each other"
+    for trace in traces:
+        trace.engines[1].pipeline_stages = 2
+    finding = said(RULE, *traces)
+    assert finding.title == "Pipeline stages wait for each other"
+    assert "12 % of the step is in sends and receives between the 2 stages" in finding.summary
+
+
 def test_a_stage_that_waits_less_in_some_steps_only_is_not_accused():
     """Another program on the host may do that."""
     finding = said(RULE, *stages(50, 20, other_ms=(30, 31)))
