@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import count, plural, size
+from dsprof.findings.wording import count, duration, plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.reasons import NO_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
@@ -98,10 +98,12 @@ class ReductionEveryMicroStep:
             rows=((count(reductions), round(nbytes)), ("1", round(nbytes) - extra)),
             caption="As recorded, and with one reduction per step",
         )
-        if is_by_design:
-            return self._by_design(engines, summary, evidence, extra)
         exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
         spared_ms = exposed_ms * (1 - 1 / reductions)
+        if is_by_design:
+            if not is_hidden(spared_ms, steps, thresholds.held_share):
+                summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
+            return self._by_design(engines, summary, evidence, extra)
         hidden = is_hidden(spared_ms, steps, thresholds.held_share)
         severe = not is_hidden(spared_ms, steps, thresholds.severe_share)
         return self.meta.finding(

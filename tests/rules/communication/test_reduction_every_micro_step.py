@@ -22,6 +22,9 @@ def plain(accumulation: int, op: str = "all_reduce"):
 def test_sharded_stages_are_informed_by_design(stage):
     finding = said(RULE, zero_rank(stage=stage, accumulation=4))
     assert finding.status is Status.INFO
+    assert finding.summary.endswith("redundant, with a blocked time of 15.0 ms.")
+    hidden = said(RULE, zero_rank(stage=stage, accumulation=4, comm_ms=0.2))
+    assert hidden.summary.endswith("redundant.")
     assert "by design" in finding.cause
     assert finding.saving_bytes_per_step == 3 * MIB
     assert finding.saving_ms_per_step is None
