@@ -117,6 +117,6 @@ def _row(path: Path, nbytes: Array, time_ns: Array) -> Transfer:
 
 
 def _name(group: GroupFacts) -> str:
-    """Return the label of a group; groups of the same role with numbers as names are alike."""
-    is_numbered = group.label.startswith("group ")
-    return ROLES.get(group.role, group.label) if is_numbered else group.label
+    """Return the label of a group, or its role if it has one and the label is no name."""
+    is_named = not group.label.startswith("group ") and group.label not in ("world", "all ranks")
+    return group.label if is_named else ROLES.get(group.role, group.label)

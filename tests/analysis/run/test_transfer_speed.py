@@ -7,7 +7,7 @@ from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.run.transfer_speed import Path, transfers
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
-from tests.factories.trace import MS, header, rank_trace, sync
+from tests.factories.trace import MS, group, header, rank_trace, sync
 
 MIB = 1 << 20
 ALL = Path("all_reduce", "world", 2, 1, "1-4 MiB")
@@ -37,6 +37,11 @@ def test_waiting_for_a_late_rank_is_no_transfer():
 def test_the_links_of_two_ranks_carry_half_of_what_they_gather():
     (row,) = found(*(rank(number, 10, op="all_gather") for number in range(2)))
     assert row.busbw == row.algbw / 2
+
+
+def test_a_group_of_all_ranks_is_named_by_its_role_as_in_other_tables():
+    (row,) = found(*(rank(n, 10, groups={1: group(2, role="data")}) for n in range(2)))
+    assert row.path.group == "data parallel"
 
 
 def test_the_median_call_speaks_and_not_the_mean():
