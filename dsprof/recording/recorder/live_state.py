@@ -133,6 +133,7 @@ class LiveState:
         words[0] = MAGIC
         with suppress(Exception):  # the state is as good without
             self.watch_starvation(path)
+        path.chmod(0o400)  # a program that cuts the file would end this process, by SIGBUS
 
     def define(self, definition: Any) -> None:
         """Take note of a group or call site that the calls that follow refer to."""

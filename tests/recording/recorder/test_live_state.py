@@ -140,10 +140,10 @@ def test_what_cannot_be_described_is_left_to_the_trace(memory: Path) -> None:
     live.close()
 
 
-def test_it_is_the_users_own_and_goes_with_the_trace(state: LiveState) -> None:
+def test_it_is_the_users_own_and_no_program_cuts_it_by_mistake(state: LiveState) -> None:
     path = state.path
     assert path is not None
-    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 96 << 10)
+    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o400, 96 << 10)
     state.close()
     assert not path.exists()
     issue(state, 1, 1)
