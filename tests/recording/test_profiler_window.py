@@ -152,6 +152,16 @@ def test_steps_that_are_over_are_noted(run: Run) -> None:
     assert run.notes == ["torch.profiler did not run from step 1 on: these steps were over"]
 
 
+def test_a_request_for_later_steps_waits_for_the_window_of_another(run: Run) -> None:
+    run.window.want(range(2, 4))
+    run.window.want(range(8, 11))
+    run.train(6)
+    run.wait_until_written()
+    run.train(8)
+    assert run.end().count("aten::add_") == 3
+    assert run.notes == [f"torch.profiler ran from step {step} on" for step in (2, 8)]
+
+
 @pytest.mark.parametrize("is_alarm", [True, False])
 def test_an_earlier_request_is_kept_when_another_one_comes(run: Run, is_alarm: bool) -> None:
     run.window.want(range(7, 9))

@@ -81,7 +81,7 @@ class ProfilerWindow:
 
     def end_step(self, step: int) -> None:
         """Open or end the window; a step has just ended."""
-        while self._new:
+        while self._new and not self._is_later(self._new[0]):
             self._choose(self._new.popleft())
         begun, wanted = step + 1, self._wanted
         if self._profile is not None:
@@ -93,6 +93,13 @@ class ProfilerWindow:
         elif wanted is not None and begun >= wanted.steps.start and not self._is_writing():
             self._wanted, self._is_for_alarm = None, wanted.is_alarm
             self._open(range(begun, wanted.steps.stop)[:_MOST_STEPS])
+
+    def _is_later(self, new: _Wanted) -> bool:
+        """Say whether a user asks for steps after those for which a window of a user waits."""
+        wanted = self._wanted
+        if wanted is None or wanted.is_alarm or new.is_alarm:
+            return False
+        return new.steps.start >= wanted.steps.stop
 
     def _choose(self, new: _Wanted) -> None:
         """Let a request of a user replace one of an alarm; otherwise the one that waits stays."""
