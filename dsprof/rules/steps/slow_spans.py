@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.history import History, Span
 from dsprof.analysis.run.busy_spans import busiest, busy_spans, mean_step_ns, mean_waited_ns
 from dsprof.findings.finding import Column, Table
-from dsprof.findings.wording import duration, ranks_do
+from dsprof.findings.wording import duration, named, ranks_do
 from dsprof.rules.steps.step_parts import PARTS, growing_part
 from dsprof.trace.columns import BoolArray
 
@@ -27,12 +27,20 @@ class SlowSpans(NamedTuple):
     begins_s: frozenset[int]
     slow: Sequence[Span]
     others: Sequence[Span]
+    hosts: Mapping[int, str]  # of the ranks
 
     @classmethod
-    def of(cls, spans: Mapping[int, Span], is_slow: BoolArray, is_usual: BoolArray) -> SlowSpans:
+    def of(
+        cls,
+        spans: Mapping[int, Span],
+        is_slow: BoolArray,
+        is_usual: BoolArray,
+        hosts: Mapping[int, str],
+    ) -> SlowSpans:
         """Choose from the spans of a run, by begin."""
         slow = dict(compress(spans.items(), is_slow))
-        return cls(frozenset(slow), [*slow.values()], [*compress(spans.values(), is_usual)])
+        usual = [*compress(spans.values(), is_usual)]
+        return cls(frozenset(slow), [*slow.values()], usual, hosts)
 
     @property
     def more_ns(self) -> float:
@@ -56,7 +64,7 @@ class SlowSpans(NamedTuple):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that work longest in most of the slow spans; (): none, or half of all.
+        """Ranks that work longest in most of the slow spans; (): none, or half of all, of hosts.
 
         A span has the two ranks that work longest: of several alike, other ones each time.
         """
@@ -71,7 +79,22 @@ class SlowSpans(NamedTuple):
             spans += bool(late)
         ranks = tuple(sorted(rank for rank, count in seen.items() if count >= _LEAST_SPANS))
         is_few = 2 * len(ranks) < max(span.ranks for span in self.slow)
-        return ranks if is_few and 2 * spans > len(self.slow) else ()
+        is_known = is_few or self._host(ranks)
+        return ranks if is_known and 2 * spans > len(self.slow) else ()
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The other ranks of the host, where three of it or more work longest; else ()."""
+        ranks = self.ranks
+        host = self._host(ranks)
+        mine = (rank for rank, name in self.hosts.items() if host and name == host)
+        return tuple(sorted({*mine} - {*ranks}))
+
+    def _host(self, ranks: Sequence[int]) -> str:
+        """Return the only host of several that three ranks or more are of; "" without one."""
+        names = {self.hosts.get(rank, "") for rank in ranks}
+        is_one = len(ranks) > 2 and len(names) == 1 and len({*self.hosts.values()}) > 1
+        return names.pop() if is_one else ""
 
     def cause(self, part_share: float) -> tuple[str, str]:
         """Say which ranks work longer, or which part of the step is longer on all; and the part."""
@@ -79,13 +102,17 @@ class SlowSpans(NamedTuple):
             return "Unknown: no time blocked in communication was measured.", ""
         if ranks := self.ranks:
             more = duration(_median(self.slow, lambda span: busiest(span)[1]))
-            return (
+            host = self._host(ranks)
+            text = (
                 f"{ranks_do(ranks, 'work')} longest in these steps, {more} per step longer than "
                 "the mean of the others, and those wait in their collectives."
-                + " Sums show two ranks at a time; others may be as slow."
-                * (len(ranks) > 1),
-                "",
             )
+            if host:
+                text += f" They all run on {host}."
+            others = f"{named(self.beside)} of that host" if self.beside else "others" * (not host)
+            if others and len(ranks) > 1:
+                text += f" Sums show two ranks at a time; {others} may be as slow."
+            return text, ""
         step_ns, waits_ns = (
             _median(self.slow, of) - _median(self.others, of)
             for of in (mean_step_ns, mean_waited_ns)

@@ -152,10 +152,11 @@ class StepTimeChange:
             return
         times = np.array([mean_step_ns(span) for span in spans.values()], np.float64)
         spells = spells_of(times, thresholds.share, thresholds.chance)
-        kind = partial(_kind_of_sums, spans, thresholds)
+        hosts = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
+        kind = partial(_kind_of_sums, spans, hosts, thresholds)
         slowest = [span.slowest[2] for span in spans.values()]
         for level in _levels(times, spells, kind, thresholds):
-            found = SlowSpans.of(spans, level.is_slow, level.is_usual)
+            found = SlowSpans.of(spans, level.is_slow, level.is_usual, hosts)
             ends = [
                 (slowest[spell.start], slowest[spell.stop - 1] if spell.stop < len(times) else None)
                 for spell in level.spells
@@ -358,11 +359,16 @@ def _kind(
 
 
 def _kind_of_sums(
-    spans: Mapping[int, Span], thresholds: Thresholds, is_usual: BoolArray, is_slow: BoolArray
+    spans: Mapping[int, Span],
+    hosts: Mapping[int, str],
+    thresholds: Thresholds,
+    is_usual: BoolArray,
+    is_slow: BoolArray,
 ) -> _Kind:
-    found = SlowSpans.of(spans, is_slow, is_usual)
+    found = SlowSpans.of(spans, is_slow, is_usual, hosts)
     work = ("nbytes",) * found.bytes_changed(thresholds.work_share)
-    return _Kind(work, found.ranks, found.cause(thresholds.part_share)[1])
+    ranks = tuple(sorted((*found.ranks, *found.beside)))
+    return _Kind(work, ranks, found.cause(thresholds.part_share)[1])
 
 
 def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:

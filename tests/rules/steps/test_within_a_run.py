@@ -160,6 +160,18 @@ def test_sums_show_a_slow_stretch_without_details(
     assert cause in finding.cause
 
 
+def test_sums_name_the_host_of_ranks_that_are_slow_in_turn() -> None:
+    """All ranks of node1 are slow; a span has the two that are so by a little more."""
+    slow = lambda n, at: n > 3 and 20 <= at < 40  # noqa: E731
+    traces = summed(8, lambda n, at: slow(n, at) * (40 + (n + at) % 3 / 10 - (n == 7)))
+    for number, trace in enumerate(traces):
+        trace.header = header(number, 8, host=f"node{number // 4}", boot_id=f"b{number // 4}")
+    finding = said(step_time_change.RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5, 6))
+    assert "They all run on node1." in finding.cause
+    assert finding.cause.endswith("rank 7 of that host may be as slow.")
+
+
 def test_sums_do_not_show_what_costs_little_of_the_run() -> None:
     traces = summed(8, lambda _, at: 20 * (20 <= at < 40))
     assert said(step_time_change.RULE, *traces, run_share=0.07).status is Status.PASS
