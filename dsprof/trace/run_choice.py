@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, pairwise, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import structs
 
+from dsprof.environment import job_keys
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.trace.life import lives_here
@@ -30,6 +32,8 @@ _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
 """If two tools recorded a run, one begins at most this much later than the other."""
+_NUMBER = re.compile(r"\d{3,}")
+_OF_SLURM = re.compile(r"slurm-\d{3,}(?:_\d+)?")
 _FIRST_EPOCH_NS = 10**18
 """September 2001: a smaller start is no time of a wall clock."""
 
@@ -84,6 +88,7 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     """
     kept, copies = _without_copies(files)
     of_one_job, other_jobs = _without_other_jobs(kept)
+    of_one_job, other_numbers = _without_other_numbers(of_one_job)
     files = _with_world_size(of_one_job)
     own = [file for file in files if file.reader is NATIVE]
     epochs = _epochs(own)
@@ -111,6 +116,7 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     strangers = [
         *copies,
         *other_jobs,
+        *other_numbers,
         *again,
         *(_earlier(file, ranks.get(file.header.rank, ())) for file in earlier),
         *(_of_another_run(file, run[0]) for file in others),
@@ -305,6 +311,62 @@ def _without_other_jobs(
     reason = f"other processes than {read}, so of another job; give its files by name to read it"
     kept = [file for file in files if file.path not in apart]
     return kept, [Stranger(path, reason) for path in logs if path in apart]
+
+
+def _without_other_numbers(
+    files: Sequence[TraceFile],
+) -> tuple[Sequence[TraceFile], list[Stranger]]:
+    """Leave out logs of other jobs, by the numbers of jobs in names: the last job is read.
+
+    If traces name one of the jobs, that one is read.
+    """
+    numbers = _numbers_in_names(file for file in files if Facts.LOG in file.reader.tells)
+    keys = {key for file in files for key in file.header.job_keys}
+
+    def value(job: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
+        return not keys.isdisjoint(job_keys({"SLURM_JOB_ID": str(job[-1])})), job
+
+    read = max(numbers.values(), key=value, default=())
+    apart = {path for path, job in numbers.items() if job != read}
+    name = "-".join(map(str, read))
+    reason = f"of another job than {name}, by its name; give the files of its job to read it"
+    kept = [file for file in files if file.path not in apart]
+    return kept, [Stranger(path, reason) for path in sorted(apart)]
+
+
+def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
+    """Return the numbers in names that tell jobs apart, such as date and time; none if none does.
+
+    A number does if logs that differ in it are of one rank, or have the names that Slurm gives.
+    """
+    numbers: dict[Path, tuple[int, ...]] = {}
+    of_rank: defaultdict[int, set[tuple[int, ...]]] = defaultdict(set)
+    of_process: defaultdict[tuple[str, int], set[tuple[int, ...]]] = defaultdict(set)
+    for file in logs:
+        found = tuple(map(int, _NUMBER.findall(file.path.stem)))
+        if rank_in_name(file.path) in found:
+            found = tuple(number for number in found if number != file.header.rank)
+        if not found or file.header.pid in found:
+            continue
+        numbers[file.path] = found
+        # A log that names no rank counts for rank 0.
+        if file.header.rank or _OF_SLURM.fullmatch(file.path.stem):
+            of_rank[file.header.rank].add(found)
+        if file.header.pid:
+            of_process[file.process].add(found)
+    # In order, those that have most in common are neighbours.
+    differ = [pair for some in of_rank.values() for pair in pairwise(sorted(some))]
+    is_of_one = any(len(some) > 1 for some in of_process.values())
+    if is_of_one or not differ:
+        return {}
+    places = [_common(*pair) for pair in differ]
+    of_job = slice(min(places), max(places) + 1)
+    return {path: job for path, found in numbers.items() if (job := found[of_job])}
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return with how many equal numbers both begin."""
+    return sum(takewhile(bool, (a == b for a, b in zip(one, other, strict=False))))
 
 
 def _writer(file: TraceFile) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dsprof.diagnosis.build import diagnose
+from dsprof.environment import job_keys
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.trace.rank_log import (
@@ -753,6 +754,57 @@ def test_logs_of_the_processes_that_other_files_name_are_read(tmp_path):
     write_trace(tmp_path / "trace.rank00000.json", header(0, 4, host="a0", pid=1000))
     run = find_run([tmp_path])
     assert [one.path.name for one in run.strangers] == ["slurm-10.out"]
+
+
+def _failures_of_jobs(folder, *names, ranks=(0, 1)):
+    """Write logs in which no process has a number."""
+    for name in names:
+        lines = [f"[rank{rank}]: Traceback (most recent call last):" for rank in ranks]
+        lines += [f"[rank{rank}]: ValueError: {name}" for rank in ranks]
+        (folder / name).write_text("\n".join([*lines, ""]))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train_v4_999.err", "train_v3_1000.out", "train_v3_1000.err"),
+        ("n1_20260419_163606.log", "n1_20260420_083606.log"),
+        ("slurm-1000-node101.out", "slurm-1001-node101.out", "slurm-1001-node102.out"),
+        ("node101-1000.out", "node101-1001.out", "node102-1001.out"),
+    ],
+)
+def test_of_logs_that_differ_in_the_number_of_their_job_the_last_job_is_read(tmp_path, names):
+    first, second, *more = names
+    _failures_of_jobs(tmp_path, first, second)
+    for other in more:
+        _failures_of_jobs(tmp_path, other, ranks=(2, 3))
+    run = find_run([tmp_path])
+    assert {one.path.name for one in run.strangers} == {first}
+    assert {path.name for path in run.files} == {second, *more}
+    assert "of another job than " in run.strangers[0].reason
+
+
+def test_the_rank_in_the_name_of_a_log_is_no_number_of_a_job(tmp_path):
+    names = [f"rank{rank}_{job}.log" for rank in (100, 101) for job in (7000, 7001)]
+    for name in names:
+        (tmp_path / name).write_text("\n".join([*PRINTED, name]))
+    run = find_run([tmp_path])
+    assert [path.name for path in run.files] == [names[1], names[3]]
+
+
+def test_the_job_that_traces_name_is_read(tmp_path):
+    _failures_of_jobs(tmp_path, "slurm-1000.out", "slurm-1001.out", ranks=(0,))
+    assert [one.path.name for one in find_run([tmp_path]).strangers] == ["slurm-1000.out"]
+    keys = job_keys({"SLURM_JOB_ID": "1000"})
+    write_trace(tmp_path / "trace.rank00000.json", header(0, 1, job_keys=keys))
+    assert [one.path.name for one in find_run([tmp_path]).strangers] == ["slurm-1001.out"]
+
+
+@pytest.mark.parametrize("names", [("node101.log", "node102.log"), ("a_1.log", "a_2.log")])
+def test_logs_of_the_nodes_of_a_job_are_read_together(tmp_path, names):
+    _failures_of_jobs(tmp_path, names[0])
+    _failures_of_jobs(tmp_path, names[1], ranks=(2, 3))
+    assert not find_run([tmp_path]).strangers
 
 
 def test_two_logs_of_the_same_processes_are_of_one_job(tmp_path):
