@@ -335,7 +335,7 @@ def _without_other_numbers(
 
 
 def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
-    """Return the numbers in names that tell jobs apart, such as date and time; none if none does.
+    """Return the numbers in names that distinguish jobs, such as date and time, if there are any.
 
     A number does if logs that differ in it are of one rank, or have the names that Slurm gives.
     """
