@@ -21,6 +21,8 @@ def become(command: list[str], variables: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:
-        raise DsprofError(f"cannot start {command[0]}: {error.strerror}") from None
+        name, launch = command[0], "type its launcher, too: dsprof run -- torchrun"
+        remedy = f"; {launch} {name}" if name.endswith(".py") else ""
+        raise DsprofError(f"cannot start {name}: {error.strerror}{remedy}") from None
     except ValueError as error:  # nothing is named, or a NUL is in it
         raise DsprofError(f"cannot start {command[0]!r}: {error}") from None

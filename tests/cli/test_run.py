@@ -74,6 +74,11 @@ def test_an_option_wins_over_the_environment_and_its_old_mirror(tmp_path: Path) 
         (("--", "no-such-command"), "cannot start no-such-command: No such file or directory"),
         (("--", "."), "cannot start .: Permission denied"),
         (
+            ("train.py",),
+            "cannot start train.py: No such file or directory; type its launcher, too: "
+            "dsprof run -- torchrun train.py",
+        ),
+        (
             ("--every", "0", "--", "true"),
             "option every: 'every' must be at least 1, got 0",
         ),
