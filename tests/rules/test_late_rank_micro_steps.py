@@ -34,6 +34,14 @@ def test_input_that_is_late_in_each_micro_step_is_the_cause() -> None:
     assert "spends 40.0 ms more before its forward passes" in found.cause
 
 
+def test_of_rank_0_its_further_work_comes_before_its_input() -> None:
+    both = rank(0, input_ms=25), rank(1, input_ms=5)
+    for ranks in (both, tuple(map(without_forward, both))):
+        found = said(RULE, *ranks)
+        assert (found.ranks, found.fix) == ((0,), "Find what only rank 0 does between steps")
+        assert "logging" in found.action
+
+
 def test_work_between_forward_and_backward_is_no_input() -> None:
     found = said(RULE, rank(0), rank(1, loss_ms=20))
     assert "spends 40.0 ms more outside forward" in found.cause

@@ -38,8 +38,14 @@ _INPUT = (
     "Look at data loading on rank {rank} (workers, storage, an uneven shard), and at what only "
     "this rank does between steps: logging, evaluation, checkpoints."
 )
+_OF_FIRST = (
+    "Look at what only rank 0 does between steps (logging, evaluation, checkpoints), and at its "
+    "data loading (workers, storage, an uneven shard)."
+)
+"""Programs give the extra work of a run to rank 0."""
 _COMPARE_FIX = "Compare its work and clock speed"
 _INPUT_FIX = "Speed up its data loading"
+_OF_FIRST_FIX = "Find what only rank 0 does between steps"
 _COPIES = Cause(
     "It spends {took} more in copies between host and device than the others.",
     "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
@@ -126,7 +132,16 @@ def by_parts(
         return None
     said = causes[part]
     cause = said.cause.format(took=duration(more[part]))
+    if said.fix == _INPUT_FIX:
+        return _before_forward(cause, rank)
     return Cause(cause, said.action.format(rank=rank), said.fix.format(rank=rank))
+
+
+def _before_forward(cause: str, rank: int) -> Cause:
+    """Return what to do about a rank that comes late to its forwards."""
+    if rank == 0:
+        return Cause(cause, _OF_FIRST, _OF_FIRST_FIX)
+    return Cause(cause, _INPUT.format(rank=rank), _INPUT_FIX)
 
 
 def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float, run: Run) -> Cause | None:
@@ -196,12 +211,11 @@ def by_pace(
         return None
     if not slow:
         took = duration(mine.before_ns - usual.before_ns)
-        return Cause(
+        return _before_forward(
             f"It reaches the backwards, or the first collective, of a step {took} later than the "
             "others, and is as fast as they are after that: it waits for input, or its host is "
             "busy.",
-            _INPUT.format(rank=rank),
-            _INPUT_FIX.format(rank=rank),
+            rank,
         )
     took = duration(mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns)
     why = (
