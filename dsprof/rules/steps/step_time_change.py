@@ -41,8 +41,8 @@ from dsprof.rules.steps.step_parts import (
 from dsprof.trace.columns import BoolArray, IntArray
 
 _OF_HOST = (
-    "another program on the host, a throttled clock, different data, or a background task of the "
-    "run that started then"
+    "another program on the host, a throttled clock, longer sequences or other data, or a "
+    "background task of the run that started then"
 )
 _OF_NETWORK = (
     "other traffic on the network, a link or an adapter that lost speed, or data that is uneven "
