@@ -33,6 +33,8 @@ TOP_ANNOTATIONS = 8
 
 _MOST_NOTES = 3
 """Below the line on the data; the page lists all."""
+_MOST_ALIKE = 8
+"""Lines of one label on the quality of the data."""
 
 _COLOURS = {
     Severity.CRITICAL: "1;31",
@@ -107,8 +109,14 @@ def _quality(diagnosis: Diagnosis, page: Page) -> list[str]:
         return [*page.wrap(f"Data: {found.line}"), *itertools.chain.from_iterable(wrapped)]
     remarks = [line for line in quality_lines(diagnosis) if line.level != "ok"]
     signs = {"flaw": "  ! ", "note": "  - "}
-    wrapped = (page.wrap(f"{line.label}: {line.text}", signs[line.level]) for line in remarks)
-    return ["", page.heading("Data quality"), *itertools.chain.from_iterable(wrapped)]
+    lines = ["", page.heading("Data quality")]
+    for label, of_label in itertools.groupby(remarks, lambda line: line.label):
+        alike = list(of_label)
+        for line in alike[:_MOST_ALIKE]:
+            lines += page.wrap(f"{label}: {line.text}", signs[line.level])
+        if (more := len(alike) - _MOST_ALIKE) > 0:
+            lines += page.wrap(f"{label}: {more:,} more, named in the page and in JSON", "  - ")
+    return lines
 
 
 def _epochs(diagnosis: Diagnosis, page: Page) -> list[str]:

@@ -259,6 +259,14 @@ def test_skipped_files_and_notes_are_under_the_line_on_the_data_the_first_of_man
     ]
 
 
+def test_of_many_skipped_files_the_first_are_among_the_flaws_of_the_data() -> None:
+    made = factory.diagnosis(quality=factory.flawed_quality())
+    made.quality.strangers = [f"job{number}.log: of another job" for number in range(2000)]
+    shown = text(made)
+    assert shown.count(": of another job") == 8
+    assert "  - Skipped file: 1,992 more, named in the page and in JSON\n" in shown
+
+
 def test_the_step_says_its_statistic() -> None:
     shown = text(factory.diagnosis(2, 30))
     assert re.search(r"^STEP  4\d\d ms, median of 28 measured steps", shown, re.MULTILINE)
