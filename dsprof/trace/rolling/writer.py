@@ -191,7 +191,7 @@ class RollingWriter(TraceWriter):
         self._late = nothing_yet()  # of steps that have been judged
         self._device_step = -1  # the last that a device has ended
         self._over: list[RollUp] = []  # not written yet
-        self._is_removed = False  # the trace, while it is written
+        self._is_lost = False  # the trace, while it is written
         self._by_time_ns = header.started_monotonic_ns  # so far sums are by time, without steps
 
     @property
@@ -474,12 +474,19 @@ class RollingWriter(TraceWriter):
         over, self._over = self._over, []
         if any(span.length_s == SPANS_S[-1] for span in over):
             self._touch()
-        if over and not self._is_removed and not os.fstat(self._own_file.fileno()).st_nlink:
-            self._is_removed = True
-            lost = f"{self.path} was removed, so the recording of rank {self._header.rank} is lost"
-            self._source.warn(f"{lost}. Leave its folder in place until the job ends")
+        if over and not self._is_lost:
+            self._look_for_loss()
         for span in over:
             self._write_batch(self._series[span.length_s], range(span.first_step, span.end), [span])
+
+    def _look_for_loss(self) -> None:
+        """Say so if other programs have removed the trace, or cut it."""
+        status = os.fstat(self._own_file.fileno())
+        self._is_lost = not status.st_nlink or status.st_size < self._at_bytes
+        if self._is_lost:
+            how = "cut by another program" if status.st_nlink else "removed"
+            lost = f"{self.path} was {how}, so the recording of rank {self._header.rank} is lost"
+            self._source.warn(f"{lost}. Leave its folder in place until the job ends")
 
     def _touch(self) -> None:
         """Show that all files are in use: what tidies up removes those not written for days."""

@@ -577,6 +577,20 @@ def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
     assert one.endswith(f"{lost} Leave its folder in place until the job ends")
 
 
+def test_a_rank_whose_trace_was_cut_says_so_once(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    said: list[str] = []
+    run.writer._source.warn = said.append
+    with run.running():
+        run.train(50)
+        while run.writer._tails is None:
+            time.sleep(0.001)
+        os.truncate(tmp_path / "trace.rank00000.json", 10)
+        run.train(200)
+    (one,) = said
+    assert "was cut by another program, so the recording of rank 0 is lost" in one
+
+
 def test_a_folder_that_was_moved_keeps_its_recording(tmp_path: Path) -> None:
     """Its name may be that of the folder of another job by then."""
     here, moved = tmp_path / "out", tmp_path / "moved"
