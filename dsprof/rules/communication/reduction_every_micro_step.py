@@ -67,9 +67,11 @@ class ReductionEveryMicroStep:
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
             yield self.meta.unknown(NO_REDUCTION)
+        elif one.traffic.reducing_micro_steps <= one.traffic.rank_steps:
+            return
         elif one.traffic.backwards_again:
             yield self.meta.unknown(_CLOSURE)
-        elif one.traffic.reducing_micro_steps > one.traffic.rank_steps:
+        else:
             by_design = _is_by_design(one.engines, one.traffic, facts)
             yield self._repeated(
                 one.engines, one.traffic, steps, thresholds, is_by_design=by_design

@@ -54,14 +54,26 @@ def test_ddp_without_no_sync_fails():
     assert said(RULE, plain(2)).status is Status.FAIL
 
 
-def test_a_closure_that_runs_backward_again_may_need_each_reduction():
-    """As L-BFGS does: its backwards lie inside the phase of the optimizer's step."""
-    trace = plain(3)
+def in_closures(accumulation: int):
+    """A run whose backwards lie inside the phase of the optimizer's step."""
+    trace = plain(accumulation)
     around = [span("step", one.start_ns / MS, one.end_ns / MS, one.step) for one in trace.steps]
     trace.spans = [*(one for one in trace.spans if one.name != "step"), *around]
-    finding = said(RULE, trace)
+    return trace
+
+
+def test_a_closure_that_runs_backward_again_may_need_each_reduction():
+    """As that of L-BFGS does."""
+    finding = said(RULE, in_closures(3))
     assert finding.status is Status.UNKNOWN
     assert finding.saving_ms_per_step is None
+
+
+def test_a_closure_that_accumulates_and_reduces_once_is_in_order():
+    """As that of Composer does."""
+    trace = in_closures(3)
+    trace.collectives.micro_step[:] = 2
+    assert said(RULE, trace).status is Status.PASS
 
 
 def test_a_closure_that_runs_the_last_backward_only_reduces_too_often():
