@@ -183,7 +183,7 @@ def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:
 
 
 def _left_at_the_end(rows: Collectives, unwaited: BoolArray) -> BoolArray:
-    """Say which are the last of a line that waited for those before: they held nobody.
+    """Say which are the last of a line that waited for those before: none held its caller.
 
     A program that loads batches ahead, such as a pipeline of TorchRec, ends with some in flight,
     and so does a recording that stops before their wait.
