@@ -114,7 +114,10 @@ def open_input(path: str | os.PathLike[str]) -> BufferedReader:
     if isinstance(path, RemotePath):
         return remote.open_object(path)
     mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if stat.S_ISDIR(mode):
+        folder = "it is a folder; give a file in it"
+        raise IsADirectoryError(errno.EISDIR, folder, os.fspath(path))
+    if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     if os.path.realpath(path).startswith(_KERNEL_FOLDERS):
         raise OSError(errno.EINVAL, "a file of the kernel, not a recorded one", os.fspath(path))

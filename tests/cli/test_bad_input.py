@@ -129,6 +129,8 @@ REPORTS = [
     ("good --config syntax.yaml", r"syntax\.yaml:2:1: not YAML"),
     ("pipe", r"pipe: cannot be read: not a regular file"),
     ("good --config pipe", r"pipe: cannot be read: not a regular file"),
+    ("good --config good", r"good: cannot be read: it is a folder; give a file in it"),
+    ("good --baseline good", r"the baseline good: it is a folder; give a file in it"),
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
     ("good --format docx", r"unknown --format value 'docx'; known are html, json, text"),
