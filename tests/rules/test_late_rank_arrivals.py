@@ -378,6 +378,14 @@ def test_a_rank_that_is_late_again_after_another_one_leads():
     assert (finding.ranks, finding.problem[:18]) == ((0,), "Rank 0 delays most")
 
 
+def test_in_a_pipeline_a_rank_that_waits_for_another_stage_is_not_called_late():
+    traces = moving(range(30), range(30, 60))
+    for trace in traces:
+        trace.groups[1].role = "data"
+        trace.groups[2] = group(4, id=2, key="pipe", role="pipeline")
+    assert said(RULE, *traces).status is Status.INFO
+
+
 def test_hosts_that_are_late_one_after_another_are_named():
     """Each is the last for a while, which bounds its clock."""
     stretches = [range(at, at + 15) for at in range(0, 60, 15)]

@@ -327,8 +327,12 @@ class LateRank:
 def _one_after_another(
     run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
 ) -> Turns | None:
-    """Return when which rank, or which host, is late, if each is for long and that costs much."""
-    if late.calls > 1:  # a single step shows several times its delay, or nothing of it
+    """Return when which rank, or which host, is late, if each is for long and that costs much.
+
+    In a pipeline a rank is late in its stage if one of another stage keeps it waiting.
+    """
+    is_staged = any(group.role == "pipeline" for group in run[Arrivals].groups.values())
+    if is_staged or late.calls > 1:  # of a sample of calls, steps show no delay, or too much
         return None
     hosts: dict[str, list[int]] = {}
     for rank in late.ranks:
