@@ -21,7 +21,7 @@ def environment(info: EnvironmentInfo) -> Iterator[Table]:
 
 def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     changed = {k: v for k, v in info.effective.items() if info.variables.get(k) != v}
-    yield "Versions", [*info.versions.items()]
+    yield "Versions", [(k, v) for k, v in info.versions.items() if k != "device"]
     yield "Devices", list(_devices(info))
     yield "Machine", [*info.machine.items(), *(("library", path) for path in info.libraries)]
     yield "Matrix products", list(info.precision.items())
@@ -35,6 +35,7 @@ def _environment(info: EnvironmentInfo) -> Iterator[tuple[str, list[tuple[str, s
 def _devices(info: EnvironmentInfo) -> Iterator[tuple[str, str]]:
     for kind, names in (
         ("GPU", info.gpus),
+        ("device", filter(None, [info.versions.get("device")])),  # as a profile names it
         ("accelerator", info.accelerators),
         ("adapter", info.adapters),
         ("network", info.network_devices),

@@ -56,6 +56,12 @@ def test_the_most_exposed_collective_stands_first_and_times_are_of_one_step() ->
     assert column(table, "Mode") == ["sync", "sync", "async", "sync, outside c10d"]
 
 
+def test_the_device_of_a_profile_is_no_version() -> None:
+    info = EnvironmentInfo(versions={"nccl": "2.27.3", "device": "NVIDIA H100"})
+    found = {table.caption: table.rows for table in tables.environment(info)}
+    assert found == {"Versions": (("nccl", "2.27.3"),), "Devices": (("device", "NVIDIA H100"),)}
+
+
 def test_ranks_of_a_hang_do_not_read_as_counts() -> None:
     table = tables.waits(
         [GroupWaits(group="world", name="0", ranks=(0, 1, 2), waiting=(0, 2), absent=(1,))]
