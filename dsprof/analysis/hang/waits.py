@@ -330,9 +330,25 @@ def pair_state(rank: int, one: PairCall, endings: Endings) -> GroupState:
 def _is_stuck(state: GroupState, endings: Endings, least_wait_ns: int) -> bool:
     if not state.waiting or not (state.failed or state.waited_ns >= least_wait_ns):
         return False
+    if _is_left(state, endings):
+        return False
     # That a device has ended a collective is not always seen: only who called it is known.
     on_device = any(endings.ranks[rank].is_on_device for rank in state.waiting)
     return bool(state.absent) or not on_device
+
+
+def _is_left(state: GroupState, endings: Endings) -> bool:
+    """Say whether all ranks had entered it and exited cleanly after that: no host waited in it."""
+    if state.absent or state.unknown or state.failed:
+        return False
+    ends = [endings.ranks[rank] for rank in state.members]
+    return all(
+        end.trailer is not None
+        and end.trailer.reason == "exit"
+        and not end.trailer.exception
+        and end.symptoms == Symptoms()
+        for end in ends
+    )
 
 
 def _did_not_end(mismatch: Mismatch, endings: Endings) -> bool:

@@ -263,6 +263,14 @@ def test_what_all_had_entered_names_the_rank_that_died_in_it() -> None:
     assert finding.summary.startswith("Every rank entered all_reduce 4 of group world")
 
 
+def test_what_all_entered_and_no_host_waited_for_at_a_clean_end_is_not_stuck() -> None:
+    """A program that never calls wait() exits while the last ones are in flight."""
+    left = [rank(n, [waits()], **EXIT) for n in range(RANKS)]
+    assert said(RULE, *left).status is Status.PASS
+    killed = rank(0, [waits()], **KILLED)
+    assert said(RULE, killed, *left[1:]).status is Status.FAIL
+
+
 def on_device(number: int, calls: int, **fields: Any) -> RankTrace:
     """A rank that enqueued so many all-reduces, of which the device ended three."""
     comm = [enqueued("all_reduce", 100.0 * n, seq=n) for n in range(1, calls + 1)]
