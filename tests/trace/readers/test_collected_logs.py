@@ -74,6 +74,40 @@ def test_what_is_put_around_each_line_changes_nothing(kept):
     assert told([kept(i, line) for i, line in enumerate(LINES)]) == told(LINES)
 
 
+TABLES = [
+    "# Collective test starting: all_reduce_perf",
+    "# Using devices",
+    "#  Rank  0 Group  0 Pid  123 on      node1 device  0 [0x17] NVIDIA A100",
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong",
+    "     8388608       2097152     float     sum      -1    90.1   93.11   93.11      0",
+    "The average bandwidth of all_reduce over 8 ranks (3 warmups, 5 trials):",
+    "| payload |    busbw   |    algbw   |",
+    "| ------: | ---------: | ---------: |",
+    "|    4GiB |  356.10GBps |  190.10GBps |",
+    *make.table("broadcast", ("2.0 KB", 146, 11.12, 0.08, 0.43, 0.41)),
+]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        before("[pod/train-worker-0/pytorch] "),
+        before("{time} stderr F "),
+        before("worker-1  | "),
+        before("May 19 20:17:24 node1 mpirun[123]: "),
+    ],
+)
+def test_what_is_put_around_the_lines_of_a_table_changes_nothing(kept):
+    plain, collected = (
+        make.read(lines)[0].log
+        for lines in (TABLES, [kept(i, line) for i, line in enumerate(TABLES)])
+    )
+    assert len(plain.measured) == 2
+    assert plain.measured[0].host_names == ("node1",)
+    assert plain.calls
+    assert (collected.measured, collected.calls) == (plain.measured, plain.calls)
+
+
 @pytest.mark.parametrize(
     "records",
     [

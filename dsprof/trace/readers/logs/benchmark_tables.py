@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from dsprof.trace.rank_log import Measured, RankLog
+from dsprof.trace.readers.logs.prefix import before_block, without
 
 MARKS = (
     *(b"busbw", b"BusBW", b"# Collective test starting", b"  Rank ", b"- hardware: "),
@@ -46,6 +47,11 @@ _OPERATION = re.compile(
 )
 _NODE = re.compile(r"^[A-Za-z][\w.-]{0,99}:(?: |$)(?!\d[\d.]* +(?:sec|bps|Gbps))")
 """pdsh, the launcher of DeepSpeed on several nodes, puts the name of the node before a line."""
+_BEGINS = re.compile(
+    r"# (?:Collective test starting|nThread|Using devices)|#  Rank|#\s+size\s|\| payload \|"
+    r"|The average bandwidth of "
+)
+_LONGEST_PREFIX = 300
 _RANK = re.compile(
     r"^#\s+Rank\s+(?P<rank>\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(?P<host>\S{1,255}) device\s+\d+ "
     r"\[[0-9a-fA-Fx:.]+\] (?P<name>.{1,99})"
@@ -68,11 +74,14 @@ class BenchmarkTables:
         self._device = ""
         self._trial: dict[str, float] = {}
         self._is_open = False
+        self._before = before_block("")  # a line
         self._unit = 1e9 / 8  # of ds_bench
 
     def take(self, line: str, log: RankLog) -> bool:
         """Take a line; say whether a table is open, whose rows come next."""
-        text = _NODE.sub("", line)
+        if begin := _BEGINS.search(line, 0, _LONGEST_PREFIX):
+            self._before = before_block(line[: begin.start()])
+        text = _NODE.sub("", without(self._before, line))
         if row := self._row(text):
             if len(log.measured) < _MOST_ROWS:
                 log.measured.append(row)

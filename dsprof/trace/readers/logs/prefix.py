@@ -73,6 +73,12 @@ def before_block(before: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
 
 
+def without(before: re.Pattern[str], line: str) -> str:
+    """Return a line of a block without what is before it."""
+    found = before.match(line)
+    return line[found.end() :] if found else line
+
+
 def cut_lines(text: str) -> list[str]:
     """Split a line into which further processes wrote theirs; all but the last part are cut."""
     if text.count(" NCCL ") < 2:

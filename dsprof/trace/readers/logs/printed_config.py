@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dsprof.trace.readers.logs.prefix import before_block
+from dsprof.trace.readers.logs.prefix import before_block, without
 from dsprof.trace.schema import EngineConfig
 
 _HEADING = re.compile(
@@ -41,8 +41,7 @@ class PrintedConfig:
             self.is_open, self._lines = True, ["{"]
             self._before = before_block(heading["before"])
             return True
-        if before := self._before.match(text):
-            text = text[before.end() :]
+        text = without(self._before, text)
         if not _OF_JSON.match(text):
             return False
         self._lines.append(text[:_LONGEST_LINE])

@@ -32,8 +32,10 @@ from dsprof.trace.readers.logs.launchers import ElasticList
 from dsprof.trace.readers.logs.nccl_messages import understand, warning
 from dsprof.trace.readers.logs.prefix import (
     Said,
+    before_block,
     cut_lines,
     nccl_message,
+    without,
     without_launcher,
 )
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
@@ -134,6 +136,7 @@ class LogScan:
         self._comms: dict[int, CommsLoggerText] = {}
         self._version: tuple[int, ...] = ()
         self._table: CommsLoggerText | None = None
+        self._before_table = before_block("")
         self._room = Room(_MOST_FACTS)
         self._benchmarks = BenchmarkTables()
         self._measured = RankLog()
@@ -174,7 +177,7 @@ class LogScan:
         return latest is not None and self._at_bytes - latest < _NEAR_BYTES
 
     def _take(self, rank: int, line: str, text: str) -> bool:
-        if self._table is not None and self._table.row(text):
+        if self._table is not None and self._table.row(without(self._before_table, text)):
             return True
         self._table = None
         *cut, last = cut_lines(text)
@@ -189,6 +192,7 @@ class LogScan:
             # Only lines of calls name the rank that prints both; it counts them again.
             comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
             self._table = comms if comms.heading(text) else None
+            self._before_table = before_block(text.partition("Comm. Op")[0])
             return self._table is not None
         is_open = self._benchmarks.take(text, self._measured)
         self._torch(rank, line, text)
