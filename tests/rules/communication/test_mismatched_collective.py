@@ -121,6 +121,21 @@ def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread:
     assert (verdict.kind, verdict.cause.text) == ("mismatch", finding.cause)
 
 
+@pytest.mark.parametrize(("thread", "past_ms"), [(3, 1), (1, 1), (3, 0)])
+def test_threads_that_are_in_calls_of_a_group_at_once_share_it(thread: int, past_ms: int) -> None:
+    """Without phases, as where a thread reduces metrics while a checkpoint is saved, or neither."""
+
+    def one(number: int) -> RankTrace:
+        during = sync("all_gather", 40, past_ms, seq=0, thread=1)
+        past = sync("all_reduce", 40.5, 1, seq=1, thread=thread)
+        waits = hangs.waits(dtype="int64" if number else "float32", thread=1)
+        return hangs.rank(number, [during, past, waits])
+
+    (finding,) = judged_summary(RULE, summary(*map(one, range(4))))
+    assert finding.status is Status.FAIL
+    assert ("a thread beside it" in finding.cause) == (thread == 3 and past_ms == 1)
+
+
 def test_in_traces_sizes_of_dense_all_reduces_are_compared_and_others_not() -> None:
     def run(op: str) -> Finding:
         def one(rank: int) -> RankTrace:
