@@ -191,11 +191,12 @@ class DataQuality:
             fix=f"Read the last lines of the log of {named(ranks)}",
             title="Records break off",
             severity=Severity.HIGH,
-            cause="A process that exits closes its record. A process that is killed by a signal or "
-            f"by the job's time limit cannot.{exited * bool(others)}",
-            action=f"Read the last lines of the log of {named(ranks)}. Give the log of torchrun to "
-            "the report, too: it names the rank that failed first. What was recorded is analysed; "
-            "up to the last half second is missing.",
+            cause="A process that exits closes its record, unless its disk is too slow. A process "
+            f"that is killed by a signal or by the job's time limit cannot.{exited * bool(others)}",
+            action=f"Read the last lines of the log of {named(ranks)}; `ends early` there means a "
+            "disk that is too slow. Give the log of torchrun to the report, too: it names the rank "
+            "that failed first. What was recorded is analysed; of a killed process up to the last "
+            "half second is missing.",
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
             confidence="high",

@@ -199,6 +199,7 @@ def test_a_rank_that_ended_badly_is_named():
         "completed collective: all_reduce 6 of world on rank 1. No collective in flight was "
         "recorded."
     )
+    assert "`ends early` there means a disk that is too slow" in finding.action
     assert finding.evidence[0].rows == tuple(
         (rank, ended, "all_reduce 6 of world", 5, "", 0)
         for rank, ended in (
