@@ -97,6 +97,7 @@ def nccl_message(text: str) -> Said | None:
             return Said(level[1], message)
         host, pid, device = writer["host"] or "", writer["pid"], writer["device"]
         return Said(level[1], message, host, int(pid or 0), -1 if device is None else int(device))
-    if own := _OWN_VERSION.search(text):  # the one line that it writes without a prefix
+    # The one line that it writes without a prefix.
+    if "CCL version" in text and (own := _OWN_VERSION.search(text)):
         return Said("VERSION", text[own.start() :].strip())
     return None

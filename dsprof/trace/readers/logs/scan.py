@@ -224,7 +224,7 @@ class LogScan:
             self._comms_logger(rank_of_writer(line) if rank < 0 else rank).line(text)
         elif "verflow detected" in text or "OVERFLOW!" in text:
             self._writer(rank).log.say("loss scale", "lowered after an overflow")
-        elif match := _ALLOCATOR.search(text):
+        elif "ALLOC_CONF" in text and (match := _ALLOCATOR.search(text)):
             self._writer(rank).log.allocator_settings = match[1]
         elif "SamplesPerSec=" in text:
             if report := self._timers[rank].take(text):
@@ -243,7 +243,7 @@ class LogScan:
             log = self._writer(rank).log
             log.warn(f"NCCL error: {match['what'].strip()}")
             self._mark(log, f"NCCL error: {match['what'].strip()}")
-        elif match := _TEST_FAILURE.search(text):
+        elif ": Test " in text and (match := _TEST_FAILURE.search(text)):
             of_test = f"{match['what']} (nccl-tests on {match['host']})"
             self._writer(rank).log.warn(f"{match['lib']} error: {of_test}")
         elif match := _OF_TORCH.search(text):
