@@ -34,8 +34,7 @@ class EpochSpan:
     steps_ns: tuple[int, int] | None = None  # start of the first and end of the last
     ahead: int | None = None  # training's own step number minus the trace's; None: unknown
 
-    def merge(self, other: EpochSpan) -> EpochSpan:
-        """Join the spans of two disjoint sets of ranks."""
+    def __add__(self, other: EpochSpan) -> EpochSpan:
         known = [one.ahead for one in (self, other) if one.ahead is not None]
         return EpochSpan(
             min(self.start_ns, other.start_ns),
@@ -110,11 +109,7 @@ class Epochs(Aggregate):
             moments = start_ns + steps[0].start_ns, start_ns + steps[-1].end_ns
             numbers = steps[0].step, steps[-1].step
             found = replace(found, steps=numbers, steps_ns=moments)
-        return cls(found.merge(_summed_up(trace)))
-
-    def merge(self, other: Epochs) -> Epochs:
-        """Join the spans; the epochs are put in only after all ranks are merged."""
-        return Epochs(self.span.merge(other.span))
+        return cls(found + _summed_up(trace))
 
     @property
     def restarts(self) -> int:
