@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import plural
@@ -39,7 +38,7 @@ class UnreducedGradients:
         "so the error shows only in the quality of the model.",
         category="communication",
         order=175,
-        needs=(Intent, Phases, Run, Steps),
+        needs=(Intent, Phases, Run),
         needs_ranks=True,
         min_steps=1,
     )
@@ -55,24 +54,24 @@ class UnreducedGradients:
             return
         elif facts.hides_collectives:
             yield self.meta.unknown("Unknown: collectives are missing from the trace.")
-        elif len(run[Steps].measured) < thresholds.steps:
-            yield self.meta.too_few(len(run[Steps].measured), thresholds.steps)
+        elif (steps := account.progress.steps // len(facts.ranks)) < thresholds.steps:
+            yield self.meta.too_few(steps, thresholds.steps)
         else:
-            yield self._apart(account, run)
+            yield self._apart(account, facts, steps)
 
-    def _apart(self, account: Account, run: RunSummary) -> Finding:
+    def _apart(self, account: Account, facts: Run, steps: int) -> Finding:
         told = _UNWRAPPED
         if any(sent.kind == "parameters" for sent in account.sent):
             told = _FSDP
-        elif run[Run].has_ddp:
+        elif facts.has_ddp:
             told = _DDP
-        steps = plural(len(run[Steps].measured), "measured step")
+        number = plural(steps, "measured step")
         return self.meta.finding(
             Status.FAIL,
-            f"In {steps} the ranks reduce no gradients.",
+            f"In {number} the ranks reduce no gradients.",
             **Details(
                 severity=Severity.HIGH,
-                problem=f"No gradients are reduced in {steps}",
+                problem=f"No gradients are reduced in {number}",
                 confidence="medium",
             )
             | told,

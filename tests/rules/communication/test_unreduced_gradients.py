@@ -8,6 +8,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, HookStatus
 from tests.factories.trace import (
     assert_reached_at,
+    counters,
     fetch,
     header,
     rank_trace,
@@ -83,6 +84,15 @@ def test_few_steps_are_no_verdict():
     finding = said(RULE, rank(steps=8))
     assert finding.status is Status.UNKNOWN
     assert "10 are needed" in finding.summary
+
+
+def test_only_steps_in_full_detail_are_evidence():
+    trace = rank(steps=40)
+    trace.spans = [one for one in trace.spans if one.step >= 35]
+    trace.counters = [counters(n) for n in range(35)]
+    finding = said(RULE, trace)
+    assert finding.status is Status.UNKNOWN
+    assert "Only 5 steps" in finding.summary
 
 
 def test_reductions_that_ddp_counted_and_nothing_saw_are_no_verdict():
