@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,13 +66,6 @@ class IdleCauses(Aggregate):
         causes = {ELSEWHERE: elsewhere.length_ns} | _of_host(device.host, left)
         longest = _longest(device.host, left) if device.host else {}
         return cls(*({name: ns for name, ns in part.items() if ns} for part in (causes, longest)))
-
-    def merge(self, other: IdleCauses) -> IdleCauses:
-        """Add up two sets of ranks."""
-        return IdleCauses(
-            dict(Counter(self.idle_ns) + Counter(other.idle_ns)),
-            dict(Counter(self.longest_ns) + Counter(other.longest_ns)),
-        )
 
     @property
     def order(self) -> list[tuple[str, int]]:
