@@ -10,6 +10,8 @@ from dsprof.analysis.run.series import period_of, sigma
 from dsprof.analysis.run.step_columns import StepColumns
 
 _SIGMAS = 5.0
+_APART = 2
+"""There are so many times more steps in which any rank works longer than of one rank."""
 
 
 class OwnPeriods(NamedTuple):
@@ -21,27 +23,33 @@ class OwnPeriods(NamedTuple):
 
 
 def own_periods(columns: StepColumns, share: float) -> OwnPeriods | None:
-    """Return the periods of ranks whose own time grows by `share` of a step; None if they agree.
+    """Return the periods of ranks whose own time grows by `share` of a step; None of few ranks.
 
-    They do if most of the ranks work longer in at least half of the steps in which any does.
+    Steps in which most of the ranks work longer are left out.
     """
-    least_ns = share * float(np.median(columns.total_ns)) if len(columns.number) else 0.0
-    periods, excesses = {}, []
-    longest_ns = np.zeros(len(columns.number))
-    ranks, count = np.zeros(len(columns.number), np.int64), 0
+    count = len(columns.number)
+    least_ns = share * float(np.median(columns.total_ns)) if count else 0.0
+    long_steps = {}
+    longest_ns, together, of = np.zeros(count), np.zeros(count, np.int64), 0
     for rank, own_ns in columns.own_ns():
-        count += 1
+        of += 1
         known = own_ns[own_ns >= 0]
-        if not len(known):
-            continue
-        more_ns = np.where(own_ns >= 0, own_ns - np.median(known), 0.0)
-        is_long = more_ns > max(least_ns, _SIGMAS * sigma(known))
-        if period := period_of(is_long):
-            periods[rank] = period.period
-            excesses.append(float(np.median(more_ns[is_long])))
+        if len(known):
+            more_ns = np.where(own_ns >= 0, own_ns - np.median(known), 0.0)
+            is_long = more_ns > max(least_ns, _SIGMAS * sigma(known))
+            long_steps[rank] = is_long, more_ns[is_long]
             longest_ns = np.maximum(longest_ns, np.where(is_long, more_ns, 0.0))
-            ranks += is_long
-    is_shared = 2 * np.count_nonzero(2 * ranks > count) >= np.count_nonzero(ranks)
-    if len(periods) < 2 or 2 * len(periods) < count or is_shared:
+            together += is_long
+    is_open = 2 * together <= of
+    periods, excesses_ns, steps = {}, [], []
+    for rank, (is_long, more_ns) in long_steps.items():
+        if period := period_of(is_long & is_open, is_open):
+            periods[rank] = period.period
+            excesses_ns.append(float(np.median(more_ns[is_open[is_long]])))
+            steps.append(len(period.places))
+    if len(periods) < 2 or 2 * len(periods) < of:
         return None
-    return OwnPeriods(periods, int(np.median(excesses)), int(longest_ns.mean()))
+    if np.count_nonzero(together[is_open]) < _APART * float(np.median(steps)):
+        return None
+    cost_ns = int(longest_ns[is_open].sum()) // count
+    return OwnPeriods(periods, int(np.median(excesses_ns)), cost_ns)

@@ -37,6 +37,10 @@ class Period:
     first: int
     places: tuple[int, ...]
 
+    def mask(self, column: BoolArray) -> BoolArray:
+        """Say which places of a column are on it."""
+        return np.isin(np.arange(len(column)), self.places)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -88,16 +92,17 @@ def costly_places(slow: BoolArray, times: Floats) -> BoolArray:
 
 
 def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
-    """Return the periods of slow places, the costliest first.
+    """Return the periods of slow places, the costliest first; each is sought beside the others.
 
-    Each is sought beside the others and their neighbours: a delay may reach into the next step.
+    One that only follows another by a place, or precedes it, is a delay that reaches so far.
     """
     found: list[Period] = []
     rest, is_open = slow.copy(), np.ones(len(slow), np.bool_)
     while period := period_of(costly_places(rest, times), is_open) or period_of(rest, is_open):
-        found.append(period)
-        for first in (period.first - 1, period.first, period.first + 1):
-            is_open[first % period.period :: period.period] = False
+        apart = [period.first - one.first for one in found if one.period == period.period]
+        if not any(abs(places) % period.period in (1, period.period - 1) for places in apart):
+            found.append(period)
+        is_open[period.first :: period.period] = False
         rest &= is_open
     return found
 

@@ -25,6 +25,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
+from dsprof.trace.columns import BoolArray
 
 _ROWS = 16
 _SURE = 10
@@ -91,10 +92,12 @@ class PeriodicSlowStep:
             for period in (periods_of(slow, times) if costs and not run[Steps].is_sampled else [])
             if excess_ns[[*period.places]].sum() >= thresholds.cost_share * times.sum()
         ]
-        if periods:
-            yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
-        elif own := _own_periods(run[Steps], columns, thresholds):
+        own = _own_periods(run[Steps], columns, thresholds)
+        if own:
+            periods = [one for one in periods if not _ranks_in_turn(columns, slow, one.mask(slow))]
             yield self._own(columns, own, thresholds)
+        if periods or own:
+            yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield (self._delayed if found.ranks else self._long)(found, of)
@@ -228,7 +231,7 @@ class PeriodicSlowStep:
             else "Unknown: the slow steps follow no period.",
             "Inspect these steps in the timeline, and check what else runs on the hosts then.",
         )
-        if part == "exposed_ns" and (turns := columns.ranks_in_turn(~slow, slow, longer_ns / 2)):
+        if part == "exposed_ns" and (turns := _ranks_in_turn(columns, slow, slow)):
             cause, action = _in_turn(turns)
         return self.meta.finding(
             Status.INFO,
@@ -246,8 +249,7 @@ class PeriodicSlowStep:
     def _periodic(
         self, columns: StepColumns, slow: np.ndarray, period: Period, thresholds: Thresholds
     ) -> Finding:
-        mine = np.zeros(len(slow), np.bool_)
-        mine[list(period.places)] = True
+        mine = period.mask(slow)
         excess_ns = float(np.median(columns.total_ns[mine]) - np.median(columns.total_ns[~slow]))
         cost_ns = excess_ns * np.count_nonzero(mine) / len(mine)
         share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
@@ -269,7 +271,7 @@ class PeriodicSlowStep:
         least = thresholds.fail_share if holds_up else thresholds.outside_share
         fault = share >= least and not repeats
         in_turn = part == "exposed_ns" and not ranks
-        turns = columns.ranks_in_turn(~slow, mine, excess_ns / 2) if in_turn else ()
+        turns = _ranks_in_turn(columns, slow, mine) if in_turn else ()
         if repeats:
             cause, action = _REPEATED
         elif turns:
@@ -292,6 +294,12 @@ class PeriodicSlowStep:
             explains_ms=float(cost_ns) / 1e6 if part == "exposed_ns" else 0.0,
             confidence="medium",
         )
+
+
+def _ranks_in_turn(columns: StepColumns, slow: BoolArray, mine: BoolArray) -> tuple[int, ...]:
+    """Return the ranks of which other ones work longer each time, by half of the excess."""
+    more_ns = np.median(columns.total_ns[mine]) - np.median(columns.total_ns[~slow])
+    return columns.ranks_in_turn(~slow, mine, float(more_ns) / 2)
 
 
 def _own_periods(steps: Steps, columns: StepColumns, thresholds: Thresholds) -> OwnPeriods | None:

@@ -451,6 +451,22 @@ def test_ranks_with_a_period_each_are_named_with_it() -> None:
     assert [row[1] for row in finding.evidence[0].rows] == [12] * 6
 
 
+def test_periods_of_ranks_that_meet_in_one_of_the_run_are_named_beside_those_of_all() -> None:
+    """Every 4 steps another rank collects garbage; every 25 all write a checkpoint."""
+    traces = in_steps_of_its_own(6, lambda rank, n: n % 24 == 4 * rank + 3)
+    assert said(periodic_slow_step.RULE, *traces).problem.startswith("Each of 6 ranks works 59")
+    traces = in_steps_of_its_own(6, lambda rank, n: n % 24 == 4 * rank + 3 or n % 25 == 24)
+    found = [*judge(summary(*traces), [periodic_slow_step.RULE])]
+    assert [" ".join(one.problem.split()[:3]) for one in found] == ["Each of 6", "Every 25 steps"]
+
+
+def test_half_of_the_ranks_that_evaluate_in_the_same_steps_do_not_take_turns() -> None:
+    traces = in_steps_of_its_own(6, lambda rank, n: rank < 3 and n % 12 == 11)
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert finding.problem.startswith("Every 12 steps one takes")
+    assert finding.ranks == (0, 1, 2)
+
+
 def test_ranks_with_other_periods_are_named_with_the_range() -> None:
     traces = in_steps_of_its_own(6, lambda rank, n: n % (12 + rank) == 2 * rank)
     assert "longer every 12 to 17 steps" in said(periodic_slow_step.RULE, *traces).problem
