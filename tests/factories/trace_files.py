@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dsprof.trace.lines import LINES, Line
+from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Header, Trailer
 from tests.factories import trace as make
 
@@ -43,3 +45,9 @@ def write_run(
         write_trace(folder / f"{name}.rank{rank:05d}.json", make.header(rank, world_size, **fields))
         for rank in range(world_size)
     ]
+
+
+def read(path: Path) -> RankTrace:
+    """Return the trace of a run of which one rank is there."""
+    (trace,) = read_run(find_run([path]))
+    return trace

@@ -19,7 +19,7 @@ from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Note, Site
 from dsprof.trace.selection import Selection
 from tests.factories.trace import header, heartbeat, span
-from tests.factories.trace_files import encode, run_events
+from tests.factories.trace_files import encode, read, run_events
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +44,6 @@ def path(tmp_path: Path) -> Path:
     file = tmp_path / "trace.rank00000.json"
     file.write_bytes(encode([*events[:-1], *more, events[-1]]))
     return file
-
-
-def read(path: Path) -> RankTrace:
-    [trace] = read_run(find_run([path]))
-    return trace
 
 
 def content(trace: RankTrace) -> list[object]:

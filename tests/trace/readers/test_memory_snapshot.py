@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
-from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import find_run, read_run
+from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.snapshot import MIB, event, segment
-
-
-def read(path: Path) -> RankTrace:
-    [trace] = read_run(find_run([path]))
-    return trace
+from tests.factories.trace_files import read
 
 
 def laid_out(tmp_path: Path, *args: Any, **fields: Any) -> MemorySnapshot:

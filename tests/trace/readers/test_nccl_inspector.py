@@ -10,19 +10,14 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
-from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import find_run, read_run
+from dsprof.trace.run import find_run
 from tests.factories import exports as make
+from tests.factories.trace_files import read
 
 
 def write(path: Path, *records: Any) -> Path:
     path.write_text("\n".join(json.dumps(record) for record in records))
     return path
-
-
-def read(path: Path) -> RankTrace:
-    (trace,) = read_run(find_run([path]))
-    return trace
 
 
 def test_each_record_names_its_communicator(tmp_path: Path) -> None:

@@ -7,19 +7,14 @@ from typing import Any
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings.finding import Status
-from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
 from tests.factories import exports as make
+from tests.factories.trace_files import read
 
 
 def write(path: Path, nodes: list[Any], **fields: Any) -> Path:
     path.write_bytes(make.execution_trace(nodes, **fields))
     return path
-
-
-def read(path: Path) -> RankTrace:
-    (trace,) = read_run(find_run([path]))
-    return trace
 
 
 ADD = make.node("aten::add", [make.tensor(4)], ["Tensor(float)"])

@@ -19,17 +19,12 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.trace.device_activity import ALLOCATION, LOADING, TRANSFER
-from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run, read_run
 from tests.factories import exports as make
+from tests.factories.trace_files import read
 
 WORK = [(make.GEMM, 0, 30), (make.NCCL, 20, 20), (make.GEMM, 50, 10)]
 COPIES = [(40, 5)]
-
-
-def read(path: Path) -> RankTrace:
-    (trace,) = read_run(find_run([path]))
-    return trace
 
 
 def device(path: Path) -> RankDevice:
