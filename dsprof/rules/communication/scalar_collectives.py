@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_NOT_KNOWN
 from dsprof.analysis.summary import RunSummary
@@ -59,7 +60,7 @@ class ScalarCollectives:
         "object is also pickled and copied to the device, and its size is sent first.",
         category="communication",
         order=210,
-        needs=(Arrivals, Communication, Engines, Steps),
+        needs=(Arrivals, Communication, Engines, Run, Steps),
         needs_sizes=True,
         needs_groups=True,
         min_steps=2,
@@ -105,7 +106,8 @@ class ScalarCollectives:
             text = f"{count(calls)} per step and rank; {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
-            told = _NUMBERS if part.keys() <= numbers.keys() else _of_tensors(part)
+            is_of_numbers = part.keys() <= numbers.keys()
+            told = _NUMBERS if is_of_numbers else _of_tensors(part, has_ddp=run[Run].has_ddp)
             if _are_mostly_shards(part):
                 told = _OF_SHARDS
             if by := caller(part):
@@ -142,10 +144,12 @@ class ScalarCollectives:
         )
 
 
-def _of_tensors(tensors: Calls) -> Details:
+def _of_tensors(tensors: Calls, *, has_ddp: bool) -> Details:
     action = "Join them into one tensor before they are sent, and split it afterwards."
     if any(family(kind.op) in REDUCTIONS for kind in tensors):
         action += " Leave gradients to DDP or DeepSpeed's engine, which send them in buckets."
+    if has_ddp and any(family(kind.op) == "broadcast" for kind in tensors):
+        action += " Broadcast no parameters in the loop: DDP keeps them equal."
     return {
         "title": "The training loop sends many small tensors separately",
         "action": action,

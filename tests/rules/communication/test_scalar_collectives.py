@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.scalar_collectives import RULE
-from dsprof.trace.schema import Site
+from dsprof.trace.schema import BucketLayout, Site
 from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
 
 
@@ -80,6 +80,15 @@ def test_a_batch_that_is_broadcast_holds_no_gradients():
     finding = said(RULE, *ranks(0.5, 0.6, op="broadcast", nbytes=2048, dtype="int64"))
     assert "Join them" in finding.action
     assert "gradients" not in finding.action
+
+
+def test_parameters_of_ddp_need_no_broadcast():
+    traces = ranks(0.5, 0.6, op="broadcast", nbytes=2048)
+    words = "Broadcast no parameters in the loop: DDP keeps them equal."
+    assert words not in said(RULE, *traces).action
+    for trace in traces:
+        trace.layouts = [BucketLayout(model=0, group=1, nbytes=[1 << 20])]
+    assert said(RULE, *traces).action.endswith(words)
 
 
 def test_the_size_of_a_tensor_is_a_threshold():
