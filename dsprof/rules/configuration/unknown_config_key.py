@@ -43,6 +43,9 @@ class UnknownConfigKey(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: Thresholds) -> Iterable[Finding]:
         """Report keys that were meant for DeepSpeed, and apart from them keys of somebody else."""
         ignored = list(ignored_keys(settings, thresholds.similarity))
+        if {path for path, instead in ignored if instead} >= _OF_TRL:
+            yield self._of_trl(settings)
+            ignored = [row for row in ignored if row[0] not in _OF_TRL]
         if meant := [(path, instead) for path, instead in ignored if instead]:
             yield self._meant(settings, meant)
         if others := [(path, "") for path, what in ignored if not what]:
@@ -62,6 +65,20 @@ class UnknownConfigKey(ConfigRule):
             confidence="high",
         )
 
+    def _of_trl(self, settings: EngineSettings) -> Finding:
+        rows = [(path, "") for path in sorted(_OF_TRL)]
+        return self.meta.finding(
+            Status.INFO,
+            f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
+            title="TRL writes keys that DeepSpeed does not read",
+            cause="TRL writes them with a dot for a model that it does not train, such as the "
+            "reference model; DeepSpeed's defaults are in force.",
+            action="No change is needed. To set them, write them into the section "
+            '"zero_optimization" of the DeepSpeed configuration.',
+            evidence=(settings.table(rows, remark="remark"),),
+            confidence="medium",
+        )
+
     def _others(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
         return self.meta.finding(
             Status.INFO,
@@ -74,6 +91,14 @@ class UnknownConfigKey(ConfigRule):
             evidence=(settings.table(rows, remark="remark"),),
             confidence="medium",
         )
+
+
+_OF_TRL = {
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "zero_optimization.stage3_prefetch_bucket_size",
+}
+"""What `prepare_deepspeed` of TRL puts at the top level, all three at once."""
 
 
 def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[str, str]]:

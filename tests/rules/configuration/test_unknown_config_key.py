@@ -32,12 +32,25 @@ def test_a_key_that_is_ignored_fails_and_names_another(judge, key, instead):
 
 @pytest.mark.parametrize("judge", [read, ran])
 def test_a_key_that_is_written_like_a_path_is_to_be_nested(judge):
-    """As TRL writes them for reference models."""
     key = "zero_optimization.reduce_bucket_size"
     (finding,) = judge(RULE, {**zero(reduce_bucket_size="auto"), key: 5})
     assert finding.status is Status.FAIL
     assert finding.fix == "Nest it in its section"
     assert finding.evidence[0].rows[0][:2] == (key, "5")
+
+
+@pytest.mark.parametrize("judge", [read, ran])
+def test_what_trl_writes_for_a_reference_model_is_information(judge):
+    """The user wrote none of them, and can change none."""
+    names = "reduce", "stage3_param_persistence", "stage3_prefetch"
+    ends = "bucket_size", "threshold", "bucket_size"
+    keys = [f"zero_optimization.{n}_{end}" for n, end in zip(names, ends, strict=True)]
+    wrong = {"gradient_acumulation_steps": 1}
+    found = judge(RULE, {**zero(), **dict.fromkeys(keys, 5), **wrong})
+    others, typo = sorted(found, key=lambda one: one.status is Status.FAIL)
+    assert (typo.status, list(rows([typo]))) == (Status.FAIL, [*wrong])
+    assert (others.status, list(rows([others]))) == (Status.INFO, keys)
+    assert "No change is needed" in others.action
 
 
 @pytest.mark.parametrize("key", ["zero_optimization.reduce_bucket_size", "my.own"])
