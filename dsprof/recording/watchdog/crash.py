@@ -21,7 +21,9 @@ from dsprof.trace.schema import Note
 from dsprof.trace.scope import clock
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_OURS = (_PACKAGE, "/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
+_PYTHON = str(Path(os.__file__).parent) + os.sep
+_PACKAGES = ("/torch/", "/deepspeed/", "/site-packages/", "/dist-packages/")
+_NOT_THE_USERS = (_PACKAGE, _PYTHON, "<frozen ", *_PACKAGES)
 _MESSAGE = 10_000
 _TORCH_SPAWN = "torch.multiprocessing.spawn"
 
@@ -99,7 +101,7 @@ def raised_at(trace: TracebackType | None) -> str:
     while trace is not None:
         code = trace.tb_frame.f_code
         last = f"{code.co_filename}:{trace.tb_lineno} {code.co_name}"
-        if not any(part in code.co_filename for part in _OURS):
+        if not any(part in code.co_filename for part in _NOT_THE_USERS):
             found = last
         trace = trace.tb_next
     return found or last

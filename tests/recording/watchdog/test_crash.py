@@ -1,5 +1,6 @@
 import sys
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_an_exception_of_a_thread_is_a_note(hooks):
     notes.close()
 
     assert [note.text for note in told] == [
-        f"thread loader ended by ValueError at {__file__}:19 fail"
+        f"thread loader ended by ValueError at {__file__}:20 fail"
     ]
     assert notes.failed_ns == 0
     assert len(hooks) == 1
@@ -80,6 +81,15 @@ def test_a_hook_that_others_put_on_top_stays_and_notes_nothing_more(hooks):
     assert sys.excepthook is on_top
     assert notes.failed_ns == 0
     assert len(hooks) == 1
+
+
+def test_the_place_is_the_callers_where_python_itself_raised() -> None:
+    """As where a future returns what its thread raised."""
+    future: Future[None] = Future()
+    future.set_exception(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError) as raised:
+        future.result()
+    assert raised_at(raised.value.__traceback__).startswith(f"{__file__}:")
 
 
 def test_without_a_traceback_the_place_is_unknown():
