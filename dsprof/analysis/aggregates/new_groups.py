@@ -24,7 +24,8 @@ class NewGroups(Aggregate):
         """Find the first collective of each group."""
         rows, steps = trace.collectives, detailed_steps(trace)
         joint = [number for number, group in trace.groups.items() if group.size > 1]
-        first = (rows.seq == 1) & rows.on_wire & np.isin(rows.group, joint)
+        # Sends and receives are numbered for each peer, not for the group.
+        first = (rows.seq == 1) & (rows.peer < 0) & rows.on_wire & np.isin(rows.group, joint)
         numbers = rows.step[first & in_steps(rows.step, steps)]
         return cls(len(numbers), len(np.unique(numbers)), len(steps))
 

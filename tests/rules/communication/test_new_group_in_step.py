@@ -35,7 +35,7 @@ def test_its_threshold_is_reached_at_its_value():
     assert_reached_at(RULE, rank(every=2), step_share=0.5)
 
 
-@pytest.mark.parametrize("fields", [{"every": 6}, {"size": 1}, {"on_wire": False}])
+@pytest.mark.parametrize("fields", [{"every": 6}, {"size": 1}, {"on_wire": False}, {"peer": 1}])
 def test_others_pass(fields):
     assert said(RULE, rank(**fields)).status is Status.PASS
 
