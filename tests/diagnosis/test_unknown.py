@@ -155,7 +155,15 @@ RAW = {
     },
     "groups": {"Arrivals"},
     "durations": {"Communication", "Arrivals", "Phases"},
-    "steps": {"Steps", "StepStarts", "Traffic", "Intent", "Overlap", "Flushes"},
+    "steps": {
+        "Steps",
+        "StepStarts",
+        "Traffic",
+        "Intent",
+        "Overlap",
+        "Flushes",
+        "NewGroups",
+    },
 }
 """Aggregates that hold sums of what is known, beside what says how much is not.
 
