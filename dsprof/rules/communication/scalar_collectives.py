@@ -217,10 +217,11 @@ _NUMBERS: Details = {
 _OF_SHARDS: Details = {
     "title": "The training loop makes many DTensors whole",
     "cause": "The program all-gathers each DTensor separately, as full_tensor() does.",
-    "action": "Compute on the shards: p.grad.norm() reduces one number, and "
-    "torch.nn.utils.clip_grad_norm_() sends those of all parameters together. Call full_tensor() "
-    "only where the values are needed, every N steps.",
-    "fix": "Compute on the shards, without full_tensor()",
+    "action": "Compute on the shards, and call full_tensor() on the result, not on each DTensor: "
+    "p.grad.norm().full_tensor() reduces one number. torch.nn.utils.clip_grad_norm_() sends those "
+    "of all parameters together. Make DTensors whole only where their values are needed, every N "
+    "steps.",
+    "fix": "Compute on the shards, then call full_tensor()",
 }
 
 RULE: Rule = ScalarCollectives()

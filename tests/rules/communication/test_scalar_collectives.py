@@ -60,6 +60,7 @@ def test_dtensors_that_are_made_whole_cannot_be_joined(nbytes):
     assert finding.status is Status.FAIL
     assert "full_tensor()" in finding.cause
     assert "Join" not in f"{finding.action} {finding.fix}"
+    assert "norm().full_tensor()" in finding.action  # without it, item() is of one shard
 
 
 def test_its_thresholds_are_reached_at_their_value():
