@@ -193,10 +193,10 @@ def _stragglers(
         rank = late.ranks[place]
         share = _LATE_SHARE if rank in known else _LONG_SHARE
         if cost_ns and cost_ns >= share * step_ns:
-            where = f"step {numbers[0]}"
+            text = f"The others wait {duration(cost_ns)} for rank {rank} in step {numbers[0]}"
             if len(numbers) > 1:
-                where = f"each of steps {numbers[0]} to {numbers[-1]}"
-            text = f"The others wait {duration(cost_ns)} for rank {rank} in {where}"
+                steps = f"steps {numbers[0]} to {numbers[-1]}"
+                text = f"The others wait {duration(cost_ns)} per step for rank {rank} in {steps}"
             yield _Found("straggler", late.worst_step(place, numbers), text, rank)
 
 

@@ -317,6 +317,7 @@ def test_the_map_of_many_ranks_and_steps_keeps_the_rank_that_is_busy() -> None:
     assert (len(shown.ranks), len(shown.steps)) == (4, 83)
     assert shown.steps[0] == (2, 4)
     assert shown.exposed_ns[-1][0] == 10 * MS
+    assert " per step for rank 129 in steps 2 to 4" in shown.marks[0].text
 
 
 def test_a_block_of_ranks_shows_the_one_that_waits_least() -> None:

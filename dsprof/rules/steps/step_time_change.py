@@ -244,15 +244,15 @@ class StepTimeChange:
     ) -> Finding:
         share = (change.after - change.before) / change.before
         firsts = tuple(first for first, _ in ends)
-        at = _joined([f"{first:,}" for first in firsts])
+        at = f"step{'s' * (len(firsts) > 1)} {_joined([f'{first:,}' for first in firsts])}"
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
-            action=f"Check what happened at step {at}{_on(ranks)}: {suspects}.",
+            action=f"Check what happened at {at}{_on(ranks)}: {suspects}.",
             problem=f"Steps take {percent(share)} longer {since}",
-            fix=f"Check what happened at step {at}{_on(ranks)}",
+            fix=f"Check what happened at {at}{_on(ranks)}",
             ranks=ranks,
             steps=firsts,
             evidence=(table,),

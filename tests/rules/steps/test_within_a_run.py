@@ -228,7 +228,7 @@ def test_slow_stretches_of_one_cause_are_one_finding() -> None:
     finding = said(step_time_change.RULE, *traces)
     assert (finding.status, finding.steps) == (Status.FAIL, (5, 20))
     assert finding.problem == "Steps take 40 % longer from step 5 to 12 and 20 to 27"
-    assert finding.fix == "Check what happened at step 5 and 20"
+    assert finding.fix == "Check what happened at steps 5 and 20"
     assert "forward, backward and optimizer step, on all ranks" in finding.cause
     assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
 
