@@ -30,6 +30,7 @@ class PhaseSums(Sums):
     duration_ns: int  # union over threads and engines
     exposed_ns: int  # of it, waits for communication
     outside_ns: int  # of it, in no phase, wait or copy
+    ranks: int = 1  # that had such a span
 
     @property
     def busy_ms_per_step(self) -> float:

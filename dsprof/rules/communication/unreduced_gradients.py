@@ -47,14 +47,16 @@ class UnreducedGradients:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Look for anything that could be gradients."""
         facts, account = run[Run], run[Intent].accounts.get(_WITHOUT_ENGINE)
-        trains = {"backward", "step"} <= run[Phases].rows.keys()
-        if not (facts.is_recorded and account and trains):
+        backward, step = (run[Phases].rows.get(name) for name in ("backward", "step"))
+        if not (facts.is_recorded and account and backward and step):
             yield self.meta.not_applicable("No training without DeepSpeed was recorded.")
+        elif step.ranks == 1 < len(facts.ranks):
+            yield self.meta.not_applicable("Only one rank takes optimizer steps.")
         elif not _is_apart(account, facts, thresholds):
             return
         elif facts.hides_collectives:
             yield self.meta.unknown("Unknown: collectives are missing from the trace.")
-        elif (steps := account.progress.steps // len(facts.ranks)) < thresholds.steps:
+        elif (steps := step.rank_steps // step.ranks) < thresholds.steps:
             yield self.meta.too_few(steps, thresholds.steps)
         else:
             yield self._apart(account, facts, steps)

@@ -23,8 +23,8 @@ def phases(*traces):
 
 def test_phases_of_measured_steps_and_the_waits_in_them():
     rows = phases(zero_rank(0, comm_ms=5), zero_rank(1, comm_ms=7))
-    assert rows["forward"] == PhaseSums(8, 8, 8 * 40 * MS, 0, 0)
-    assert rows["backward"] == PhaseSums(8, 8, 8 * 40 * MS, 4 * 12 * MS, 0)
+    assert rows["forward"] == PhaseSums(8, 8, 8 * 40 * MS, 0, 0, ranks=2)
+    assert rows["backward"] == PhaseSums(8, 8, 8 * 40 * MS, 4 * 12 * MS, 0, ranks=2)
     assert rows["backward"].busy_ms_per_step == pytest.approx(34)
 
 
@@ -53,7 +53,7 @@ def test_annotated_spans_are_kept_by_rank_and_added_up():
         0: 10 * MS,
         1: 11 * MS,
     }
-    assert found.of_all_ranks("load") == PhaseSums(2, 2, 21 * MS, 0, 21 * MS)
+    assert found.of_all_ranks("load") == PhaseSums(2, 2, 21 * MS, 0, 21 * MS, ranks=2)
 
 
 def test_what_of_a_span_is_in_a_phase_is_not_outside():

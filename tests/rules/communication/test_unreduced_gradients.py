@@ -105,6 +105,19 @@ def test_a_hook_that_failed_is_no_verdict():
     assert said(RULE, rank(hooks=hooks)).status is Status.UNKNOWN
 
 
+def test_a_rank_that_trains_alone_beside_others_reduces_nothing():
+    """As the learner of reinforcement learning, beside ranks that act."""
+    actor = rank()
+    actor.header, actor.spans = header(1, 2), []
+    assert said(RULE, rank(), actor).status is Status.NOT_APPLICABLE
+    actor.header = header(1, 3)
+    learner = rank()
+    learner.header = header(2, 3)
+    finding = said(RULE, rank(), actor, learner)
+    assert finding.status is Status.FAIL
+    assert finding.summary.startswith("In 10 measured steps")
+
+
 def test_others_are_not_applicable():
     alone, untrained, foreign = rank(), rank(), rank()
     alone.header = header(0, 1)
