@@ -22,7 +22,6 @@ class Stat(NamedTuple):
     """The state of a process or of a thread, and its times in ticks of the kernel."""
 
     state: str
-    parent: int
     cpu_ticks: int
     began_ticks: int  # since boot
 
@@ -65,8 +64,7 @@ def read_stat(folder: Path) -> Stat | None:
     try:
         text = (folder / "stat").read_text(errors="replace")
         fields = text.rpartition(")")[2].split()  # the name before may contain anything
-        cpu_ticks = int(fields[11]) + int(fields[12])
-        return Stat(fields[0], int(fields[1]), cpu_ticks, int(fields[19]))
+        return Stat(fields[0], int(fields[11]) + int(fields[12]), int(fields[19]))
     except (OSError, IndexError, ValueError):
         return None
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-from dsprof.environment.processes import Stat, on_monotonic_ns, read_stat
+from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.state_file import memory_folders, read_sign
 
@@ -31,27 +30,24 @@ def is_exit_skipped() -> bool:
     return getattr(process.current_process(), "_start_method", None) in ("fork", "forkserver")
 
 
-def is_of_rank() -> bool:
-    """Say whether a rank that is recorded started this process, itself or by another one.
+def repeats_parent(rank: int, world_size: int) -> bool:
+    """Say whether this process is a child by multiprocessing of a recorded rank, as the same rank.
 
     Such as the one in which torch saves checkpoints: it has the rank and the job of its parent, and
-    a process group of its own. Ranks that a rank starts, as Lightning does, begin before its group.
+    a process group of its own. Other children are ranks of other jobs, as of one that a notebook
+    starts, or began before the group of their parent.
     """
-    above = dict(_line_of_descent(os.getpid()))
-    began_ns = on_monotonic_ns(above[os.getpid()].began_ticks + 1) if above else 0
-    states = f"dsprof-{os.getuid()}-*.state"
+    process = sys.modules.get("multiprocessing.process")
+    parent = process.parent_process() if process is not None else None
+    if parent is None or parent.pid is None:
+        return False
+    states = f"dsprof-{os.getuid()}-*-{rank}-{parent.pid}.state"
+    start, began_ticks = process_start(parent.pid), process_start(os.getpid())
+    began_ns = on_monotonic_ns(began_ticks + 1)
     for path in (path for memory in memory_folders() for path in memory.glob(states)):
-        with suppress(TraceError, OSError, ValueError):
-            stat = above.get(int(path.stem.rpartition("-")[2]))
-            if stat is not None:
-                sign = read_sign(path)
-                if sign.process_start == stat.began_ticks and sign.started_ns < began_ns:
-                    return True
+        with suppress(TraceError, OSError):
+            sign = read_sign(path)
+            is_parent = (sign.process_start, sign.world_size) == (start, world_size)
+            if is_parent and sign.started_ns < began_ns:
+                return True
     return False
-
-
-def _line_of_descent(pid: int) -> Iterator[tuple[int, Stat]]:
-    """Yield a process, the one that started it, and so on."""
-    while pid and (stat := read_stat(Path("/proc", str(pid)))) is not None:
-        yield pid, stat
-        pid = stat.parent

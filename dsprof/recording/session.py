@@ -24,7 +24,7 @@ from dsprof.files.redaction import redact_text
 from dsprof.findings.frames import library
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
-from dsprof.recording.children import is_exit_skipped, is_of_rank, when_child_ends
+from dsprof.recording.children import is_exit_skipped, repeats_parent, when_child_ends
 from dsprof.recording.header import header_of
 from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
@@ -143,7 +143,7 @@ class Session:
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return False
-        if is_of_rank():
+        if repeats_parent(dist.get_rank(), dist.get_world_size()):
             self._is_called = False  # the rank says it if nothing was recorded
             self.recorder.stop()
             return False

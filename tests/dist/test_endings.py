@@ -81,6 +81,12 @@ def test_children_record_nothing(folder: Path, name: str) -> None:
     assert len(trace.collectives) == 2 * 3 * 2
 
 
+def test_ranks_of_jobs_that_a_rank_starts_are_recorded(folder: Path) -> None:
+    found = traces(folder, "starts_jobs")
+    who = sorted((trace.header.rank, trace.header.world_size) for trace in found)
+    assert who == [(0, 1), (0, 1), (0, 2), (1, 2)]
+
+
 def test_another_rank_or_world_has_a_trace_of_its_own(folder: Path) -> None:
     found = traces(folder, "begins_again_as_another")
     who = sorted((t.header.pid, t.header.rank, t.header.world_size) for t in found)

@@ -238,6 +238,7 @@ class Sign(NamedTuple):
     """Whose a state is, since when, and when it last showed life."""
 
     rank: int
+    world_size: int
     pid: int
     process_start: int
     started_ns: int
@@ -253,7 +254,7 @@ def read_sign(path: Path) -> Sign:
     words = struct.unpack(f"={BEAT_NS + 1}q", read_bytes(path, (BEAT_NS + 1) * WORD_BYTES))
     if words[0] != MAGIC:
         raise TraceError(f"{path}: not a state of this version of dsprof")
-    numbers = (RANK, PID, PROCESS_START, STARTED_NS, BEAT_NS)
+    numbers = (RANK, WORLD_SIZE, PID, PROCESS_START, STARTED_NS, BEAT_NS)
     return Sign(*(words[number] for number in numbers))
 
 

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -205,16 +206,36 @@ def starts_processes(rank: int) -> None:
 
 def saves_in_a_process(rank: int) -> None:
     print(communicate())
-    store = OUT / f"saves.{os.environ['MODE']}"
-    child = multiprocessing.get_context("spawn").Process(target=_save, args=(store, rank))
-    child.start()
-    child.join()
-    print(child.exitcode, communicate())
+    # As torch's asynchronous checkpoint does in a process of its own.
+    print(start("saves", [rank]), communicate())
 
 
-def _save(store: Path, rank: int) -> None:
-    """Do as torch's asynchronous checkpoint does in a process of its own."""
-    join(store, rank, 1)
+def starts_jobs(rank: int) -> None:
+    """Start jobs, as a notebook does: two ranks, and a script that is rank 0 of 1."""
+    print(communicate())
+    print(start("job", [0, 1]))
+    print(subprocess.run([sys.executable, "-c", _SCRIPT]).returncode, communicate())
+
+
+_SCRIPT = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def start(name: str, ranks: list[int]) -> list[int | None]:
+    context, store = multiprocessing.get_context("spawn"), OUT / f"{name}.{os.environ['MODE']}"
+    children = [context.Process(target=take_part, args=(store, rank, len(ranks))) for rank in ranks]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children]
+
+
+def take_part(store: Path, rank: int, ranks: int) -> None:
+    join(store, rank, ranks)
     communicate()
 
 
@@ -291,6 +312,7 @@ SCENARIOS = {
     "loads_data_by_spawn": Scenario(loads_data("spawn")),
     "starts_processes": Scenario(starts_processes),
     "saves_in_a_process": Scenario(saves_in_a_process),
+    "starts_jobs": Scenario(starts_jobs),
     "begins_again": Scenario(begins_again, ranks=2),
     "begins_again_as_another": Scenario(begins_again_as_another, ranks=2),
     "has_a_full_disk": Scenario(has_a_full_disk),
