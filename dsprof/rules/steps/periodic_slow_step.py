@@ -84,7 +84,8 @@ class PeriodicSlowStep:
             return
         times = without_spells(columns.total_ns, thresholds.slow_share, _CHANCE)
         slow = slow_places(times, thresholds.slow_share)
-        excess_ns = np.where(slow, times - np.median(times[~slow]), 0.0)
+        usual_ns = np.median(times[~slow]) if count else 0.0
+        excess_ns = np.where(slow, times - usual_ns, 0.0)
         share = float(excess_ns.sum()) / max(float(times.sum()), 1.0)
         costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps
         periods = [

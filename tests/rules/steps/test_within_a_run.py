@@ -172,6 +172,14 @@ def test_sums_name_the_host_of_ranks_that_are_slow_in_turn() -> None:
     assert finding.cause.endswith("rank 7 of that host may be as slow.")
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_sums_show_a_rank_that_delays_steps_where_no_step_has_details() -> None:
+    traces = summed(8, lambda n, at: 200 * (n == 3 and at in range(20, 23)))
+    for trace in traces:
+        trace.steps = []
+    assert said(periodic_slow_step.RULE, *traces).ranks == (3,)
+
+
 def test_sums_do_not_show_what_costs_little_of_the_run() -> None:
     traces = summed(8, lambda _, at: 20 * (20 <= at < 40))
     assert said(step_time_change.RULE, *traces, run_share=0.07).status is Status.PASS
