@@ -36,27 +36,36 @@ from dsprof.trace.scope import clock
 
 _task = torch._C._current_graph_task_id
 _FUNCTION = BackwardCFunction.apply.__code__
-_DDP = "torch.nn.parallel.distributed"
+_FORWARD = Target(
+    "torch.nn.parallel.distributed",
+    "DistributedDataParallel",
+    "_pre_forward",
+    "sends buffers; DDP is in use",
+)
+_AT_START = tuple(
+    Target("torch.distributed", "", name, "waits in C++ for all it sends", f"waits of {name}")
+    for name in ("_broadcast_coalesced", "_verify_params_across_processes")
+)
 
 
 class DdpWaitHook(Hook):
-    """Estimates how long DDP blocks, in backward and where it sends buffers before forward."""
+    """Estimates how long DDP blocks: in backward, and where it sends buffers or a new model."""
 
     name = "ddp_wait"
-    targets = (
-        Target(_DDP, "DistributedDataParallel", "_pre_forward", "sends buffers; DDP is in use"),
-    )
+    targets = (_FORWARD, *_AT_START)
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, hot = self, self.recorder.hot
         self._backward = -1  # the backward pass that is being followed
         self._first_ns = 0  # the first issue in backward since the last forward
+        is_of_ddp = target.name != "_broadcast_coalesced"  # FSDP sends a new model so, too
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
             if not hot.recording or hook.broken:
                 return original(*args, **kwargs)
-            hook._begin()
+            if is_of_ddp:
+                hook._begin()
             start_ns = clock()
             result = original(*args, **kwargs)
             hook._waited(start_ns, 0, clock(), is_inner=False)

@@ -12,6 +12,7 @@ from dsprof.hooks.torch import ddp_wait
 from dsprof.hooks.torch.ddp_wait import DdpWaitHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
+from dsprof.trace.scope import clock
 
 
 class Work:
@@ -30,14 +31,14 @@ class Backward:
         self.recorder = Recorder(lambda: True)
         assert self.recorder.arm()
         self.hook = DdpWaitHook(self.recorder)
-        (target,) = DdpWaitHook.targets
+        target = DdpWaitHook.targets[0]
         self.works: dict[int, Work] = {}
         self._task, self._queued = 0, dict[int, list[Callable[[], None]]]()
         self._number = 100
         monkeypatch.setattr(ddp_wait, "_task", lambda: self._task)
         monkeypatch.setattr(ddp_wait, "_is_inner", lambda: self._task != 1)
         monkeypatch.setattr(self.hook, "_queue", self._queue)
-        self.hook.wrap(target, lambda: None)()
+        self.hook.wrap(target, lambda: None)()  # forward
 
     def _queue(self, callback: Callable[[], None]) -> None:
         self._queued.setdefault(self._task, []).append(callback)
@@ -46,7 +47,7 @@ class Backward:
         """Issue an all-reduce in a pass."""
         self._task, self._number, work = task, self._number + 1, Work()
         given: dict[str, Any] = {"is_async": True, "thread": get_ident(), "pending_ns": 1}
-        record = Collective(self._number, 1, 1, 8, 2, self._number, "all_reduce", **given)
+        record = Collective(self._number, 1, 1, 8, 2, clock(), "all_reduce", **given)
         self.works[record.id] = work
         self.recorder.in_flight.works[id(work)] = (work, record)
         self.recorder.in_flight.tell_followers(record, ())
@@ -89,3 +90,22 @@ def test_the_reducer_has_waited_for_what_calls_itself_complete_a_moment_later(
     backward.end(1)
     assert list(backward.recorder.outbox.records) == [record]
     assert (record.waits, record.done_ns > 0, record.blocked_ns > 0) == (1, True, True)
+
+
+@pytest.mark.parametrize("name", ["_verify_params_across_processes", "_broadcast_coalesced"])
+def test_what_a_new_model_sends_in_cpp_is_waited_for_as_it_returns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = Backward(monkeypatch)
+    (target,) = (target for target in DdpWaitHook.targets if target.name == name)
+    sent: list[Collective] = []
+
+    def send() -> None:
+        sent.extend(backward.reduce(task=-1) for _ in range(2))
+        backward.works.clear()  # C++ has waited for both
+
+    backward.hook.wrap(target, send)()
+    assert list(backward.recorder.outbox.records) == sent
+    assert [record.waits for record in sent] == [1, 1]
+    assert [record.blocked_ns > 0 for record in sent] == [False, True]
+    assert backward.recorder.failures == {}
