@@ -41,7 +41,7 @@ _ERRORS = (  # ncclResult_t
     *("Invalid usage", "Remote process error", "NCCL operation in progress"),
 )
 _NONE = (0, 7)
-_LACKS_COMMA = re.compile(r'(?<=\d)(?=\s*\n\s*"status":)')
+_LACKS_COMMA = re.compile(r'(?<=\d)(?=[ \t\r]*\n\s*"status":)')
 """Where NCCL 2.28 forgets one, in each rank that is missing."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]

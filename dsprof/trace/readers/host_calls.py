@@ -49,7 +49,7 @@ _RANGES = (
         r"|.*dataloader(\.__next__|_next)$|(get|fetch|load|next)_?batch\b",
     ),
 )
-_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds){1,3}$")
 _IS_RUNTIME = re.compile(r"(cuda|hip|cu|nvrtc|hiprtc)[A-Z]")
 
 

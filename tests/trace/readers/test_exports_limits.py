@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from dsprof.errors import TraceError
+from dsprof.trace.dumps.nccl_ras import communicators
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.call_rows import GroupTable
 from dsprof.trace.readers.chakra.execution_nodes import Node, NodeCalls
+from dsprof.trace.readers.host_calls import bare
 from dsprof.trace.run import find_run
 from tests.factories import exports as make
 from tests.fuzzing.formats import FORMATS, export, read
@@ -182,3 +184,16 @@ def test_a_bomb_is_refused(path: Path) -> None:
     path.write_bytes(gzip.compress(data + bytes(1 << 27), 9))
     with pytest.raises(TraceError, match="expands to more than 300 times its size on disk"):
         find_run([path])
+
+
+@pytest.mark.alone
+def test_no_name_takes_long() -> None:
+    with at_most(4):
+        assert bare("cuMemcpy" + "_v2" * 20_000 + "x").endswith("x")
+        assert bare("cuMemcpyAsync_v2_ptsz") == "cuMemcpyAsync"
+
+
+@pytest.mark.alone
+def test_no_status_of_nccl_takes_long() -> None:
+    with at_most(4):
+        assert communicators('{"communicators_count": 1' + "\n" * 50_000 + "x}") is None

@@ -40,6 +40,24 @@ def test_no_line_takes_long(unit: str) -> None:
             scan.take((unit * (LONGEST_LINE_BYTES // len(unit)) + end)[-LONGEST_LINE_BYTES:])
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("begin", "unit", "end"),
+    [
+        ("h:1:1 [0] NCCL INFO NET/IB : Using ", "[0]a", ""),
+        ("h:1:1 [0] NCCL INFO ", "nranks 1 busId 1 ", ""),
+        ("h:1:1 [0] NCCL INFO Using network ", ":a", ""),
+        ("", "Watchdog caught collective operation timeout: WorkNCCL(OpType=A, NumelIn=11, ", ""),
+        ("", "a1", "Comm. Op            Message Size"),
+    ],
+)
+def test_no_message_takes_long(begin: str, unit: str, end: str) -> None:
+    """A line that repeats a part of a message takes time in proportion to its length."""
+    count = (LONGEST_LINE_BYTES - len(begin) - len(end)) // len(unit)
+    with at_most(4):
+        LogScan().take(begin + unit * count + end)
+
+
 def test_no_more_processes_are_kept_than_can_be_judged(path: Path) -> None:
     lines = [make.said("Using network IB", host=f"host{i}") for i in range(5000)]
     path.write_text("\n".join(lines))

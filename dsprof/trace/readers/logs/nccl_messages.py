@@ -19,7 +19,7 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 """NCCL's own numbers, of src/include/plugin/nccl_tuner.h."""
 
 _LONGEST_VALUE = 200
-_ADDRESS = re.compile(r":[0-9a-fA-F.:%\w]+<\d+>|\[\d+\](?=\S)")
+_ADDRESS = re.compile(r":[0-9a-fA-F.:%\w]{1,99}<\d+>|\[\d+\](?=\S)")
 _OWN_TO_A_LINE = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|(?<=nccl-)\w{6}\b")
 
 

@@ -23,6 +23,7 @@ _LAUNCHERS = re.compile(
 )
 _RANK_BEHIND = re.compile(_RANKS)
 _LONGEST_PREFIX = 300
+_NUMBER = re.compile(r"\d+")
 
 _LEVEL = re.compile(r"NCCL (INFO|WARN|TRACE|CALL|ABORT)(?: |$)")
 _LONGEST_HEAD = 512
@@ -68,15 +69,23 @@ def _rank_of(match: re.Match[str], before: int) -> int:
     return int(found) if found else before
 
 
-def before_block(before: str) -> re.Pattern[str]:
-    """Return what fits before each line of a block whose first line has `before` before it."""
-    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
+def before_block(before: str) -> list[str]:
+    """Return what is before each line of a block, between numbers, as before its first line."""
+    return _NUMBER.split(before)
 
 
-def without(before: re.Pattern[str], line: str) -> str:
+def without(before: list[str], line: str) -> str:
     """Return a line of a block without what is before it."""
-    found = before.match(line)
-    return line[found.end() :] if found else line
+    place = 0
+    for number, part in enumerate(before):
+        if number:
+            if (found := _NUMBER.match(line, place)) is None:
+                return line
+            place = found.end()
+        if not line.startswith(part, place):
+            return line
+        place += len(part)
+    return line[place:]
 
 
 def cut_lines(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import re
 
 from dsprof.trace.readers.logs.prefix import Said
 
-_READY = re.compile(r"nranks \d+ .*busId (?P<bus>[\w:.]{1,32}) .*Init COMPLETE")
+_READY = re.compile(r"nranks \d+ .{0,199}busId (?P<bus>[\w:.]{1,32}) .{0,199}Init COMPLETE")
 _MOST_PROCESSES = 1 << 16
 
 

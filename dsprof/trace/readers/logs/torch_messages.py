@@ -31,7 +31,7 @@ _GAVE_UP = re.compile(
     r"atchdog caught collective operation timeout: (?:WorkNCCL|Work\w*)\("
     r"(?:SeqNum=(?P<seq>\d{1,15}), )?OpType=(?P<op>\w{1,60})"
     r"(?:, (?:NumelIn|TensorShape)=\[?(?P<elements>\d{1,20}))?"
-    r".*?\) ran for (?P<waited>\d{1,15}) milliseconds"
+    r".{0,299}?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
 _NOT_PASSED = re.compile(
     r"\]: Ranks? (?P<absent>\d{1,7}(?:, ?\d{1,7}){0,999}) failed to pass monitoredBarrier in "
