@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
+from dsprof.files.redaction import redact_text
+
 _MOST_NAMED = 12
 
 FILL_HOSTS = (
@@ -50,7 +52,13 @@ def broken_off(ranks: Collection[int]) -> str:
 
 
 def shortened(text: str, at_most: int = 60) -> str:
-    """Cut what somebody wrote to a length that a sentence bears, and say how long it is."""
+    """Cut what somebody wrote to a length that a sentence bears, and say how long it is.
+
+    Credentials are removed first: a part of one would not be known as such.
+    """
+    if len(text) <= at_most:
+        return text
+    text = redact_text(text)
     return text if len(text) <= at_most else f"{text[:at_most]}… ({len(text):,} characters)"
 
 

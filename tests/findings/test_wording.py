@@ -17,6 +17,7 @@ from dsprof.findings.wording import (
     rate,
     reason,
     sentence,
+    shortened,
     size,
     some,
 )
@@ -112,3 +113,10 @@ def test_a_number_keeps_its_unit_on_its_line() -> None:
     kept = unbroken(text)
     assert kept.count(NO_BREAK) == 4
     assert kept.replace(NO_BREAK, " ") == text
+
+
+def test_no_part_of_a_credential_is_left_where_text_is_cut() -> None:
+    secret = "correcthorsebatterystaple"
+    text = shortened(f"cannot open https://user:{secret}@host/, after 3 attempts in 90 s", 40)
+    assert text.startswith("cannot open https://<redacted>@host/")
+    assert shortened(f"cannot open https://user:{secret}@host/x", 40).endswith("@host/x")

@@ -75,3 +75,14 @@ def test_an_error_of_the_device_that_the_watchdog_meets_ends_a_rank(line):
 def test_a_watchdog_that_names_the_rank_in_a_smaller_group_tells_of_nobody():
     line = f"  what():  [PG ID 2 PG GUID 7(tp) Rank 1] Process group w{WATCHDOG}"
     assert raised(line, make.ready(0)) == {}
+
+
+def test_no_part_of_a_credential_is_left_where_a_message_is_cut():
+    address = "https://user:correcthorsebatterystaple@host"
+    [[exception]] = raised(*traceback(0, f"OSError: {'x ' * 480}{address} y{' y' * 99}")).values()
+    assert len(exception) == 1000
+    assert "correct" not in exception
+    assert "https://<redacted>@host" in exception
+    [trace] = make.read(make.run(make.said(f"{'x ' * 85}{address}", level="WARN"), ranks=1))
+    [warning] = trace.log.warnings
+    assert warning.endswith("https://<redacted>@host")

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
+from dsprof.files.redaction import redact_text
 from dsprof.files.tables import rows
 from dsprof.trace.rank_log import RankLog
 from dsprof.trace.readers.logs.prefix import Said
@@ -18,7 +19,7 @@ _ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTre
 _PROTOCOLS = ("LL", "LL128", "Simple")
 """NCCL's own numbers, of src/include/plugin/nccl_tuner.h."""
 
-_LONGEST_VALUE = 200
+_LONGEST_VALUE, _LONGEST_READ = 200, 1000
 _ADDRESS = re.compile(r":[0-9a-fA-F.:%\w]{1,99}<\d+>|\[\d+\](?=\S)")
 _OWN_TO_A_LINE = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|(?<=nccl-)\w{6}\b")
 
@@ -58,7 +59,7 @@ def understand(said: Said, log: RankLog) -> Place | None:
     form, match = found
     groups = {name: value or "" for name, value in match.groupdict().items()}
     if form.label.startswith("env_"):
-        log.set(groups["name"][:100], groups["val"][:_LONGEST_VALUE])
+        log.set(groups["name"][:100], _shown(groups["val"]))
     elif form.fact == "algorithm number":
         log.say("algorithm", _numbered(groups["algo"], groups["proto"]))
     elif form.fact:
@@ -71,7 +72,14 @@ def understand(said: Said, log: RankLog) -> Place | None:
 
 def warning(said: Said) -> str:
     """Return what is warned of, without what is different in each line."""
-    return _OWN_TO_A_LINE.sub("…", said.message)[:_LONGEST_VALUE]
+    return _shown(_OWN_TO_A_LINE.sub("…", said.message))
+
+
+def _shown(text: str) -> str:
+    """Cut a text behind its credentials: a part of one would not be known as such."""
+    if len(text) > _LONGEST_VALUE:
+        text = redact_text(text[:_LONGEST_READ])
+    return text[:_LONGEST_VALUE]
 
 
 def _numbered(algorithm: str, protocol: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dsprof.files.redaction import redact_text
+
 BEGIN = "Traceback (most recent call last):"
 MARKS = (b"]: " + BEGIN.encode(),)
 
@@ -13,7 +15,8 @@ _OF_WATCHDOG = re.compile(
     r"(?:\[(?:PG (?:ID )?0 [^\]]{0,199})?[Rr]ank (?P<rank>\d{1,6})\] .{0,40})?"
     r"atchdog thread terminated with exception: (?P<what>(?:CUDA|HIP) error: .{1,300})"
 )
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,1000}|(?=:?\s*$))")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,2000}|(?=:?\s*$))")
+_LONGEST_EXCEPTION = 1000
 _LONGEST_LINES = 1 << 12
 """One has some 30 lines, and other ranks write theirs in between."""
 _MOST_RANKS = 1 << 12
@@ -47,7 +50,10 @@ class Tracebacks:
         elif rank in self._open and (found := _EXCEPTION.match(text)):
             self._open.remove(rank)
             if rank in self.raised or len(self.raised) < _MOST_RANKS:
-                self.raised[rank] = found[0].rstrip()
+                text = found[0]
+                if len(text) > _LONGEST_EXCEPTION:  # part of a credential is not known as such
+                    text = redact_text(text)[:_LONGEST_EXCEPTION]
+                self.raised[rank] = text.rstrip()
 
     def take_watchdog(self, rank: int, text: str) -> None:
         """Take a line that a launcher marked with `rank`, -1 if with none.
