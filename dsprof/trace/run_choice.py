@@ -32,8 +32,11 @@ _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
 """If two tools recorded a run, one begins at most this much later than the other."""
-_NUMBER = re.compile(r"\d{3,}")
-_OF_SLURM = re.compile(r"slurm-\d{3,}(?:_\d+)?")
+_NUMBER = re.compile(r"\d{4}(?:-\d\d){2}(?:[-_T.]\d\d(?:[-.:_]\d\d){1,2})?(?!\d)|\d{3,}")
+"""A date with the time of day, or a number that does not count ranks or nodes."""
+_OF_SLURM = re.compile(r"slurm-(\d+)(?:_(\d+))?")
+"""A job, and its task where it is an array."""
+_NOT_DIGITS = re.compile(r"\D")
 _FIRST_EPOCH_NS = 10**18
 """September 2001: a smaller start is no time of a wall clock."""
 
@@ -328,7 +331,7 @@ def _without_other_numbers(
 
     read = max(numbers.values(), key=value, default=())
     apart = {path for path, job in numbers.items() if job != read}
-    name = "-".join(map(str, read))
+    name = min((path.name for path, job in numbers.items() if job == read), default="")
     reason = f"of another job than {name}, by its name; give the files of its job to read it"
     kept = [file for file in files if file.path not in apart]
     return kept, [Stranger(path, reason) for path in sorted(apart)]
@@ -338,19 +341,22 @@ def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
     """Return the numbers in names that distinguish jobs, such as date and time, if there are any.
 
     A number does if logs that differ in it are of one rank, or have the names that Slurm gives.
+    Tasks of an array are jobs, too.
     """
     numbers: dict[Path, tuple[int, ...]] = {}
     of_rank: defaultdict[int, set[tuple[int, ...]]] = defaultdict(set)
     of_process: defaultdict[tuple[str, int], set[tuple[int, ...]]] = defaultdict(set)
     for file in logs:
-        found = tuple(map(int, _NUMBER.findall(file.path.stem)))
+        of_slurm = _OF_SLURM.fullmatch(file.path.stem)
+        told = filter(None, of_slurm.groups()) if of_slurm else _NUMBER.findall(file.path.stem)
+        found = tuple(int(_NOT_DIGITS.sub("", number)) for number in told)
         if rank_in_name(file.path) in found:
             found = tuple(number for number in found if number != file.header.rank)
         if not found or file.header.pid in found:
             continue
         numbers[file.path] = found
         # A log that names no rank counts for rank 0.
-        if file.header.rank or _OF_SLURM.fullmatch(file.path.stem):
+        if file.header.rank or of_slurm:
             of_rank[file.header.rank].add(found)
         if file.header.pid:
             of_process[file.process].add(found)

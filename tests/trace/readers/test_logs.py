@@ -771,6 +771,10 @@ def _failures_of_jobs(folder, *names, ranks=(0, 1)):
         ("n1_20260419_163606.log", "n1_20260420_083606.log"),
         ("slurm-1000-node101.out", "slurm-1001-node101.out", "slurm-1001-node102.out"),
         ("node101-1000.out", "node101-1001.out", "node102-1001.out"),
+        ("slurm-98.out", "slurm-101.out"),
+        ("slurm-700_9.out", "slurm-700_10.out"),
+        ("n1_2026-04-20.log", "n1_2026-05-01.log"),
+        ("n1_2026-04-20_08-36-06.log", "n1_2026-04-20_16-36-06.log", "n2_2026-04-20_16-36-06.log"),
     ],
 )
 def test_of_logs_that_differ_in_the_number_of_their_job_the_last_job_is_read(tmp_path, names):
@@ -781,7 +785,7 @@ def test_of_logs_that_differ_in_the_number_of_their_job_the_last_job_is_read(tmp
     run = find_run([tmp_path])
     assert {one.path.name for one in run.strangers} == {first}
     assert {path.name for path in run.files} == {second, *more}
-    assert "of another job than " in run.strangers[0].reason
+    assert f"of another job than {min([second, *more])}, by" in run.strangers[0].reason
 
 
 def test_the_rank_in_the_name_of_a_log_is_no_number_of_a_job(tmp_path):
