@@ -24,7 +24,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, ranks_do
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.steps.step_parts import PARTS, growing_part, part_columns, too_few
+from dsprof.rules.steps.step_parts import PARTS, few_in_turn, growing_part, part_columns, too_few
 from dsprof.trace.columns import BoolArray
 
 _ROWS = 16
@@ -343,9 +343,8 @@ def _do(ranks: Sequence[int]) -> str:
 
 def _in_turn(ranks: Sequence[int]) -> tuple[str, str]:
     return (
-        f"In most of these steps only a few of {named(ranks)} work longer, not always the same, "
-        "and the others wait in their collectives. Possible causes: long samples, recompilation by "
-        "torch.compile, Python's garbage collector.",
+        f"{few_in_turn(ranks)} Possible causes: long samples, recompilation by torch.compile, "
+        "Python's garbage collector.",
         "Inspect these steps in the timeline. With torch.compile, run with TORCH_LOGS=recompiles.",
     )
 

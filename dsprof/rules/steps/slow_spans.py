@@ -12,11 +12,13 @@ from dsprof.analysis.aggregates.history import History, Span
 from dsprof.analysis.run.busy_spans import busiest, busy_spans, mean_step_ns, mean_waited_ns
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration, named, ranks_do
-from dsprof.rules.steps.step_parts import PARTS, growing_part
+from dsprof.rules.steps.step_parts import PARTS, few_in_turn, growing_part
 from dsprof.trace.columns import BoolArray
 
 _OWN_SHARE = 0.5
 """A rank causes a longer step if it works longer than the others by this share of the excess."""
+_AT_A_TIME = 2
+"""A span has so many ranks that work longest."""
 _LEAST_SPANS = 2
 """In fewer spans it may be chance that a rank works longest."""
 
@@ -68,6 +70,13 @@ class SlowSpans(NamedTuple):
 
         A span has the two ranks that work longest: of several alike, other ones each time.
         """
+        ranks = self._late
+        is_few = 2 * len(ranks) < max(span.ranks for span in self.slow)
+        return ranks if is_few or self._host(ranks) else ()
+
+    @property
+    def _late(self) -> tuple[int, ...]:
+        """Ranks that work longest in most of the slow spans, one or two in each."""
         usual_ns = _median(self.others, lambda span: busiest(span)[1])
         least_ns = usual_ns + _OWN_SHARE * self.more_ns
         seen, spans = Counter[int](), 0
@@ -78,9 +87,7 @@ class SlowSpans(NamedTuple):
             seen.update(late)
             spans += bool(late)
         ranks = tuple(sorted(rank for rank, count in seen.items() if count >= _LEAST_SPANS))
-        is_few = 2 * len(ranks) < max(span.ranks for span in self.slow)
-        is_known = is_few or self._host(ranks)
-        return ranks if is_known and 2 * spans > len(self.slow) else ()
+        return ranks if 2 * spans > len(self.slow) else ()
 
     @property
     def beside(self) -> tuple[int, ...]:
@@ -113,6 +120,8 @@ class SlowSpans(NamedTuple):
             if others and len(ranks) > 1:
                 text += f" Sums show two ranks at a time; {others} may be as slow."
             return text, ""
+        if len(late := self._late) > _AT_A_TIME:
+            return few_in_turn(late), ""
         step_ns, waits_ns = (
             _median(self.slow, of) - _median(self.others, of)
             for of in (mean_step_ns, mean_waited_ns)

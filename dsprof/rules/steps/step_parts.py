@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.step_columns import StepColumns
 from dsprof.findings.finding import Finding, Status
+from dsprof.findings.wording import named
 from dsprof.rules.rule import RuleMeta
 
 PARTS = {
@@ -33,6 +34,14 @@ def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> 
     """Return the part that explains most of a growth of `whole_ns`; "" if less than `share`."""
     part = max(growth, key=lambda name: growth[name], default="")
     return part if part and growth[part] >= share * whole_ns else ""
+
+
+def few_in_turn(ranks: Sequence[int]) -> str:
+    """Say that in most steps a few of these ranks work longer, other ones each time."""
+    return (
+        f"In most of these steps only a few of {named(ranks)} work longer, not always the same, "
+        "and the others wait in their collectives."
+    )
 
 
 def passed(meta: RuleMeta, text: str, series: Iterable[Sequence[int]], least: int) -> Finding:

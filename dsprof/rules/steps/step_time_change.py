@@ -33,6 +33,7 @@ from dsprof.rules.steps.slow_spans import SlowSpans
 from dsprof.rules.steps.step_parts import (
     PARTS,
     SAME_WORK,
+    few_in_turn,
     growing_part,
     part_columns,
     passed,
@@ -71,6 +72,12 @@ class Thresholds:
     run_share: float = 0.02  # of the run is lost, where only sums over time show it
 
 
+_MOST_KINDS = 3
+"""Stretches of more kinds are one finding: as many as there are would hide other problems."""
+
+_IN_A_LINE = 2
+"""So many stretches a headline names."""
+
 _Ends = list[tuple[int, int | None]]
 """First and last steps of stretches; None: they last to the end."""
 
@@ -81,6 +88,7 @@ class _Kind(NamedTuple):
     work: tuple[str, ...]  # that changed
     ranks: tuple[int, ...]  # that got slower; (): all, or unknown
     part: str  # of the step; "" if ranks are named, or unknown
+    in_turn: tuple[int, ...] = ()  # ranks of which a few got slower at a time
 
 
 class _Level(NamedTuple):
@@ -245,14 +253,18 @@ class StepTimeChange:
         share = (change.after - change.before) / change.before
         firsts = tuple(first for first, _ in ends)
         at = f"step{'s' * (len(firsts) > 1)} {_joined([f'{first:,}' for first in firsts])}"
+        when, where = since, at
+        if len(ends) > _IN_A_LINE:
+            when = f"in {len(ends)} stretches from step {firsts[0]:,} on"
+            where = "the start of each"
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
             action=f"Check what happened at {at}{_on(ranks)}: {suspects}.",
-            problem=f"Steps take {percent(share)} longer {since}",
-            fix=f"Check what happened at {at}{_on(ranks)}",
+            problem=f"Steps take {percent(share)} longer {when}",
+            fix=f"Check what happened at {where}{_on(ranks)}",
             ranks=ranks,
             steps=firsts,
             evidence=(table,),
@@ -319,7 +331,7 @@ def _levels(
         alike[kind(is_usual, within([spell], count))].append(spell)
     levels = [
         _Level(change, mine, is_usual, within(mine, count))
-        for mine in alike.values()
+        for mine in (alike.values() if len(alike) <= _MOST_KINDS else [spells])
         if _is_level(change := Change.to_spells(times, mine, is_usual), count, thresholds)
     ]
     one = None if levels else change_of(times)
@@ -354,8 +366,10 @@ def _kind(
     work = tuple(columns.work_changed(is_usual, is_slow, thresholds.work_share))
     if ranks := columns.ranks_behind(is_usual, is_slow, more_ns / 2):
         return _Kind(work, ranks, "")
-    growth = columns.growth(is_usual, is_slow)
-    return _Kind(work, (), growing_part(growth, more_ns, thresholds.part_share))
+    part = growing_part(columns.growth(is_usual, is_slow), more_ns, thresholds.part_share)
+    if part == "exposed_ns" and (turns := columns.ranks_in_turn(is_usual, is_slow, more_ns / 2)):
+        return _Kind(work, (), "", turns)
+    return _Kind(work, (), part)
 
 
 def _kind_of_sums(
@@ -378,6 +392,8 @@ def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
         return f"{SAME_WORK} {who} got slower; {others}."
+    if kind.in_turn:
+        return f"{SAME_WORK} {few_in_turn(kind.in_turn)}"
     slower = f"{PARTS[kind.part]}, on {columns.ranks}" if kind.part else "unknown"
     return f"{SAME_WORK} The slower part is {slower}."
 

@@ -262,6 +262,30 @@ def test_slow_stretches_of_other_causes_are_findings_of_their_own() -> None:
     ]
 
 
+def test_stretches_of_many_ranks_in_turn_are_one_finding() -> None:
+    """A finding for each rank would hide all other problems."""
+    spells = [range(at, at + 8) for at in range(10, 170, 20)]
+    mine = [in_spells(spells[number]) for number in range(8)]
+    slow = in_spells(*spells)
+    finding = said(
+        step_time_change.RULE,
+        *(
+            rank(number, 180, computing=own, waiting=lambda n, own=own: slow(n) - own(n))
+            for number, own in enumerate(mine)
+        ),
+    )
+    assert (finding.status, finding.ranks, len(finding.steps)) == (Status.FAIL, (), 8)
+    assert finding.problem == "Steps take 40 % longer in 8 stretches from step 10 on"
+    assert "only a few of ranks 0-7 work longer" in finding.cause
+
+
+def test_sums_show_stretches_of_ranks_in_turn() -> None:
+    slow = {at: n for n in range(4) for at in range(14 * n + 5, 14 * n + 11)}
+    finding = said(step_time_change.RULE, *summed(8, lambda n, at: 20 * (slow.get(at) == n)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert "only a few of ranks 0-3 work longer" in finding.cause
+
+
 def test_waits_of_slow_stretches_are_explained_by_their_share_of_the_run() -> None:
     waiting = in_spells(range(20, 32), range(60, 80))
     finding = said(step_time_change.RULE, *ranks(100, waiting=waiting))
