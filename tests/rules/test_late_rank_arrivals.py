@@ -338,6 +338,19 @@ def test_a_rank_that_is_late_from_a_step_on_is_not_said_to_delay_every_step():
     assert said(RULE, *jittering(60, (10, 11), (60,))).problem.startswith("Rank 1 delays every")
 
 
+def test_of_two_ranks_late_in_turn_one_that_is_late_from_a_step_on_is_named():
+    times = (*(10, 10, 10, 10, 28, 28, 28) * 4, *(80,) * 26)
+    finding = said(RULE, *jittering(54, (25,), times))
+    assert (finding.status, finding.ranks, finding.steps) == (Status.FAIL, (1,), (28,))
+
+
+@pytest.mark.parametrize(("steps", "confidence"), [(32, "medium"), (62, "high")])
+def test_confidence_is_high_if_chance_is_far_from_an_explanation(steps, confidence):
+    """Of two ranks, one is late in four of five steps."""
+    finding = said(RULE, *jittering(steps, (30,), (60, 60, 10, 60, 60)))
+    assert (finding.status, finding.confidence) == (Status.FAIL, confidence)
+
+
 def moving(*stretches: range, ranks: int = 4, hosts: int = 0) -> list[RankTrace]:
     """In each stretch the next rank is late by 60 ms, or all ranks of the next host."""
     size = ranks // hosts if hosts else 1

@@ -17,7 +17,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.matching import CELLS, Matched
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.sampling import OneIn, in_sample
-from dsprof.analysis.run.outliers import chance_of, low_outliers
+from dsprof.analysis.run.outliers import alike_in_a_row, chance_of, low_outliers
 
 STEP_SHARE = 0.05
 """A straggler delays the others by at least this share of a step."""
@@ -296,6 +296,7 @@ class Votes:
     least_ns: Array
     usual_ns: Array
     voted_ns: Array
+    alike: float = 1.0  # steps in a row, of which one vote is independent
 
     @property
     def leader(self) -> int:
@@ -341,7 +342,11 @@ class Votes:
     @property
     def chance(self) -> float:
         """How likely some rank gets so many votes where all are alike."""
-        return chance_of(int(self.votes.max(initial=0)), self.of, len(self.ranks))
+        return self.chance_of(int(self.votes.max(initial=0)), self.of)
+
+    def chance_of(self, votes: int, of: int) -> float:
+        """Return how likely that is for `votes` in `of` steps."""
+        return chance_of(round(votes / self.alike), round(of / self.alike), len(self.ranks))
 
 
 def vote(late: Waits, least_gap_ns: float) -> Votes:
@@ -355,7 +360,7 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
     count, steps = waited.shape
     votes, voted_ns, wide, wide_ns, least_ns = (np.zeros(count, np.int64) for _ in range(5))
     if not steps:
-        return Votes(late.ranks, votes, 0, 0, 0, *[votes] * 4)
+        return Votes(late.ranks, votes, 0, 0, 0, votes, votes, votes, votes)
     median_ns, cast, wide_cast = np.empty_like(waited), 0, 0
     width = max(CELLS // count, 1)
     for columns in (slice(first, first + width) for first in range(0, steps, width)):
@@ -386,6 +391,7 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
         least_ns // steps,
         np.concatenate(usual_ns).astype(np.int64),
         voted_ns // np.maximum(votes, 1),
+        _alike(median_ns, least_gap_ns),
     )
     by_gaps = replace(
         by_outliers,
@@ -395,6 +401,17 @@ def vote(late: Waits, least_gap_ns: float) -> Votes:
         voted_ns=wide_ns // np.maximum(wide, 1),
     )
     return by_gaps if by_gaps.late and by_gaps.chance < by_outliers.chance else by_outliers
+
+
+def _alike(less_ns: Array, least_gap_ns: float) -> float:
+    """Return how many steps in a row have the same later one of two ranks; 1 for more ranks.
+
+    Of two ranks one is later in each step, and a busy machine is busy for several steps.
+    """
+    if len(less_ns) != 2:
+        return 1.0
+    is_late = less_ns >= max(least_gap_ns, 1)
+    return alike_in_a_row(is_late[0, is_late.any(axis=0)])
 
 
 class Together(NamedTuple):

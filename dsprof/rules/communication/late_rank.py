@@ -25,7 +25,7 @@ from dsprof.analysis.run.lateness import (
     together,
     vote,
 )
-from dsprof.analysis.run.onset import onset
+from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.turns import Turns, turns
 from dsprof.analysis.summary import RunSummary
@@ -213,9 +213,7 @@ class LateRank:
         (cause, action, fix, restates), table = _why(run, late, votes, votes.late, least_ns)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
         since = ""
-        # Of a sample of calls, a single step shows several times its delay, or nothing of it.
-        begin = onset(late, place) if late.calls == 1 else None
-        if begin:
+        if begin := _begin(late, votes):
             delay = duration(begin.delay_ns)
             are = "It is" if len(votes.late) == 1 else "They are"
             since = f" {are} late from step {begin.step:,} on, by {delay} per step."
@@ -237,7 +235,7 @@ class LateRank:
             saving_ms_per_step=_saving(votes, known),
             exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
             restates=restates,
-            confidence="high" if late.one_in == 1 and not late.doubt_ns else "medium",
+            confidence="high" if _is_sure(late, votes, thresholds) else "medium",
         )
 
     def _several(
@@ -398,7 +396,7 @@ def _doubt(
     rank = votes.ranks[votes.leader]
     if not votes.stragglers(thresholds.step_share * step_ns):
         return ""
-    if votes.chance > thresholds.chance:
+    if votes.chance > thresholds.chance and not _begin(late, votes):
         lasts = int(votes.votes[votes.leader])
         none = votes.steps - votes.cast
         if not none:
@@ -417,6 +415,21 @@ def _doubt(
     return ""
 
 
+def _begin(late: Lateness, votes: Votes) -> Onset | None:
+    """Return from which step on the leader is late; None if always or for a while.
+
+    Of a sample of calls, a single step shows several times its delay, or nothing of it.
+    """
+    return onset(late, votes.leader) if late.calls == 1 else None
+
+
+def _is_sure(late: Lateness, votes: Votes, thresholds: Thresholds) -> bool:
+    """Whether all is compared beyond doubt, and chance is far from an explanation."""
+    is_far = votes.chance <= _SURE * thresholds.chance
+    return is_far and late.one_in == 1 and not late.doubt_ns
+
+
+_SURE = 0.1
 _MOST_MORE = 1000
 _SUSPICIOUS = 15
 """Times the chance that proves it: what is likelier is nothing to follow up."""
@@ -436,7 +449,7 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
     share = int(votes.votes[votes.leader]) / votes.of
     for more in range(max(lasting, 1), _MOST_MORE + 1):
         of = votes.of * (measured + more) // measured
-        if chance_of(floor(share * of), of, len(votes.ranks)) <= thresholds.chance:
+        if votes.chance_of(floor(share * of), of) <= thresholds.chance:
             return more
     return None
 

@@ -66,6 +66,28 @@ def test_chance_calls_hardly_any_healthy_run_late(count):
     assert not [one for one in runs if one.stragglers(5_000_000) and one.chance <= CHANCE]
 
 
+def test_two_ranks_that_are_later_for_a_while_in_turn_may_be_alike():
+    """As on a machine that is busy for several steps; each is later in as many either way."""
+    first, second = [0, 100], [100, 0]
+    in_turn = vote(late(*[*[second] * 7, *[first] * 3] * 8), 1)
+    assert in_turn.votes.tolist() == [24, 56]
+    assert in_turn.chance > CHANCE
+    scattered = np.random.default_rng(1).permutation([0] * 24 + [1] * 56)
+    mixed = vote(late(*([first, second][one] for one in scattered)), 1)
+    assert mixed.votes.tolist() == [24, 56]
+    assert mixed.chance <= CHANCE
+
+
+def test_chance_calls_few_of_two_ranks_late_where_steps_are_like_those_before():
+    draws = np.random.default_rng(1).standard_normal((500, 2, 80)) * 10**7
+    for place in range(1, 80):
+        draws[:, :, place] += 0.6 * draws[:, :, place - 1]
+    waits = (draws.max(axis=1, keepdims=True) - draws).astype(np.int64)
+    runs = [vote(late(*one.T.tolist()), 2_500_000) for one in waits]
+    named = [one for one in runs if one.stragglers(5_000_000) and one.chance <= CHANCE]
+    assert len(named) < 0.05 * len(runs)
+
+
 @pytest.mark.parametrize(
     ("waited", "median", "least"),
     [([10, 30, 20], 15, 10), ([0, 10, 20, 30], 20, 10), ([5, 1005], 1000, 1000)],

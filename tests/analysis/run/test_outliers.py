@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsprof.analysis.run.outliers import chance_of, low_outliers
+from dsprof.analysis.run.outliers import alike_in_a_row, chance_of, low_outliers
 
 
 def outliers(*values: int, least_gap: float = 1) -> list[int]:
@@ -65,3 +65,18 @@ def test_what_is_in_doubt_sets_the_others_not_apart():
 
 def test_one_far_below_the_others_stands_apart_in_a_group_of_any_size():
     assert all(outliers(0, *[1000] * others) == [0] for others in range(1, 42))
+
+
+@pytest.mark.parametrize(
+    ("series", "count"),
+    [
+        ("", 1),
+        ("111111", 1),
+        ("10101010", 1),
+        ("11110000", 7),  # r is 5 / 8, and more is added than leaves it below 1 - 2 / 8
+        ("1100" * 4, 1.3167),  # r is 1 / 16, and (1 + 3 / 16) / 16 is added
+    ],
+)
+def test_neighbours_that_are_alike_count_as_one_by_hand(series, count):
+    values = np.array([one == "1" for one in series], np.bool_)
+    assert alike_in_a_row(values) == pytest.approx(count, rel=1e-4)
