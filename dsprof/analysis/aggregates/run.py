@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,9 @@ from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import Header, HookStatus, Trailer, is_of_environment
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.sharing import shared
+
+_OF_RANK = re.compile(r"\.rank(\d{1,9})\.json(?:\.gz)?: (?!rank \d|a copy of )")
+"""In the line of a skipped file: a trace of dsprof, neither of another run nor a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,13 @@ class Run(Aggregate):
         if self.selection.hosts:
             return []
         return [rank for rank in self.missing_ranks if self.selection.holds_rank(rank)]
+
+    @property
+    def skipped_of_unread(self) -> list[str]:
+        """Files of `unread_ranks` that were given and could not be read, each with the reason."""
+        unread = set(self.unread_ranks)
+        named = ((one, _OF_RANK.search(one)) for one in self.strangers)
+        return [one for one, found in named if found and int(found[1]) in unread]
 
     @property
     def unclean_ranks(self) -> list[int]:

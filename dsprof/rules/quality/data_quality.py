@@ -139,15 +139,23 @@ class DataQuality:
                 ranks=tuple(missing),
                 confidence="high",
             )
+        cause, fix = UNREAD, "Give the files of all hosts together"
+        action = (
+            f"{fix}; `dsprof doctor` on the host of a missing rank checks whether recording would "
+            "start there."
+        )
+        if skipped := run.skipped_of_unread:
+            more = f"; and {plural(len(skipped) - 1, 'more file')}" if len(skipped) > 1 else ""
+            cause, fix = f"Skipped: {skipped[0]}{more}.", "See why their files were skipped"
+            action = f"{fix}: data quality lists each with the reason."
         return self.meta.finding(
             Status.FAIL,
             text,
             problem=f"The traces of {len(missing)} of {world} ranks are missing",
-            fix="Give the files of all hosts together",
+            fix=fix,
             severity=Severity.MEDIUM,
-            cause=UNREAD,
-            action="Give the files of all hosts together; `dsprof doctor` on the host of a missing "
-            "rank checks whether recording would start there.",
+            cause=cause,
+            action=action,
             ranks=tuple(missing),
             confidence="high",
         )

@@ -38,7 +38,7 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
-from tests.factories.trace_files import encode, run_events
+from tests.factories.trace_files import encode, run_events, write_run
 
 
 def with_trailer(**fields):
@@ -82,6 +82,24 @@ def test_missing_ranks_are_named():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.ranks == (0, 2, 3)
     assert "traces of 3 of 4 ranks are missing: ranks 0, 2-3" in finding.summary
+
+
+def test_a_skipped_file_is_named_as_the_cause_of_a_missing_rank(tmp_path):
+    _, second = write_run(tmp_path)
+    second.write_bytes(second.read_bytes().replace(b'"schema_version":1', b'"schema_version":9'))
+    finding = _of_ranks(tmp_path)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert finding.cause.startswith(f"Skipped: {second}: written in trace version 9, ")
+    assert "all hosts" not in f"{finding.fix} {finding.action}"
+    second.unlink()
+    write_run(tmp_path / "before", started_epoch_ns=10**18)[1].rename(second)
+    finding = _of_ranks(tmp_path)  # the file is of an earlier run
+    assert finding.fix == "Give the files of all hosts together"
+
+
+def _of_ranks(folder):
+    findings = diagnose(find_run([folder])).findings
+    return next(one for one in findings if one.rule == RULE.meta.id and one.ranks)
 
 
 def test_a_disk_that_was_full_is_named_and_not_blamed_on_the_writer():
