@@ -62,13 +62,24 @@ class StepColumns:
 
     def ranks_behind(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
         """Return the ranks whose own time grows by `least_ns`; none if that of all does."""
-        found, count = [], 0
+        return self.ranks_behind_each(one, [(other, least_ns)])[0]
+
+    def ranks_behind_each(
+        self, one: BoolArray, others: Sequence[tuple[BoolArray, float]]
+    ) -> list[tuple[int, ...]]:
+        """Return them for several `other` steps, each with its `least_ns`; ranks are read once."""
+        found: list[list[int]] = [[] for _ in others]
+        count = 0
         for rank, column in self.own_ns():
             count += 1
-            before, after = one & (column >= 0), other & (column >= 0)
-            if before.any() and after.any() and _more(column, before, after) >= least_ns:
-                found.append(rank)
-        return tuple(found) if len(found) < count else ()
+            is_known = column >= 0
+            before = column[one & is_known]
+            usual_ns = float(np.median(before)) if len(before) else np.inf
+            for (other, least_ns), ranks in zip(others, found, strict=True):
+                after = column[other & is_known]
+                if len(after) and np.median(after) - usual_ns >= least_ns:
+                    ranks.append(rank)
+        return [tuple(ranks) if len(ranks) < count else () for ranks in found]
 
     def ranks_in_turn(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
         """Return which ranks work longer by `least_ns`, if few do in most of the steps `other`.

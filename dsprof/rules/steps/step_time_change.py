@@ -39,7 +39,7 @@ from dsprof.rules.steps.step_parts import (
     passed,
     too_few,
 )
-from dsprof.trace.columns import BoolArray, IntArray
+from dsprof.trace.columns import BoolArray
 
 _OF_HOST = (
     "another program on the host, a throttled clock, longer sequences or other data, or a "
@@ -88,7 +88,6 @@ class _Kind(NamedTuple):
     work: tuple[str, ...]  # that changed
     ranks: tuple[int, ...]  # that got slower; (): all, or unknown
     part: str  # of the step; "" if ranks are named, or unknown
-    in_turn: tuple[int, ...] = ()  # ranks of which a few got slower at a time
 
 
 class _Level(NamedTuple):
@@ -138,13 +137,12 @@ class StepTimeChange:
         steps = run[Steps]
         for numbers in steps.throughout.series:
             columns = step_columns(steps, numbers)
-            spells = [
-                spell
-                for spell in spells_of(columns.total_ns, thresholds.share, thresholds.chance)
-                if not _are_delayed(steps, columns.number[spell])
-            ]
-            kind = partial(_kind, columns, thresholds)
-            levels = _levels(columns.total_ns, spells, kind, thresholds)
+            spells = [*spells_of(columns.total_ns, thresholds.share, thresholds.chance)]
+            if delayed := delays(steps) if spells else None:  # which periodic-slow-step names
+                is_delayed = np.isin(columns.number, delayed.steps)
+                spells = [spell for spell in spells if 2 * is_delayed[spell].mean() <= 1]
+            kinds = partial(_kinds, columns, thresholds)
+            levels = _levels(columns.total_ns, spells, kinds, thresholds)
             for level in levels:
                 ends = _ends(steps.throughout, columns, level)
                 yield self._finding(run[Run], columns, level, ends, thresholds)
@@ -161,9 +159,9 @@ class StepTimeChange:
         times = np.array([mean_step_ns(span) for span in spans.values()], np.float64)
         spells = spells_of(times, thresholds.share, thresholds.chance)
         hosts = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
-        kind = partial(_kind_of_sums, spans, hosts, thresholds)
+        kinds = partial(_kinds_of_sums, spans, hosts, thresholds)
         slowest = [span.slowest[2] for span in spans.values()]
-        for level in _levels(times, spells, kind, thresholds):
+        for level in _levels(times, spells, kinds, thresholds):
             found = SlowSpans.of(spans, level.is_slow, level.is_usual, hosts)
             ends = [
                 (slowest[spell.start], slowest[spell.stop - 1] if spell.stop < len(times) else None)
@@ -193,7 +191,7 @@ class StepTimeChange:
         since = _since(ends, "step")
         text = _lengthened(since, change)
         table = _table(columns, level, at if ends == [(at, None)] else None)
-        kind = _kind(columns, thresholds, level.is_usual, level.is_slow)
+        (kind,) = _kinds(columns, thresholds, level.is_usual, [level.is_slow])
         if kind.work:
             return self._other_work(text, at, kind.work, table)
         if more_ns < 0:
@@ -210,20 +208,15 @@ class StepTimeChange:
                 evidence=(table,),
                 confidence="medium",
             )
+        cause, part = _cause(run, columns, kind), kind.part
+        if part == "exposed_ns" and (turns := _ranks_in_turn(columns, level)):
+            cause, part = f"{SAME_WORK} {few_in_turn(turns)}", ""
+        what = _suspects(run, part)
+        found = self._slower(text, since, ends, change, cause, kind.ranks, what, table, thresholds)
         explains_ms = more_ns * float(level.is_slow.mean()) / 1e6
-        found = self._slower(
-            text,
-            since,
-            ends,
-            change,
-            _cause(run, columns, kind),
-            kind.ranks,
-            _suspects(run, kind.part),
-            table,
-            thresholds,
+        return msgspec.structs.replace(
+            found, explains_ms=explains_ms if part == "exposed_ns" else 0.0
         )
-        is_exposed = kind.part == "exposed_ns"
-        return msgspec.structs.replace(found, explains_ms=explains_ms if is_exposed else 0.0)
 
     def _other_work(self, text: str, at: int, work: Iterable[str], table: Table) -> Finding:
         kinds = ", ".join(_WORK[name] for name in work)
@@ -279,12 +272,6 @@ def _lengthened(since: str, change: Change) -> str:
     )
 
 
-def _are_delayed(steps: Steps, numbers: IntArray) -> bool:
-    """Whether most of these steps are those that periodic-slow-step names."""
-    found = delays(steps)
-    return found is not None and 2 * np.count_nonzero(np.isin(numbers, found.steps)) > len(numbers)
-
-
 def _since(ends: _Ends, step: str) -> str:
     spells = [f"{first:,} on" if last is None else f"{first:,} to {last:,}" for first, last in ends]
     return f"from {step} {_joined(spells)}"
@@ -320,15 +307,16 @@ def _first(steps: Steps, columns: StepColumns, at: int, change: Change) -> int:
 def _levels(
     times: Floats,
     spells: Sequence[slice],
-    kind: Callable[[BoolArray, BoolArray], Hashable],
+    kinds: Callable[[BoolArray, Sequence[BoolArray]], Sequence[Hashable]],
     thresholds: Thresholds,
 ) -> list[_Level]:
     """Return a change to the slower stretches of each kind; without any, the one to the end."""
     count, place = len(times), np.arange(len(times))
     is_usual = ~within(spells, count)
     alike = defaultdict(list)
-    for spell in spells:
-        alike[kind(is_usual, within([spell], count))].append(spell)
+    each = [within([spell], count) for spell in spells]
+    for spell, kind in zip(spells, kinds(is_usual, each) if each else (), strict=True):
+        alike[kind].append(spell)
     levels = [
         _Level(change, mine, is_usual, within(mine, count))
         for mine in (alike.values() if len(alike) <= _MOST_KINDS else [spells])
@@ -358,31 +346,40 @@ def _is_level(change: Change, count: int, thresholds: Thresholds) -> bool:
     )
 
 
-def _kind(
-    columns: StepColumns, thresholds: Thresholds, is_usual: BoolArray, is_slow: BoolArray
-) -> _Kind:
-    total_ns = columns.total_ns
-    more_ns = float(np.median(total_ns[is_slow]) - np.median(total_ns[is_usual]))
-    work = tuple(columns.work_changed(is_usual, is_slow, thresholds.work_share))
-    if ranks := columns.ranks_behind(is_usual, is_slow, more_ns / 2):
-        return _Kind(work, ranks, "")
-    part = growing_part(columns.growth(is_usual, is_slow), more_ns, thresholds.part_share)
-    if part == "exposed_ns" and (turns := columns.ranks_in_turn(is_usual, is_slow, more_ns / 2)):
-        return _Kind(work, (), "", turns)
-    return _Kind(work, (), part)
+def _kinds(
+    columns: StepColumns, thresholds: Thresholds, is_usual: BoolArray, slow: Sequence[BoolArray]
+) -> list[_Kind]:
+    usual_ns = float(np.median(columns.total_ns[is_usual]))
+    more_ns = [float(np.median(columns.total_ns[is_slow])) - usual_ns for is_slow in slow]
+    halves = [(is_slow, more / 2) for is_slow, more in zip(slow, more_ns, strict=True)]
+    found = []
+    for is_slow, more, ranks in zip(
+        slow, more_ns, columns.ranks_behind_each(is_usual, halves), strict=True
+    ):
+        work = tuple(columns.work_changed(is_usual, is_slow, thresholds.work_share))
+        growth = {} if ranks else columns.growth(is_usual, is_slow)
+        found.append(_Kind(work, ranks, growing_part(growth, more, thresholds.part_share)))
+    return found
 
 
-def _kind_of_sums(
+def _kinds_of_sums(
     spans: Mapping[int, Span],
     hosts: Mapping[int, str],
     thresholds: Thresholds,
     is_usual: BoolArray,
-    is_slow: BoolArray,
-) -> _Kind:
-    found = SlowSpans.of(spans, is_slow, is_usual, hosts)
-    work = ("nbytes",) * found.bytes_changed(thresholds.work_share)
-    ranks = tuple(sorted((*found.ranks, *found.beside)))
-    return _Kind(work, ranks, found.cause(thresholds.part_share)[1])
+    slow: Sequence[BoolArray],
+) -> list[_Kind]:
+    found = []
+    for is_slow in slow:
+        those = SlowSpans.of(spans, is_slow, is_usual, hosts)
+        work = ("nbytes",) * those.bytes_changed(thresholds.work_share)
+        ranks = tuple(sorted((*those.ranks, *those.beside)))
+        found.append(_Kind(work, ranks, those.cause(thresholds.part_share)[1]))
+    return found
+
+
+def _ranks_in_turn(columns: StepColumns, level: _Level) -> tuple[int, ...]:
+    return columns.ranks_in_turn(level.is_usual, level.is_slow, level.more_ns / 2)
 
 
 def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:
@@ -392,8 +389,6 @@ def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
         return f"{SAME_WORK} {who} got slower; {others}."
-    if kind.in_turn:
-        return f"{SAME_WORK} {few_in_turn(kind.in_turn)}"
     slower = f"{PARTS[kind.part]}, on {columns.ranks}" if kind.part else "unknown"
     return f"{SAME_WORK} The slower part is {slower}."
 

@@ -50,6 +50,18 @@ def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():
     assert found.ranks_behind(~after, after, 5 * MS) == ()
 
 
+def test_ranks_behind_in_several_stretches_are_found_in_one_reading():
+    found = columns(0, 0)
+    own, read = dict(found.own_ns()), []
+    found = replace(found, own_ns=lambda: read.append(1) or own.items())
+    usual, one, other = (found.number < 5, found.number == 5, found.number == 9)
+    own[1][one] += 5 * MS
+    own[0][other] += 5 * MS
+    each = [(one, 5 * MS), (other, 5 * MS), (other, 6 * MS)]
+    assert found.ranks_behind_each(usual, each) == [(1,), (0,), ()]
+    assert len(read) == 1
+
+
 def test_ranks_take_turns_unless_most_of_them_are_late_or_few_steps_have_one():
     found = columns(0, 0, 0)
     own = dict(found.own_ns())
