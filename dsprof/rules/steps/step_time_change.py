@@ -76,7 +76,7 @@ _MOST_KINDS = 3
 """Stretches of more kinds are one finding: as many as there are would hide other problems."""
 
 _IN_A_LINE = 2
-"""So many stretches a headline names."""
+"""A headline names at most so many stretches."""
 
 _Ends = list[tuple[int, int | None]]
 """First and last steps of stretches; None: they last to the end."""
