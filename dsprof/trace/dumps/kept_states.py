@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.environment import boot_id
-from dsprof.environment.processes import process_start
+from dsprof.environment.processes import pid_namespace, process_start
 from dsprof.errors import TraceError
 from dsprof.files import notes
 from dsprof.files.inputs import is_local
@@ -25,8 +25,10 @@ from dsprof.trace.dumps.state_file import (
     state_name,
 )
 from dsprof.trace.host_folders import shared_folder, traces_in
+from dsprof.trace.life import SILENT_S
 from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.schema import Header
+from dsprof.trace.scope import clock
 
 if TYPE_CHECKING:
     from dsprof.trace.run import RunFiles
@@ -56,10 +58,17 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
             with suppress(OSError, TraceError, ValueError):
                 if process_start(int(path.stem.rpartition("-")[2])):
                     continue  # without reading what a running sibling has
-                header = read_state(path).header
-                copy = folder / kept_name(header.rank, header.pid)
-                if not copy.exists() and _has_trace(folder, header):
+                state = read_state(path)
+                copy = folder / kept_name(state.header.rank, state.header.pid)
+                is_new = not (copy.exists() or _may_live(state))
+                if is_new and _has_trace(folder, state.header):
                     keep_state(path, copy)
+
+
+def _may_live(state: RankState) -> bool:
+    """Say whether a process has another number here, that of its container, and shows life."""
+    is_here = state.header.pid_namespace in (0, pid_namespace())
+    return not is_here and clock() - state.beat_ns < SILENT_S * 1e9
 
 
 def _has_trace(folder: Path, header: Header) -> bool:

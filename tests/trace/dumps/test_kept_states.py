@@ -79,6 +79,23 @@ def test_copies_are_made_of_the_dead_only(
     assert copies == [f"state-rank00001-{1 << 22}.bin"]
 
 
+def test_none_is_made_of_a_process_that_shows_life_in_another_container(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("traces")
+    there = header(pid=1 << 22, pid_namespace=1)
+    write_environment(folder, there, EnvSnapshot())
+    live = LiveState()
+    assert live.open(there, lambda definition: definition) == ""
+    assert live.path is not None
+    beat_ns = read_state(live.path).beat_ns
+    for later_s, copies in ((9, 0), (11, 1)):
+        now_ns = beat_ns + later_s * 10**9
+        monkeypatch.setattr(kept_states, "clock", lambda now_ns=now_ns: now_ns)
+        keep_states_of_the_dead("run-1", folder)
+        assert len([*folder.glob("state-*")]) == copies
+
+
 def test_a_report_keeps_the_states_of_the_dead(
     memory: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
