@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dsprof.analysis.aggregates import arrivals
@@ -391,6 +392,15 @@ def test_a_rank_that_is_late_again_after_another_one_leads():
     assert (finding.ranks, finding.problem[:18]) == ((0,), "Rank 0 delays most")
 
 
+def test_two_ranks_whose_delays_wander_are_not_late_one_after_another():
+    draws = np.random.default_rng(1).standard_normal((10, 120)) * 4
+    for place in range(1, 120):
+        draws[:, place] += 0.7 * draws[:, place - 1]
+    runs = [jittering(120, (50,), tuple((50 + one).clip(0, 89))) for one in draws]
+    titles = [said(RULE, *run, seconds=0.5).title for run in runs]
+    assert "Ranks wait for one rank after another" not in titles
+
+
 def test_in_a_pipeline_a_rank_that_waits_for_another_stage_is_not_called_late():
     traces = moving(range(30), range(30, 60))
     for trace in traces:
@@ -692,26 +702,36 @@ def test_without_forward_what_lies_before_backward_is_not_taken_for_input(backwa
     assert cause in finding.cause
 
 
+def after_rooted(number: int, held: float, op: str, **fields) -> RankTrace:
+    """A rank that `op` blocks for `held` ms in each step, before it computes for 30 ms."""
+    comm, spans = [], []
+    for n in range(STEPS):
+        at = 100 * n
+        comm.append(sync(op, at, held, seq=2 * n + 1, step=n, **fields))
+        spans.append(span("forward", at + held, at + held + 30, n))
+        arrive = held + 30
+        comm.append(sync("all_reduce", at + arrive, 90 - arrive, seq=2 * n + 2, step=n))
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
+    return rank_trace(number, comm=comm, spans=spans, steps=steps)
+
+
 @pytest.mark.parametrize(
     ("op", "words"),
     [("gather", "receives from all other ranks"), ("broadcast", "sends to all other ranks")],
 )
 def test_a_rank_that_is_held_as_the_root_is_not_said_to_compute(op, words):
-    """Rank 0 is blocked for 40 ms in each step, and rank 1 for 2 ms; both compute for 30 ms."""
-
-    def of(number: int, held: float) -> RankTrace:
-        comm, spans = [], []
-        for n in range(STEPS):
-            at = 100 * n
-            comm.append(sync(op, at, held, seq=2 * n + 1, step=n))
-            spans.append(span("forward", at + held, at + held + 30, n))
-            arrive = held + 30
-            comm.append(sync("all_reduce", at + arrive, 90 - arrive, seq=2 * n + 2, step=n))
-        steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
-        return rank_trace(number, comm=comm, spans=spans, steps=steps)
-
-    finding = said(RULE, of(0, 40), of(1, 2))
+    finding = said(RULE, after_rooted(0, 40, op), after_rooted(1, 2, op))
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
     assert f"38.0 ms longer than the others in {op}" in finding.cause
     assert words in finding.cause
     assert finding.fix == f"Call {op} less often"
+
+
+@pytest.mark.parametrize("fields", [{"flush": 1}, {"fetch": 1}])
+def test_a_root_of_gradients_or_parameters_is_not_told_to_send_less(fields):
+    """ZeRO reduces each partition to the rank that owns it."""
+    finding = said(
+        RULE, *(after_rooted(n, held, "reduce", **fields) for n, held in enumerate((40, 2)))
+    )
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert "root" not in finding.cause

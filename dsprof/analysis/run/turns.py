@@ -8,12 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.analysis.run.lateness import Lateness
-from dsprof.analysis.run.series import chance_of_runs, stretches
+from dsprof.analysis.run.series import chance_of_runs, sigma, stretches
 
 _CHANCE = 0.001
 """That the steps in which ranks are late follow each other in an unordered run."""
 _AGREEING = 2 / 3
 """This share of the steps with late ranks must be in turns."""
+_LASTING = 0.9
+"""Share of the steps of a turn in which the ranks are late."""
+_SCATTER = 0.5
+"""The delays of a turn are apart by at most this share of the median: noise wanders up and down."""
 
 
 class Turn(NamedTuple):
@@ -63,6 +67,9 @@ def turns(late: Lateness, sets: Sequence[tuple[int, ...]], least_gap_ns: float) 
         spells = stretches(is_latest) if chance_of_runs(is_latest) <= _CHANCE else []
         for one in spells:
             delay_ns = int(np.median(gap_ns[one][is_latest[one]]))
+            is_steady = sigma(gap_ns[one]) <= _SCATTER * delay_ns
+            if not is_steady or np.mean(is_latest[one]) < _LASTING:
+                continue
             ends = int(steps[one.start]), int(steps[one.stop - 1])
             found.append(Turn(sets[at], *ends, one.stop - one.start, delay_ns))
     if len({turn.ranks for turn in found}) < 2:
