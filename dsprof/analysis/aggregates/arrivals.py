@@ -182,10 +182,14 @@ def _before_forward(trace: RankTrace) -> int | None:
 
 
 def _rooted(trace: RankTrace) -> dict[str, int]:
-    """Return how long each family of ROOTED blocked the rank in measured steps."""
+    """Return how long each family of ROOTED blocked the rank in measured steps.
+
+    Gradients and parameters are left out: libraries share them out over the roots.
+    """
     rows = trace.collectives
     start, end = blocked(rows)
     counted = in_steps(rows.step, measured_steps(trace)) & rows.on_wire
+    counted &= (rows.flush <= 0) & (rows.fetch <= 0)
     found: dict[str, int] = {}
     for code, word in enumerate(rows.words):
         if (name := family(word)) in ROOTED:
