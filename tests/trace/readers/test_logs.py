@@ -60,11 +60,33 @@ def only(lines):
     ],
 )
 def test_what_launchers_put_before_a_line(prefix, rank):
-    found, text = without_launcher(prefix + "host:12:34 [5] NCCL INFO Using network IB")
-    assert found == rank
+    task = prefix == "17: "  # of srun
+    *found, text = without_launcher(prefix + "host:12:34 [5] NCCL INFO Using network IB")
+    assert found == [-1 if task else rank, rank if task else -1]
     message = nccl_message(text)
     assert (message.host, message.pid, message.device) == ("host", 12, 5)
     assert message.message == "Using network IB"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_rank"),
+    [
+        (["1: [rank6]: Traceback (most recent call last):"], False),
+        ([f"{rank // 2}: {make.ready(rank)}" for rank in range(4)], False),
+        ([f"{rank}: {make.ready(rank)}" for rank in range(4)], True),
+        (["1:   rank      : 6 (local_rank: 2)", "1:   exitcode  : 1 (pid: 7)"], False),
+        (["1:   rank      : 1 (local_rank: 0)", "1:   exitcode  : 1 (pid: 7)"], True),
+        (["1: Setting OMP_NUM_THREADS environment variable for each process to be 1"], False),
+        (["1: [rank1]: 5: out of memory"], True),
+        ([], True),
+    ],
+)
+def test_a_task_of_srun_is_a_rank_unless_it_starts_several(evidence, is_rank):
+    failure = f"1: {make.out_of_memory()}"
+    for lines in ([failure, *evidence], [*evidence, failure]):
+        [trace] = [one for one in make.read(lines) if one.log.out_of_memory]
+        assert (trace.rank == 1 and not trace.log.strays) == is_rank
+        assert bool(trace.log.strays) != is_rank
 
 
 PRINTED = [
@@ -160,7 +182,7 @@ def test_every_known_sample_is_understood():
         if line.startswith("#"):
             continue
         label, _, text = line.split("\t")
-        said = nccl_message(without_launcher(text)[1])
+        said = nccl_message(without_launcher(text)[-1])
         found = said and form_of(said.message)
         if label in ("warn", "call_trace"):
             right = said is not None and said.level == label[:4].upper()

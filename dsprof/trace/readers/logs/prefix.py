@@ -49,19 +49,19 @@ class Said(NamedTuple):
     device: int = -1
 
 
-def without_launcher(line: str) -> tuple[int, str]:
-    """Return the rank that a launcher put before a line, -1 where it put none, and the rest."""
+def without_launcher(line: str) -> tuple[int, int, str]:
+    """Return the rank and the task that launchers put before a line, -1 for none, and the rest."""
     rank = task = -1
     place = 0
     while match := _LAUNCHERS.match(line, place):
         place = match.end()
         rank = _rank_of(match, rank)
-        task = int(match["task"]) if match["task"] else task
+        task = int(match["task"]) if match["task"] and rank < 0 else task
     # Pods, containers and loggers put names of their own before what a launcher puts there.
     if rank < 0 and (match := _RANK_BEHIND.search(line, place, place + _LONGEST_PREFIX)):
         rank, place = _rank_of(match, rank), match.end()
-    rank = task if rank < 0 else rank
-    return (rank if rank < LARGEST_WORLD else -1), line[place:]
+    rank, task = (number if number < LARGEST_WORLD else -1 for number in (rank, task))
+    return rank, task, line[place:]
 
 
 def _rank_of(match: re.Match[str], before: int) -> int:

@@ -51,7 +51,7 @@ MARKS = (
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError"),
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
-    *(b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
+    *(b"Setting OMP_NUM_THREADS ", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
@@ -87,6 +87,10 @@ _NUMBERED = (
 _RANK_UNKNOWN = (
     "a log does not say which rank wrote it: it counts for rank 0, and its failures for none"
 )
+_TASKS = LARGEST_WORLD
+"""From here on ranks are tasks of srun: which ranks these are is known at the end of the log."""
+_OF_SEVERAL_RANKS = "Setting OMP_NUM_THREADS environment variable for each process"
+"""What torchrun says only if it starts several ranks."""
 _MOST_PROCESSES = 1 << 12
 """Each takes a hundred kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
@@ -149,6 +153,7 @@ class LogScan:
         self.starts = Starts()
         self.is_nccl = False
         self._at_bytes = 0
+        self._has_ranks_in_tasks = False  # a task of srun is a launcher of ranks
 
     @property
     def deepspeed(self) -> str:
@@ -164,7 +169,11 @@ class LogScan:
         """Take a line and where it begins; say whether the next is wanted whatever it holds."""
         self._at_bytes = at_bytes
         self._tracebacks.take(line)
-        rank, text = without_launcher(line)
+        rank, task, text = without_launcher(line)
+        if rank < 0 <= task:
+            rank = _TASKS + task
+        elif rank != task >= 0:
+            self._has_ranks_in_tasks = True
         is_taken = self.config.take(text)
         is_wanted = False if is_taken else self._take(rank, line, text)
         is_open = self.config.is_open or self._tracebacks.is_open or self._is_error_near
@@ -217,7 +226,10 @@ class LogScan:
         elif text.strip() == "Last error:" and len(self._before_error) < _MOST_LOGGERS:
             self._before_error[rank] = self._at_bytes
         if self._elastic.take(rank, text):
+            self._has_ranks_in_tasks |= rank >= _TASKS and rank - _TASKS != self._elastic.rank
             self._elastic_list()
+        elif _OF_SEVERAL_RANKS in text:
+            self._has_ranks_in_tasks |= rank >= _TASKS
         elif match := VERSION.search(text):
             self._version = tuple(map(int, match.groups()))
         elif "comm op: " in text:
@@ -307,8 +319,13 @@ class LogScan:
             comms.tell(self._writer(rank).log)
         if self._measured.measured:
             self._writer(-1).log.add(self._measured)
-        for rank, exception in self._tracebacks.raised.items():
-            self._writer(rank).log.say(EXCEPTION, exception)
+        self._settle_tasks()
+        raised = self._tracebacks.raised
+        for rank, exception in raised.items():
+            if rank < _TASKS:
+                self._writer(rank).log.say(EXCEPTION, exception)
+            elif not self._has_ranks_in_tasks and rank - _TASKS not in raised:
+                self._writer(rank - _TASKS).log.say(EXCEPTION, exception)
         if not self._writers and (self.config.written or self._version):
             self._writer(-1)
         nobody = self._writers.pop(("", 0), None)
@@ -337,6 +354,20 @@ class LogScan:
         found = [_rank(rank, placed[rank], notes.get(rank, "")) for rank in sorted(placed)]
         _share([one.log for one in found], nobody)
         return found, world_size if max(placed, default=0) < world_size else 0
+
+    def _settle_tasks(self) -> None:
+        """Take each task of srun for the rank of its number, or for any rank if it has several."""
+        of_tasks = {key: one for key, one in self._writers.items() if one.rank >= _TASKS}
+        world_size = _world_size(self._writers.values())
+        self._has_ranks_in_tasks |= any(
+            writer.rank - _TASKS not in ranks
+            for writer in of_tasks.values()
+            if (ranks := writer.ranks_of(world_size))
+        )
+        for key, writer in of_tasks.items():
+            writer.rank = -1 if self._has_ranks_in_tasks else writer.rank - _TASKS
+            if self._has_ranks_in_tasks and not writer.pid:
+                self._writer(-1).log.add(self._writers.pop(key).log)
 
 
 def _world_size(writers: Iterable[_Writer]) -> int:
