@@ -129,7 +129,7 @@ class StepParts(_Part):
     calls: int = 0  # collectives on the wire of one rank, counted ones included
     bytes: int | None = None  # sum over these; None if the size of one is unknown
     ranks: int | None = None  # number of ranks that recorded the step
-    began_s: int | None = None  # on the first rank, in s since 1970
+    began_s: int | None = None  # when the first rank began it, in s since 1970
 
 
 class TypicalStep(_Part):

@@ -282,7 +282,7 @@ class LateRank:
         share = moving.cost_ns / step_ns
         first = moving.turns[0]
         kind = "rank" if len(first.ranks) == 1 else "host"
-        turns = [
+        periods = [
             f"{_late(run[Run], turn.ranks)} in steps {turn.first:,} to {turn.last:,}"
             for turn in moving.turns
         ]
@@ -290,7 +290,7 @@ class LateRank:
         waits = f"Ranks wait {duration(moving.cost_ns)} per step ({percent(share)})"
         return self.meta.finding(
             Status.FAIL,
-            f"{waits} for one {kind} after another: {some(turns)}.{known.note}",
+            f"{waits} for one {kind} after another: {some(periods)}.{known.note}",
             title=f"Ranks wait for one {kind} after another",
             severity=_gravity(share * known.share, thresholds),
             cause=f"Each {kind} is late for a while, and then another one: what slows them moves, "
@@ -298,7 +298,7 @@ class LateRank:
             action=f"Check what else ran on each {kind} in these steps, and the length of its "
             "samples.",
             problem=f"{waits} for one {kind} after another",
-            fix=f"Check what else ran on {turns[0]}",
+            fix=f"Check what else ran on {periods[0]}",
             ranks=ranks if 2 * len(ranks) <= len(late.ranks) else (),
             steps=tuple(turn.first for turn in moving.turns),
             evidence=(
