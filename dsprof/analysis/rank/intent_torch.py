@@ -30,13 +30,17 @@ class Sharing(NamedTuple):
 def demands_of_ddp(
     layouts: Iterable[BucketLayout], reductions: int
 ) -> Iterator[tuple[Demand, Expected]]:
-    """Yield what the models of one rank ask for, all their buckets in each reduction."""
-    latest = {layout.model: layout for layout in layouts}
-    nbytes = reductions * sum(sum(layout.nbytes) for layout in latest.values())
-    calls = reductions * sum(len(layout.nbytes) for layout in latest.values())
-    if nbytes:
+    """Yield what the models of one rank ask for: a reduction sends all buckets of one or more."""
+    latest = {layout.model: layout.nbytes for layout in layouts}.values()
+    if reductions and latest:
+        calls, nbytes = ([of(model) for model in latest] for of in (len, sum))
         demand = Demand("gradients", ("all_reduce",), "DDP, every bucket in each reduction")
-        yield demand, Expected(Span(calls, calls), Span(nbytes, nbytes))
+        yield demand, Expected(_of_models(calls, reductions), _of_models(nbytes, reductions))
+
+
+def _of_models(amounts: list[int], times: int) -> Span:
+    """Return from the least of one model to those of all: a GAN trains them in turn."""
+    return Span(times * min(amounts), times * sum(amounts))
 
 
 def demands_of_fsdp(

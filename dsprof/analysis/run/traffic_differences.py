@@ -132,12 +132,12 @@ class _Asking:
         return "; ".join(words for _, words in changes) if explained else ""
 
     def _of_torch(self, expected: Expected, total: Amount) -> str:
-        share = _share(total.nbytes, expected.nbytes.low)
         is_narrow = total.nbytes < 3 * total.elements
-        if is_narrow and abs(share - 0.5) <= self._tolerance:
+        if is_narrow and self._within(total.nbytes, expected, 0.5):
             return "sent in half the bytes, by a communication hook or mixed precision"
-        unused = f"{percent(1 - share)} of the gradients were not reduced"
-        return f"{unused}: unused parameters, or models that train in turn" if share < 1 else ""
+        share = _share(total.nbytes, expected.nbytes.low)
+        unused = f"{percent(1 - share)} of the gradients were not reduced: unused parameters"
+        return unused if share < 1 else ""
 
     def _passes(self, passes: float) -> str:
         done, configured = self._account.progress.micro_steps / self._steps, self._terms.micro_steps

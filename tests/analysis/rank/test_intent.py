@@ -160,12 +160,15 @@ def bucket_layout(model: int, *nbytes: int) -> BucketLayout:
     return BucketLayout(model, group=1, nbytes=list(nbytes))
 
 
-def test_ddp_reduces_the_latest_buckets_of_each_model():
-    layouts = [bucket_layout(1, 10, 20), bucket_layout(1, 30, 40, 50), bucket_layout(2, 60)]
+def test_ddp_reduces_the_latest_buckets_of_one_or_more_models():
+    layouts = [bucket_layout(1, 10, 20), bucket_layout(1, 30, 40, 50)]
     ((demand, expected),) = demands_of_ddp(layouts, 5)
     assert (demand.kind, demand.families) == ("gradients", ("all_reduce",))
-    assert expected == Expected(Span(20, 20), Span(900, 900))
+    assert expected == Expected(Span(15, 15), Span(600, 600))
+    ((_, expected),) = demands_of_ddp([*layouts, bucket_layout(2, 60)], 5)
+    assert expected == Expected(Span(5, 20), Span(300, 900))
     assert not list(demands_of_ddp(layouts, 0))
+    assert not list(demands_of_ddp([], 5))
 
 
 @pytest.mark.parametrize(("has_replicas", "times"), [(False, 1), (True, 1.25)])

@@ -414,10 +414,9 @@ def test_a_communication_hook_of_ddp_is_named():
     assert "a communication hook" in rows(finding)["gradients"]["cause"]
 
 
-def test_models_that_train_in_turn_have_no_hook():
+def test_models_of_ddp_may_train_in_turn():
     both = [BucketLayout(0, 1, [WHOLE]), BucketLayout(1, 1, [WHOLE])]
-    cause = rows(said(RULE, ddp(layouts=both)))["gradients"]["cause"]
-    assert cause.startswith("50 % of the gradients were not reduced: ")
+    assert said(RULE, ddp(layouts=both)).status is Status.PASS
 
 
 def test_buckets_that_fit_no_layout_leave_it_open():
