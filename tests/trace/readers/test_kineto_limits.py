@@ -12,6 +12,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run, read_rank
 from dsprof.trace.schema import Header
+from tests.factories import kineto as make
 from tests.fuzzing.formats import FORMATS, read, zipped
 from tests.speed import at_most
 
@@ -83,4 +84,10 @@ def test_bombs_that_are_small_each(path: Path) -> None:
     trace = b'{"schemaVersion": 1, "traceEvents": [' + event * 400_000
     path.write_bytes(zipped(dict.fromkeys([f"rank{i}.json" for i in range(4)], trace)))
     with pytest.raises(TraceError, match="expands to more than 300 times its size on disk"):
+        find_run([path])
+
+
+def test_a_start_beyond_64_bits_is_refused(path: Path) -> None:
+    make.write(path, [make.step(1, 2.0**70, 1.0)])
+    with pytest.raises(TraceError, match="a time is beyond 64 bits: the file is damaged"):
         find_run([path])

@@ -168,6 +168,8 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
             f"{path}: invalid rank {rank} for world size {who.world_size}: the file is damaged"
         )
     start_ns = meta.base_ns + round(first_us * 1000)
+    if abs(start_ns) >= 1 << 63:
+        raise TraceError(f"{path}: a time is beyond 64 bits: the file is damaged")
     return Header(
         schema_version=SCHEMA_VERSION,
         run_key=RUN_KEY,
