@@ -304,6 +304,21 @@ def test_a_rank_with_a_late_companion_in_most_steps_saves_half_of_its_delay_at_l
     assert finding.saving_ms_per_step == pytest.approx((25, 50))
 
 
+def test_a_rank_that_is_mostly_late_beside_others_saves_nothing_that_is_known():
+    """Rank 3 is late in all steps, in a few of them as the only one."""
+
+    def arriving(number: int) -> tuple[float, ...]:
+        beside = [number == 3 or (n >= 10 and number == n % 3) for n in range(60)]
+        return tuple(80 if is_late else 30 for is_late in beside)
+
+    finding = said(RULE, *jittering(60, *(arriving(n) for n in range(16))))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (3,))
+    assert finding.problem == "Rank 3 delays 8 of 58 steps by 50.0 ms"
+    assert finding.saving_ms_per_step is None
+    assert finding.explains_ms == pytest.approx(50 * 15 / 16)
+    assert finding.confidence == "medium"
+
+
 def jittering(steps: int, *arrivals: tuple[float, ...]) -> list[RankTrace]:
     """Each rank arrives at its times in turn, in steps of 100 ms."""
 

@@ -58,6 +58,8 @@ from dsprof.rules.savings import Range, about
 _KNOWN_SHARE = 0.9
 """With fewer of the measured steps, a sentence does not speak of every step."""
 _EVERY = "every step"
+_ALONE = 0.25
+"""With less of its delay left in the least of the waits, a rank is mostly late beside others."""
 
 
 class LateRank:
@@ -212,6 +214,7 @@ class LateRank:
         least_ns = thresholds.cause_share * cost_ns
         (cause, action, fix, restates), table = _why(run, late, votes, votes.late, least_ns)
         problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
+        saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
         since = ""
         if begin := _begin(late, votes):
             delay = duration(begin.delay_ns)
@@ -232,8 +235,9 @@ class LateRank:
             ranks=votes.late,
             steps=(begin.step,) if begin else (),
             evidence=(last_arrivals(late, votes), table),
-            saving_ms_per_step=_saving(votes, known),
-            exposed_per_saving=1 - len(votes.late) / len(votes.ranks),
+            saving_ms_per_step=saving,
+            exposed_per_saving=1 - ranks_share,
+            explains_ms=0.0 if saving else cost_ns / 1e6 * known.share * (1 - ranks_share),
             restates=restates,
             confidence="high" if _is_sure(late, votes, thresholds) else "medium",
         )
@@ -424,9 +428,15 @@ def _begin(late: Lateness, votes: Votes) -> Onset | None:
 
 
 def _is_sure(late: Lateness, votes: Votes, thresholds: Thresholds) -> bool:
-    """Whether all is compared beyond doubt, and chance is far from an explanation."""
+    """Whether all is compared beyond doubt, by steps that chance is far from explaining.
+
+    These must make up half of the cost: in others, several ranks are late.
+    """
+    place = votes.leader
+    voted_ns = int(votes.votes[place]) * int(votes.voted_ns[place])
     is_far = votes.chance <= _SURE * thresholds.chance
-    return is_far and late.one_in == 1 and not late.doubt_ns
+    is_alone = 2 * voted_ns >= votes.cost_ns * votes.steps
+    return is_far and is_alone and late.one_in == 1 and not late.doubt_ns
 
 
 _SURE = 0.1
@@ -558,11 +568,14 @@ def _gravity(share: float, thresholds: Thresholds) -> Severity:
 def _saving(votes: Votes, known: _Known) -> Range | None:
     """Return what a step gets shorter if the rank comes when the others do.
 
-    Then the rank that is second to last by now is waited for: the least of the waits is left.
+    Then the rank that is second to last by now is waited for: the least of the waits is left. None
+    where other ranks are mostly as late.
     """
     place = votes.leader
     high_ms = int(votes.median_ns[place]) / 1e6 * known.share
     least_ms = int(votes.least_ns[place]) / 1e6 * known.share
+    if least_ms < _ALONE * high_ms:
+        return None
     return about(min(max(least_ms, high_ms / 2), high_ms), high_ms)
 
 
