@@ -97,8 +97,8 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     strangers: list[Stranger] = []
     for path in paths:
         for file in _in_folder(path, strangers) if _is_folder(path) else [path]:
-            if file is not path and is_local(file) and not os.path.exists(file):
-                strangers.append(Stranger(file, "a broken link"))
+            if file is not path and is_local(file) and (why := _why_absent(file)):
+                strangers.append(Stranger(file, why))
                 continue
             try:
                 inside = _inside(file, is_given=file is path)
@@ -114,6 +114,15 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
             f"{_folders_inside(paths)}"
         )
     return list(files.values()), strangers
+
+
+def _why_absent(file: Path) -> str:
+    """Say why a file that a folder lists is not there, "" if it is."""
+    try:
+        os.stat(file)
+    except OSError as error:
+        return "a broken link" if os.path.islink(file) else f"cannot be read: {error.strerror}"
+    return ""
 
 
 def _inside(file: Path, *, is_given: bool) -> list[Path]:

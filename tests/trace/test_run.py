@@ -255,3 +255,14 @@ def test_a_readme_that_quotes_a_log_is_read_where_it_is_given_by_name(tmp_path: 
     assert find_run([page]).files == (page,)
     with pytest.raises(TraceError, match="folders inside are not searched: run1"):
         find_run([tmp_path])
+
+
+def test_a_file_that_is_removed_while_its_folder_is_read_is_no_broken_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = write_run(tmp_path)
+    listed = [*tmp_path.iterdir()]
+    second.unlink()
+    monkeypatch.setattr("dsprof.files.inputs.entries", lambda _: listed)
+    [skipped] = find_run([tmp_path]).strangers
+    assert (skipped.path, skipped.reason) == (second, "cannot be read: No such file or directory")
