@@ -29,9 +29,9 @@ from dsprof.recording.capture_announcements import (
     AllNodes,
     NodeMemory,
     kind_of,
-    name_of_run,
 )
 from dsprof.recording.capture_signal import CaptureSignal
+from dsprof.recording.watchdog.exchange import name_of_run
 from dsprof.trace.latch import Latch
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (

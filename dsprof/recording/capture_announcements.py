@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +21,9 @@ from dsprof.recording.watchdog.exchange import (
     Questions,
     connect,
     default_store,
-    store_address,
 )
 from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
-from dsprof.trace.schema import Header
 
 T = TypeVar("T")
 
@@ -38,12 +35,6 @@ LOOK_TICKS = 5
 
 _RAREST_LOOK_TICKS = 64 * LOOK_TICKS
 """It looks ever more rarely at a store that does not answer: torch complains of each attempt."""
-
-
-def name_of_run(header: Header) -> str:
-    """Return a name that no other live run has: those with the key of this one meet elsewhere."""
-    text = f"{header.run_key} {store_address()}"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kind_of(proposal: Captured) -> str:

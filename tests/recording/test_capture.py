@@ -496,7 +496,7 @@ def _two_runs(folder: Path, keys: tuple[str, str]) -> list[tuple[Capture, Rollin
     """Begin the first rank of two runs on one node, whose ranks meet in different places."""
     runs = []
     for port, key in enumerate(keys, 29500):
-        where = "dsprof.recording.capture_announcements.store_address"
+        where = "dsprof.recording.watchdog.exchange.store_address"
         with patch(where, lambda port=port: str(port)):
             runs.append(_begun(folder, 0, folder / "memory", key))
     return runs

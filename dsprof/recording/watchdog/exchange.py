@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -74,10 +75,10 @@ class Exchange:
         self._within = partial(within, fail=fail)
         self._born_ns = on_monotonic_ns(process_start(os.getpid()))
         self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
-        memory = next(memory_folders(), None)
-        near = (f"{self._run}-", ".state", header.started_epoch_ns)
+        memory, name = next(memory_folders(), None), name_of_run(header)
+        near = (f"dsprof-{os.getuid()}-{name}-", ".state", header.started_epoch_ns)
         self._near = FileBoard(memory, *near) if memory else None
-        prefix = f".{self._run.rpartition('-')[2]}-"
+        prefix = f".{name}-"
         self._shared = FileBoard(folder, prefix, ".hang", _changed_ns(folder))
         self._store = StoreBoard(self._connected, f"dsprof/hang/{header.run_key}")
         self._connection: Any = None
@@ -314,6 +315,12 @@ def default_store() -> Any:
         store, dist = _innermost_store(), sys.modules["torch.distributed"]
         return store if isinstance(store, dist.TCPStore) else None
     return None
+
+
+def name_of_run(header: Header) -> str:
+    """Return a name that no other live run has: those with the key of this one meet elsewhere."""
+    text = f"{header.run_key} {store_address()}"
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def store_address() -> str:

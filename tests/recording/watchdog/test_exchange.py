@@ -53,6 +53,16 @@ def test_a_question_reaches_the_ranks_of_the_node_once(ranks):
     assert not second.is_asked("here")
 
 
+def test_a_job_of_the_same_key_that_met_at_another_store_is_not_asked(start, monkeypatch):
+    asking, *_ = start()
+    monkeypatch.setattr(exchange, "store_address", lambda: "29812")
+    near, _, far = start()
+    asking.ask(far=False)
+    asking.ask(far=True)
+    assert not near.is_asked("here")
+    assert not far.is_asked("anywhere")
+
+
 def test_what_a_killed_run_of_the_same_key_has_left_is_not_read(ranks, tmp_path):
     killed, second, _ = ranks
     killed.ask(far=False)
