@@ -155,7 +155,8 @@ def _groups(document: dict[Any, Any], found: list[dict[Any, Any]]) -> Iterator[F
         for one in items(list(mapping(document.get("pg_config")).values()), _MOST_GROUPS)
     ]
     known = {text(one.get("name")): one for one in config if one.get("name")}
-    labels = {_group_name(e): text(pair[1]) for e in found if (pair := _pair(e))}
+    labels = dict.fromkeys(map(_group_name, found), "")
+    labels |= {_group_name(e): text(pair[1]) for e in found if (pair := _pair(e))}
     status = mapping(document.get("pg_status"))
     numbers = _numbers(known, status, found)
     for name in dict.fromkeys([*known, *labels]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.diagnosis.build import diagnose
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import reader_of
@@ -131,3 +132,14 @@ def test_a_dump_without_entries_is_refused_in_one_line(tmp_path: Path) -> None:
     path = make.write(tmp_path, 0, make.document([]) | {"entries": 3})
     with pytest.raises(TraceError, match="no entries"):
         find_run([path])
+
+
+def test_a_group_that_only_the_number_of_entries_names_is_drawn(tmp_path: Path) -> None:
+    """As in dumps of old releases: each rank numbers its groups."""
+    for rank, last in enumerate((4, 3)):
+        calls = [make.call(seq, done=seq < 4, process_group=None) for seq in range(1, last + 1)]
+        make.write(tmp_path, rank, make.document(calls, pg_config={}))
+    diagnosis = diagnose(find_run([tmp_path]))
+    [failed] = [one for one in diagnosis.findings if one.rule == "stuck-collective"]
+    assert failed.summary.startswith("Rank 1 never entered all_reduce 4 of group 0")
+    assert diagnosis.timelines
