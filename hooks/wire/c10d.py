@@ -178,8 +178,10 @@ class _WireHook(Hook):
             else:
                 in_flight.on_device(record, unbox(work) if work is not None and unbox else work)
             if is_timed:
+                taken_ns = thread_time_ns() - begin_ns
                 hot.samples += 1
-                hot.sampled_ns += thread_time_ns() - begin_ns
+                hot.sampled_ns += taken_ns
+                hot.longest_ns = max(hot.longest_ns, taken_ns)
             return record
 
         tell = InFlight.tell_followers

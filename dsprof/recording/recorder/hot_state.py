@@ -18,7 +18,7 @@ from dsprof.trace.scope import Scope
 if TYPE_CHECKING:
     from dsprof.trace.schema import Fetch
 
-_REVISION = 11
+_REVISION = 12
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None
@@ -35,8 +35,8 @@ class HotState:
 
     __slots__ = (
         *("blocking", "calls", "completed", "device", "followers", "ids"),
-        *("in_epilogue", "keep", "overflow", "phases", "recording", "records", "sampled_ns"),
-        *("samples", "scope", "step_start_ns", "works"),
+        *("in_epilogue", "keep", "longest_ns", "overflow", "phases", "recording", "records"),
+        *("sampled_ns", "samples", "scope", "step_start_ns", "works"),
     )
     recording: bool
     in_epilogue: bool  # of backward, which flushes what buckets still hold
@@ -55,6 +55,7 @@ class HotState:
     calls: int
     samples: int
     sampled_ns: int
+    longest_ns: int  # of the samples
 
     open_state: Callable[..., None]  # in C only, as are these
     issue: Callable[..., None]
@@ -75,7 +76,7 @@ class HotState:
 
     def __init__(self) -> None:
         self.recording = self.in_epilogue = False
-        self.calls = self.samples = self.sampled_ns = 0
+        self.calls = self.samples = self.sampled_ns = self.longest_ns = 0
 
 
 class Context:

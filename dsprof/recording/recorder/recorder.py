@@ -47,7 +47,7 @@ class Cost:
 
     def begin_again(self) -> None:
         """Count anew, for a new trace."""
-        self._hot.samples = self._hot.sampled_ns = 0
+        self._hot.samples = self._hot.sampled_ns = self._hot.longest_ns = 0
         self._first_id = next(self._ids)
 
     def total_ns(self) -> int:
@@ -55,11 +55,14 @@ class Cost:
 
         A collective's record is timed occasionally; whatever else hooks number costs about as
         much. Phases and waits are left out: in `benchmarks/overhead_hooks.py` it is 50 to 90 % of
-        what all hooks take.
+        what all hooks take. Of several samples the longest is left out: it may hold a collection of
+        Python's garbage, which would have run elsewhere.
         """
         numbered = next(self._ids) - self._first_id
-        samples = self._hot.samples
-        return self._hot.sampled_ns * numbered // samples if samples else 0
+        hot = self._hot
+        if hot.samples < 2:
+            return hot.sampled_ns * numbered
+        return (hot.sampled_ns - hot.longest_ns) * numbered // (hot.samples - 1)
 
 
 T = TypeVar("T")

@@ -218,8 +218,17 @@ def test_a_new_trace_counts_nothing_of_the_old_one(recorder: Recorder) -> None:
     old = recorder.outbox.records
     recorder.progress.end_step("user")
     recorder.outbox.dropped = recorder.in_flight.lost_stalls = 1
-    recorder.hot.samples, recorder.hot.sampled_ns = 1, 100
+    recorder.hot.samples = recorder.hot.sampled_ns = recorder.hot.longest_ns = 100
     recorder.begin_again()
     assert (len(old), list(recorder.outbox.records)) == (1, [])
     counts = (recorder.outbox.dropped, recorder.in_flight.lost_stalls, recorder.progress.steps)
     assert (*counts, recorder.cost.total_ns()) == (0, 0, 0, 0)
+    assert recorder.hot.longest_ns == 0
+
+
+def test_the_longest_of_several_samples_is_left_out(recorder: Recorder) -> None:
+    hot = recorder.hot
+    hot.samples, hot.sampled_ns, hot.longest_ns = 4, 200_030, 200_000  # a garbage collection
+    for _ in range(100):
+        next(recorder.ids)
+    assert recorder.cost.total_ns() == 100 * 10

@@ -343,8 +343,11 @@ PyObject *call_collective(Wrapper *self, const Given *given)
     if (note(self, given, &sizes, work, issue_ns, return_ns) < 0 && give_up(self) < 0)
         Py_CLEAR(work);
     if (is_timed) {
+        taken_ns += thread_cpu_ns();
         hot->samples++;
-        hot->sampled_ns += taken_ns + thread_cpu_ns();
+        hot->sampled_ns += taken_ns;
+        if (taken_ns > hot->longest_ns)
+            hot->longest_ns = taken_ns;
     }
     return work;
 }

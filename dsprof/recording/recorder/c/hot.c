@@ -423,6 +423,7 @@ static PyMemberDef hot_members[] = {
     {"calls", T_LONGLONG, offsetof(Hot, calls), 0, NULL},
     {"samples", T_LONGLONG, offsetof(Hot, samples), 0, NULL},
     {"sampled_ns", T_LONGLONG, offsetof(Hot, sampled_ns), 0, NULL},
+    {"longest_ns", T_LONGLONG, offsetof(Hot, longest_ns), 0, NULL},
     OBJECT(device),
     OBJECT(followers),
     OBJECT(ids),

@@ -42,7 +42,7 @@ typedef struct {
     int64_t *words;                       /* the live state; NULL: none is kept */
     long long step, micro_step, engine, site; /* of the scope */
     long long step_start_ns, moves;           /* of the scope, how often it has changed */
-    long long calls, samples, sampled_ns; /* of Cost */
+    long long calls, samples, sampled_ns, longest_ns; /* of Cost */
     Layout layout;
     PyObject *device, *followers; /* None and empty, unless collectives are more than the host's */
     PyObject *ids;                /* an iterator */
