@@ -37,8 +37,14 @@ def computed_in(run: RunSummary) -> Precision:
     if engines.main is not None:
         dtype = engines.main.parameter_dtype
         settings = engines.main.written | engines.main.effective
-        return _configured(settings) or _of_model(run[Models].only, PRECISIONS.get(dtype, ""))
-    return _of_model(run[Models].only, gathered_in(run[WireDtypes]))
+        return _configured(settings) or _of_model(_of_all(run[Models]), PRECISIONS.get(dtype, ""))
+    return _of_model(_of_all(run[Models]), gathered_in(run[WireDtypes]))
+
+
+def _of_all(models: Models) -> Model | None:
+    """Return a model whose precision all share, as in a GAN or a cross-validation."""
+    kinds = {(model.autocast, model.dtype) for model in models.models}
+    return models.models[0] if len(kinds) == 1 else None
 
 
 def _of_model(model: Model | None, known: str) -> Precision:

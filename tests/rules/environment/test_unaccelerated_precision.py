@@ -196,6 +196,13 @@ def test_ddp_computes_in_the_dtype_of_its_parameters_or_of_autocast(model, statu
     assert said(RULE, zero_rank(engine=None, environment=found, models={0: model})).status is status
 
 
+def test_several_models_compute_in_the_precision_that_they_share():
+    fp32, bf16 = (Model(0, "DDP", dtype=dtype) for dtype in ("float32", "bfloat16"))
+    for other, status in ((fp32, Status.PASS), (bf16, Status.UNKNOWN)):
+        trace = zero_rank(engine=None, models={0: fp32, 1: other})
+        assert said(RULE, trace).status is status
+
+
 def test_a_loop_whose_dtype_is_not_recorded_is_unknown():
     trace = zero_rank(engine=None, environment=EnvSnapshot(precision=AVX2))
     assert said(RULE, trace).status is Status.UNKNOWN
