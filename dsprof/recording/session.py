@@ -161,6 +161,7 @@ class Session:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
+        from dsprof.recording.watchdog.exchange import number_of_run
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
@@ -175,7 +176,7 @@ class Session:
         header = self._disclose(header)
         self._process = process_of(header)
         state = recorder.in_flight.state
-        if why := state.open(header, self._disclose):
+        if why := state.open(header, self._disclose, number_of_run(header)):
             recorder.outbox.define(Note(f"this rank keeps no live state: {why}"))
         elif state.path is not None and not config.anonymize:  # it has the number of the user
             header.state_file = state.path.name

@@ -31,6 +31,7 @@ from dsprof.trace.dumps.state_file import (
     DTYPE_SHIFT,
     GROUPS,
     ID,
+    JOB,
     LOST,
     MAGIC,
     OLD,
@@ -96,10 +97,11 @@ class LiveState:
         self._disclose: Callable[[Any], Any] = _as_it_is
         self._writing = threading.RLock()  # re-entrant: a signal handler may communicate
 
-    def open(self, header: Header, disclose: Callable[[Any], Any]) -> str:
+    def open(self, header: Header, disclose: Callable[[Any], Any], job: int = 0) -> str:
         """Begin a file for a new trace; return why there is none, "" where there is one.
 
         `header` is as it may be written, and names the file; `disclose` does that to descriptions.
+        `job` tells ranks which of several live jobs of one key this is.
         """
         self.close()
         self._disclose = disclose
@@ -107,7 +109,8 @@ class LiveState:
         for folder in memory_folders():
             remove_stale(folder)
             try:
-                self._begin(folder / state_name(header.run_key, header.rank, header.pid), header)
+                name = state_name(header.run_key, header.rank, header.pid)
+                self._begin(folder / name, header, job)
             except Exception as error:  # noqa: BLE001 - training goes on without
                 self.close()
                 reason = error.strerror if isinstance(error, OSError) else error
@@ -116,7 +119,7 @@ class LiveState:
                 return ""
         return why
 
-    def _begin(self, path: Path, header: Header) -> None:
+    def _begin(self, path: Path, header: Header, job: int) -> None:
         words = memoryview(_create(path)).cast("q")
         words[PID], words[RANK], words[WORLD_SIZE] = header.pid, header.rank, header.world_size
         words[PROCESS_START] = process_start(header.pid)
@@ -124,7 +127,7 @@ class LiveState:
             header.started_monotonic_ns,
             header.started_epoch_ns,
         )
-        words[BEAT_NS], words[STEP] = clock(), -1
+        words[BEAT_NS], words[STEP], words[JOB] = clock(), -1, job
         self.path, self._words, self._is_removed = path, words, False
         self._write(Line(header=msgspec.structs.replace(header, config={})))
         for word, number in list(self.words.items()):

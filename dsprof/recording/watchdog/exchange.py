@@ -75,6 +75,7 @@ class Exchange:
         self._within = partial(within, fail=fail)
         self._born_ns = on_monotonic_ns(process_start(os.getpid()))
         self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
+        self._job = number_of_run(header)
         memory, name = next(memory_folders(), None), name_of_run(header)
         near = (f"dsprof-{os.getuid()}-{name}-", ".state", header.started_epoch_ns)
         self._near = FileBoard(memory, *near) if memory else None
@@ -254,7 +255,8 @@ class Exchange:
                 sign = read_sign(path)
                 known = found.get(sign.rank)
                 is_newest = known is None or sign.process_start > known[0].process_start
-                if is_newest and sign.beat_ns >= self._born_ns:
+                is_ours = sign.job in (0, self._job)
+                if is_ours and is_newest and sign.beat_ns >= self._born_ns:
                     found[sign.rank] = sign, path
         return found.values()
 
@@ -321,6 +323,11 @@ def name_of_run(header: Header) -> str:
     """Return a name that no other live run has: those with the key of this one meet elsewhere."""
     text = f"{header.run_key} {store_address()}"
     return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def number_of_run(header: Header) -> int:
+    """Return the same as a number, as live states have it."""
+    return int(name_of_run(header)[:15], 16)
 
 
 def store_address() -> str:

@@ -32,7 +32,7 @@ MAGIC = int.from_bytes(b"dsprof\0\2", "little")
 
 # Numbers of words.
 PID, PROCESS_START, RANK, WORLD_SIZE, STARTED_NS, STARTED_EPOCH_NS = range(1, 7)
-BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST, STARVED_NS, STACKS_NS = range(7, 14)
+BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST, STARVED_NS, STACKS_NS, JOB = range(7, 15)
 
 CALL_WORDS = 10
 ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD = range(CALL_WORDS)
@@ -243,6 +243,7 @@ class Sign(NamedTuple):
     process_start: int
     started_ns: int
     beat_ns: int
+    job: int  # of live jobs on this machine no other has it; 0: unknown
 
 
 def read_sign(path: Path) -> Sign:
@@ -251,10 +252,10 @@ def read_sign(path: Path) -> Sign:
     Raises:
         TraceError: it is none, or cannot be read.
     """
-    words = struct.unpack(f"={BEAT_NS + 1}q", read_bytes(path, (BEAT_NS + 1) * WORD_BYTES))
+    words = struct.unpack(f"={JOB + 1}q", read_bytes(path, (JOB + 1) * WORD_BYTES))
     if words[0] != MAGIC:
         raise TraceError(f"{path}: not a state of this version of dsprof")
-    numbers = (RANK, WORLD_SIZE, PID, PROCESS_START, STARTED_NS, BEAT_NS)
+    numbers = (RANK, WORLD_SIZE, PID, PROCESS_START, STARTED_NS, BEAT_NS, JOB)
     return Sign(*(words[number] for number in numbers))
 
 

@@ -120,6 +120,21 @@ def test_of_two_starts_on_a_node_the_state_of_the_newer_one_counts(ranks, tmp_pa
         state.close()
 
 
+def test_a_rank_of_another_job_of_the_same_key_is_not_looked_at(ranks, tmp_path, monkeypatch):
+    memory = tmp_path.with_name(f"{tmp_path.name}-a")
+    monkeypatch.setattr(exchange, "memory_folders", lambda: iter([memory]))
+    monkeypatch.setattr("dsprof.recording.recorder.live_state.memory_folders", lambda: [memory])
+    states = [LiveState(), LiveState()]
+    for pid, state in enumerate(states, 1):
+        of = header(rank=1, world_size=3, pid=pid)
+        state.open(of, lambda one: one, exchange.number_of_run(of))
+        monkeypatch.setattr(exchange, "store_address", lambda: "29812")
+        state._words[state_file.PROCESS_START] = pid
+    assert [state.header.pid for state in ranks[0].on_node()] == [1]
+    for state in states:
+        state.close()
+
+
 def test_a_question_to_all_nodes_is_seen_in_the_folder(ranks):
     first, _, far = ranks
     first.ask(far=True)
