@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, floor
-from typing import NamedTuple
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
@@ -27,10 +26,9 @@ from dsprof.analysis.run.lateness import (
 )
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
-from dsprof.analysis.run.turns import Turns, turns
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, listed, named, percent, plural, ranks_do, some
+from dsprof.findings.finding import Finding, Status, Table
+from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
@@ -48,16 +46,22 @@ from dsprof.rules.communication.late_rank_causes import (
     pace_table,
     unknown,
 )
+from dsprof.rules.communication.late_rank_delays import (
+    Known,
+    accuracy_of,
+    delay_of,
+    delays_of,
+    steps_of,
+    steps_of_none,
+)
 from dsprof.rules.communication.late_rank_kernels import judge_kernels
 from dsprof.rules.communication.late_rank_thresholds import Thresholds
+from dsprof.rules.communication.late_rank_turns import moving_straggler, one_after_another
 from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import Range, about
 
-_KNOWN_SHARE = 0.9
-"""With fewer of the measured steps, a sentence does not speak of every step."""
-_EVERY = "every step"
 _ALONE = 0.25
 """With less of its delay left in the least of the waits, a rank is mostly late beside others."""
 
@@ -97,7 +101,7 @@ class LateRank:
             return
         late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
         doubt = _doubt(run, late, votes, step_ns, thresholds)
-        moving = _one_after_another(run, late, step_ns, thresholds)
+        moving = one_after_another(run, late, step_ns, thresholds)
         has_moved = moving is not None and moving.are_over and not votes.is_of_all
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
@@ -111,7 +115,7 @@ class LateRank:
         elif several := _late_together(run, late, step_ns, thresholds):
             yield self._several(run, late, votes, several, step_ns, thresholds)
         elif moving:
-            yield self._moving(run, late, votes, moving, step_ns, thresholds)
+            yield moving_straggler(self.meta, run, late, votes, moving, step_ns, thresholds)
         elif doubt:
             yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
         else:
@@ -137,7 +141,7 @@ class LateRank:
         step_ns: float,
         thresholds: Thresholds,
     ) -> Finding:
-        known = _Known.of_run(run, late, votes.steps)
+        known = Known.of_run(run, late, votes.steps)
         waited_ns = _mean_waited(late) * known.share
         share = waited_ns / step_ns
         if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
@@ -189,11 +193,11 @@ class LateRank:
         verb = "Record" if run[Run].selection.steps is None else "Choose"
         record = "" if more is None else f"{verb} {plural(more, 'more step')}"
         rank = votes.ranks[votes.leader]
-        known = _Known.of_run(run, late, votes.steps)
+        known = Known.of_run(run, late, votes.steps)
         return self.meta.unknown(
             f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}."
             f"{known.note}",
-            problem=f"Rank {rank} may delay {_delay(late, votes, step_ns, known)}",
+            problem=f"Rank {rank} may delay {delay_of(late, votes, step_ns, known)}",
             fix=f"{record} to be sure" if record else "",
             ranks=(rank,),
             more_steps=more,
@@ -210,10 +214,10 @@ class LateRank:
         place = votes.leader
         cost_ns = int(votes.median_ns[place])
         share = cost_ns / step_ns
-        known = _Known.of_run(run, late, votes.steps)
+        known = Known.of_run(run, late, votes.steps)
         least_ns = thresholds.cause_share * cost_ns
         (cause, action, fix, restates), table = _why(run, late, votes, votes.late, least_ns)
-        problem = f"{ranks_do(votes.late, 'delay')} {_delay(late, votes, step_ns, known)}"
+        problem = f"{ranks_do(votes.late, 'delay')} {delay_of(late, votes, step_ns, known)}"
         saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
         since = ""
         if begin := _begin(late, votes):
@@ -226,8 +230,9 @@ class LateRank:
             Status.FAIL,
             f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
             f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{_others(late, votes)}{_bound(late)}.{since}{known.note}",
-            severity=_gravity(share * known.share, thresholds),
+            f"that have one late rank{steps_of_none(late, votes)}{accuracy_of(late)}."
+            f"{since}{known.note}",
+            severity=thresholds.severity(share * known.share),
             cause=cause,
             action=action,
             problem=problem,
@@ -252,7 +257,7 @@ class LateRank:
         thresholds: Thresholds,
     ) -> Finding:
         share = several.cost_ns / step_ns
-        known = _Known.of_run(run, late, several.of)
+        known = Known.of_run(run, late, several.of)
         least_ns = thresholds.cause_share * several.cost_ns
         (cause, action, fix, restates), table = _why(run, late, votes, several.ranks, least_ns)
         return self.meta.finding(
@@ -261,10 +266,10 @@ class LateRank:
             f"step ({percent(share)}): late together in {several.steps} of {several.of} steps."
             f"{known.note}",
             title="Ranks wait for several late ranks",
-            severity=_gravity(share * known.share, thresholds),
+            severity=thresholds.severity(share * known.share),
             cause=cause,
             action=action,
-            problem=f"{ranks_do(several.ranks, 'delay')} {_delays(several, known, share)}",
+            problem=f"{ranks_do(several.ranks, 'delay')} {delays_of(several, known, share)}",
             fix=fix,
             ranks=several.ranks,
             evidence=(last_arrivals(late, votes), table),
@@ -272,83 +277,6 @@ class LateRank:
             restates=restates,
             confidence="medium",
         )
-
-    def _moving(
-        self,
-        run: RunSummary,
-        late: Lateness,
-        votes: Votes,
-        moving: Turns,
-        step_ns: float,
-        thresholds: Thresholds,
-    ) -> Finding:
-        known = _Known.of_run(run, late, votes.steps)
-        share = moving.cost_ns / step_ns
-        first = moving.turns[0]
-        kind = "rank" if len(first.ranks) == 1 else "host"
-        periods = [
-            f"{_late(run[Run], turn.ranks)} in steps {turn.first:,} to {turn.last:,}"
-            for turn in moving.turns
-        ]
-        ranks = tuple(sorted({rank for turn in moving.turns for rank in turn.ranks}))
-        waits = f"Ranks wait {duration(moving.cost_ns)} per step ({percent(share)})"
-        return self.meta.finding(
-            Status.FAIL,
-            f"{waits} for one {kind} after another: {some(periods)}.{known.note}",
-            title=f"Ranks wait for one {kind} after another",
-            severity=_gravity(share * known.share, thresholds),
-            cause=f"Each {kind} is late for a while, and then another one: what slows them moves, "
-            "such as another job, or long samples that are stored together.",
-            action=f"Check what else ran on each {kind} in these steps, and the length of its "
-            "samples.",
-            problem=f"{waits} for one {kind} after another",
-            fix=f"Check what else ran on {periods[0]}",
-            ranks=ranks if 2 * len(ranks) <= len(late.ranks) else (),
-            steps=tuple(turn.first for turn in moving.turns),
-            evidence=(
-                last_arrivals(late, votes),
-                Table(
-                    columns=(
-                        Column("late ranks"),
-                        Column("first step"),
-                        Column("last step"),
-                        Column("others wait longer, median", "ns"),
-                    ),
-                    rows=tuple(
-                        (listed(turn.ranks), turn.first, turn.last, turn.delay_ns)
-                        for turn in moving.turns
-                    ),
-                    caption=f"Steps in which each {kind} is late",
-                ),
-            ),
-            explains_ms=moving.cost_ns / 1e6 * (1 - len(first.ranks) / len(late.ranks)),
-            confidence="medium",
-        )
-
-
-def _one_after_another(
-    run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
-) -> Turns | None:
-    """Return when which rank, or which host, is late, if each is for long and that costs much.
-
-    In a pipeline a rank is late in its stage if one of another stage keeps it waiting.
-    """
-    is_staged = any(group.role == "pipeline" for group in run[Arrivals].groups.values())
-    if is_staged or late.calls > 1:  # of a sample of calls, steps show no delay, or too much
-        return None
-    hosts: dict[str, list[int]] = {}
-    for rank in late.ranks:
-        hosts.setdefault(run[Run].ranks[rank].header.host, []).append(rank)
-    for sets in ([(rank,) for rank in late.ranks], [*map(tuple, hosts.values())]):
-        found = turns(late, sets, thresholds.step_share * step_ns / 2)
-        if found and found.cost_ns >= thresholds.step_share * step_ns:
-            is_brief = min(turn.steps for turn in found.turns) * step_ns < thresholds.seconds * 1e9
-            return None if is_brief else found
-    return None
-
-
-def _late(run: Run, ranks: tuple[int, ...]) -> str:
-    return named(ranks) if len(ranks) == 1 else run.ranks[ranks[0]].header.host
 
 
 def _late_together(
@@ -404,10 +332,10 @@ def _doubt(
         lasts = int(votes.votes[votes.leader])
         none = votes.steps - votes.cast
         if not none:
-            of = _steps(late, votes.steps)
+            of = steps_of(late, votes.steps)
             return f"rank {rank} was last in {lasts} of {of}, which may be chance"
         return (
-            f"rank {rank} was the only late rank in {lasts} of {_steps(late, votes.steps)}, "
+            f"rank {rank} was the only late rank in {lasts} of {steps_of(late, votes.steps)}, "
             f"{none:,} have no single late rank, and this may be chance"
         )
     recorded_ns = step_ns * len(run[Steps].measured)
@@ -464,108 +392,13 @@ def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresho
     return None
 
 
-class _Known(NamedTuple):
-    """In how many of the compared steps it is known who comes last."""
-
-    steps: int
-    of: int
-    measured: int
-    silent: int  # measured steps without a collective
-    calls: int  # of the collectives of a step, one in so many is compared
-
-    @classmethod
-    def of_run(cls, run: RunSummary, late: Lateness, steps: int) -> _Known:
-        # Where some calls of a step are compared, a step without any is one of the sample, too.
-        known = steps if late.calls == 1 else late.compared
-        silent = sum(not run[Steps].parts[number].calls for number in run[Steps].measured)
-        return cls(known, late.compared, late.asked, silent, late.calls)
-
-    @property
-    def share(self) -> float:
-        """Savings are per measured step."""
-        return 1.0 if self.is_all else self.steps / self.of
-
-    @property
-    def is_all(self) -> bool:
-        return self.steps >= _KNOWN_SHARE * self.of
-
-    @property
-    def named(self) -> str:
-        return _EVERY if self.is_all else f"{self.steps:,} of {self.of:,} steps"
-
-    @property
-    def note(self) -> str:
-        note, kind = "", "measured"
-        if self.of < self.measured:
-            note = f" Of {self.measured:,} measured steps a sample of {self.of:,} is compared."
-            kind = "compared"
-        if self.calls > 1:
-            note += f" Of the collectives of a step one in {self.calls} is compared."
-        if self.is_all:
-            return note
-        others = f" In the other {self.of - self.steps:,} {kind} steps"
-        are_silent = self.silent >= self.of - self.steps and self.of == self.measured
-        return f"{note}{others} {'no rank communicates' if are_silent else 'this is unknown'}."
-
-
-def _steps(late: Lateness, count: int) -> str:
-    """Say so many steps, and that they are of a sample."""
-    return f"{count:,} {'steps' if late.one_in == 1 else 'compared steps'}"
-
-
-def _delay(late: Lateness, votes: Votes, step_ns: float, known: _Known) -> str:
-    """Say which steps the leader delays, and by how much: if few delays make the mean, by these."""
-    place, mean = votes.leader, duration(votes.cost_ns)
-    share = percent(votes.cost_ns / step_ns)
-    is_of_most = votes.is_of_most and known.is_all
-    if not votes.is_uneven and (votes.is_of_all or is_of_most):
-        named = known.named if votes.is_of_all else "most steps"
-        return f"{named} by {mean} ({share})"
-    if known.calls > 1:
-        return f"a step by {mean} on average ({share})"
-    if votes.is_uneven and is_of_most:
-        return f"most steps by {duration(int(votes.usual_ns[place]))} (mean {mean})"
-    of = votes.steps if known.is_all else known.of
-    return f"{votes.votes[place]:,} of {_steps(late, of)} by {duration(int(votes.voted_ns[place]))}"
-
-
-def _delays(several: Together, known: _Known, share: float) -> str:
-    """Say which steps the ranks delay together, and by how much."""
-    mean = duration(several.cost_ns)
-    if several.is_of_all:
-        return f"{known.named} by {mean} ({percent(share)})"
-    if known.calls > 1:
-        return f"a step by {mean} on average ({percent(share)})"
-    each_ns = several.cost_ns * several.of // several.steps
-    return f"{several.steps:,} of {several.of:,} steps by {duration(each_ns)}"
-
-
 def _mean_waited(late: Lateness) -> float:
     """Return how long a rank waited in a step, mean over ranks and steps."""
     known = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
     return float(known.mean()) if known.size else 0.0
 
 
-def _others(late: Lateness, votes: Votes) -> str:
-    none = votes.steps - votes.cast
-    verb = "have" if late.calls == 1 else "show"
-    return f"; {none:,} of {_steps(late, votes.steps)} {verb} no single late rank" if none else ""
-
-
-def _bound(late: Lateness) -> str:
-    if not late.doubt_ns:
-        return ""
-    accuracy = f"arrival times are accurate to {duration(late.doubt_ns)}"
-    return f"; {accuracy}, smaller differences are ignored"
-
-
-def _gravity(share: float, thresholds: Thresholds) -> Severity:
-    if share >= thresholds.severe_share:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= thresholds.medium_share else Severity.LOW
-
-
-def _saving(votes: Votes, known: _Known) -> Range | None:
+def _saving(votes: Votes, known: Known) -> Range | None:
     """Return what a step gets shorter if the rank comes when the others do.
 
     Then the rank that is second to last by now is waited for: the least of the waits is left. None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsprof.analysis.run.lateness import CHANCE, LEAST_S, STEP_SHARE
+from dsprof.findings.finding import Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,9 @@ class Thresholds:
     chance: float = CHANCE  # of so many votes for one rank if all were alike
     seconds: float = LEAST_S  # of measured steps together: programs beside hold a processor so long
     medium_share: float = 0.1
+
+    def severity(self, share: float) -> Severity:
+        """Return how severe it is that the others wait for so much of a step."""
+        if share >= self.severe_share:
+            return Severity.HIGH
+        return Severity.MEDIUM if share >= self.medium_share else Severity.LOW
