@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -367,15 +368,15 @@ def test_confidence_is_high_if_chance_is_far_from_an_explanation(steps, confiden
     assert (finding.status, finding.confidence) == (Status.FAIL, confidence)
 
 
-def moving(*stretches: range, ranks: int = 4, hosts: int = 0) -> list[RankTrace]:
+def moving(*stretches: range, ranks: int = 4, hosts: int = 0, steps: int = 60) -> list[RankTrace]:
     """In each stretch the next rank is late by 60 ms, or all ranks of the next host."""
     size = ranks // hosts if hosts else 1
 
     def times(number: int) -> tuple[float, ...]:
         late = stretches[number // size] if number // size < len(stretches) else ()
-        return tuple(20 + 60 * (n in late) + (n + number) % 3 for n in range(60))
+        return tuple(20 + 60 * (n in late) + (n + number) % 3 for n in range(steps))
 
-    made = jittering(60, *(times(number) for number in range(ranks)))
+    made = jittering(steps, *(times(number) for number in range(ranks)))
     for number, trace in enumerate(made):
         trace.header = header(number, ranks, host=f"node{number // size}" if hosts else "node0")
     return made
@@ -392,6 +393,16 @@ def test_ranks_that_are_late_one_after_another_are_named_with_their_steps():
         ("1", 30, 44),
         ("2", 45, 59),
     ]
+
+
+def test_of_many_turns_the_costliest_are_listed_in_order_of_time():
+    ends = [10, *range(24, 290, 14)]  # the first turns are shorter
+    turns = [range(begin, end) for begin, end in pairwise([0, *ends])]
+    finding = said(RULE, *moving(*turns, ranks=len(turns), steps=ends[-1]), seconds=0.5)
+    table = finding.evidence[1]
+    assert table.caption.endswith(f"the 16 costliest of {len(turns)} turns")
+    assert "0" not in [row[0] for row in table.rows]
+    assert list(finding.steps) == sorted(row[1] for row in table.rows)
 
 
 def test_a_rank_that_was_late_for_most_of_the_run_hides_no_later_one():
