@@ -10,7 +10,7 @@ from typing import Any
 from dsprof.diagnosis.comparison.model import Change
 from dsprof.diagnosis.model import Diagnosis, Difference
 
-_LAUNCH = ("DSPROF", "PYTHON_DSPROF", "MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "OMPI_")
+_LAUNCH = ("DSPROF", "PYTHON_DSPROF", "MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "OMPI_", "RAY_")
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK")
 """Variables that name a launch, not a setting: they differ between any two runs."""
 

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
-from dsprof.analysis.aggregates.environment import RankSet, in_several, named_ranks, ranks_of, union
+from dsprof.analysis.aggregates.environment import (
+    EnvironmentFacts,
+    RankSet,
+    in_several,
+    named_ranks,
+    ranks_of,
+    union,
+)
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
@@ -81,7 +88,7 @@ class DataQuality:
         why="A missing rank may be the straggler, and dropped events make every sum too small.",
         category="quality",
         order=10,
-        needs=(Run, Steps, Endings, FlightRecorders, Logs),
+        needs=(Run, Steps, Endings, EnvironmentFacts, FlightRecorders, Logs),
         judges_end=True,
     )
     thresholds = Thresholds()
@@ -90,7 +97,7 @@ class DataQuality:
         """Report each kind of gap by itself."""
         facts = run[Run]
         gaps = [
-            *self._gaps(facts, run[Endings], run[FlightRecorders], run[Logs]),
+            *self._gaps(run, run[Endings], run[FlightRecorders], run[Logs]),
             *self._interrupted(facts, run[Endings]),
             *self._remarks(run, thresholds),
         ]
@@ -101,16 +108,18 @@ class DataQuality:
             yield self.meta.finding(Status.PASS, text, title=title)
 
     def _gaps(
-        self, facts: Run, endings: Endings, flights: FlightRecorders, logs: Logs
+        self, run: RunSummary, endings: Endings, flights: FlightRecorders, logs: Logs
     ) -> Iterable[Finding]:
+        facts = run[Run]
         if facts.unread_ranks:
             yield self._missing(facts)
         if facts.unclean_ranks:
-            yield (
-                self._unclean(facts, endings, logs)
-                if endings.ranks
-                else self._cut(facts.unclean_ranks)
-            )
+            if not endings.ranks:
+                yield self._cut(facts.unclean_ranks)
+            elif _has_ray_ended(run):
+                yield self._ended_by_ray(facts.unclean_ranks, endings)
+            else:
+                yield self._unclean(facts, endings, logs)
         if not facts.is_recorded:
             yield from self._ended_as_logged(logs)
         # Rule device-out-of-memory explains the others.
@@ -208,6 +217,22 @@ class DataQuality:
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
             confidence="high",
+        )
+
+    def _ended_by_ray(self, ranks: Sequence[int], endings: Endings) -> Finding:
+        ends = {rank: endings.ranks[rank] for rank in ranks}
+        return self.meta.finding(
+            Status.FAIL,
+            f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}, when Ray ended them.",
+            title="Records break off",
+            severity=Severity.LOW,
+            cause="Ray kills workers that are done, so their records are not closed. Up to the "
+            "last half second is missing. A worker that failed there looks the same.",
+            action="Make `dsprof.disable()` the last line of the training function.",
+            fix="End the training function by `dsprof.disable()`",
+            ranks=tuple(ranks),
+            evidence=_last_calls(ends),
+            confidence="medium",
         )
 
     def _ended_as_logged(self, logs: Logs) -> Iterable[Finding]:
@@ -564,6 +589,17 @@ def _lost_action(lost: dict[str, int]) -> str:
 
 def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
     return (last_completed(ends),) if ends else ()
+
+
+def _has_ray_ended(run: RunSummary) -> bool:
+    """Whether all ranks are workers of Ray whose records break off after the same step, idle."""
+    facts, ends = run[Run], run[Endings].ranks
+    of_ray = union(run[EnvironmentFacts].variables.get("RAY_JOB_ID", {}).values())
+    ranks = [*range(facts.first.world_size)]
+    if ranks_of(of_ray) != tuple(ranks) or facts.unclean_ranks != ranks or run[Logs].ranks:
+        return False
+    is_idle = not any(facts.ranks[rank].in_flight for rank in ranks)
+    return is_idle and ends.keys() == {*ranks} and len({end.step for end in ends.values()}) == 1
 
 
 def _in_flight(run: Run) -> str:

@@ -8,6 +8,7 @@ from msgspec import structs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.quality_lines import quality_lines
+from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.rules.runner import judge
@@ -612,3 +613,35 @@ def test_strangers_and_clocks_are_mentioned(changes, text):
 def test_each_kind_of_gap_is_a_finding_of_its_own():
     findings = judged(RULE, zero_rank(1, 4, trailer=None, broken_lines=1))
     assert [finding.status for finding in findings] == [Status.FAIL] * 3
+
+
+def of_ray(*traces: RankTrace) -> list[RankTrace]:
+    """Return ranks as those of a job of Ray."""
+    for trace in traces:
+        trace.environment = EnvSnapshot(variables={"RAY_JOB_ID": "01000000"})
+    return [*traces]
+
+
+def test_workers_that_ray_ended_are_a_small_problem_with_its_remedy() -> None:
+    finding = said(RULE, *of_ray(zero_rank(0, trailer=None), zero_rank(1, trailer=None)))
+    assert (finding.severity, finding.confidence) == (Severity.LOW, "medium")
+    assert finding.summary == (
+        "The records of ranks 0-1 break off after step 5, when Ray ended them."
+    )
+    assert "dsprof.disable()" in finding.action
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        of_ray(zero_rank(0, trailer=None), zero_rank(1, steps=5, trailer=None)),
+        of_ray(zero_rank(0, trailer=None), zero_rank(1)),
+        of_ray(zero_rank(0, trailer=None)),
+        [*of_ray(zero_rank(0, trailer=None)), zero_rank(1, trailer=None)],
+        of_ray(*without(2, trailer=None)),
+    ],
+    ids=["unequal steps", "one has ended", "one is missing", "one is not of Ray", "in flight"],
+)
+def test_other_ends_under_ray_stay_a_severe_problem(traces: list[RankTrace]) -> None:
+    cut = [f for f in judged(RULE, *traces) if f.title == "Records break off"]
+    assert [one.severity for one in cut] == [Severity.HIGH]
