@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from tests.dist.leaving import leave_group
+
 PATIENCE_S = 2
 
 
@@ -237,6 +239,7 @@ def start(name: str, ranks: list[int]) -> list[int | None]:
 def take_part(store: Path, rank: int, ranks: int) -> None:
     join(store, rank, ranks)
     communicate()
+    leave_group()
 
 
 # -- beginning again ------------------------------------------------------------------------------
