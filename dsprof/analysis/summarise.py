@@ -26,6 +26,7 @@ from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
 from dsprof.files.read_ahead import read_ahead
 from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.readers.base import rank_in_name
 from dsprof.trace.run import RankFiles, RunFiles, objects_of, rank_files, read_rank
 
 Details = dict[int, dict[int, StepDetail]]
@@ -62,7 +63,8 @@ def summarise(
         summary = summary.with_part(FlightRecorders(kept))
     if Run not in summary:
         return summary
-    strangers = tuple(f"{one.path}: {one.reason}" for one in (*unread, *run.strangers))
+    skipped = (*unread, *run.strangers)
+    strangers = tuple(f"{one.path}: {one.reason}" for one in skipped)
     strangers += tuple(
         f"the dump of rank {rank}: from an earlier start of the job than the dump of rank {later}"
         for rank, later in sorted(stale.items())
@@ -70,6 +72,9 @@ def summarise(
     facts = replace(
         summary[Run],
         strangers=strangers,
+        unread={
+            rank_in_name(one.path): f"{one.path}: {one.reason}" for one in skipped if one.is_unread
+        },
         selection=run.selection,
         epoch=run.epoch,
         epochs=len(run.epochs) or 1,

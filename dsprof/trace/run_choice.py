@@ -47,6 +47,7 @@ class Stranger:
 
     path: Path
     reason: str
+    is_unread: bool = False  # it may be of the run; others are copies, or of another run
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def trace_files(paths: Sequence[Path]) -> tuple[list[Path], list[Stranger]]:
     for path in paths:
         for file in _in_folder(path, strangers) if _is_folder(path) else [path]:
             if file is not path and is_local(file) and (why := _why_absent(file)):
-                strangers.append(Stranger(file, why))
+                strangers.append(Stranger(file, why, is_unread=True))
                 continue
             try:
                 inside = _inside(file, is_given=file is path)
@@ -273,4 +273,4 @@ def _why_missing(path: Path) -> str:
 
 def stranger(path: Path, error: TraceError) -> Stranger:
     """Return a file that is skipped for an error, which need not name it again."""
-    return Stranger(path, error.args[0].removeprefix(f"{path}: "))
+    return Stranger(path, error.args[0].removeprefix(f"{path}: "), is_unread=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
@@ -19,9 +18,6 @@ from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import Header, HookStatus, Trailer, is_of_environment
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.sharing import shared
-
-_OF_RANK = re.compile(r"\.rank(\d{1,9})\.json(?:\.gz)?: (?!rank \d|a copy of )")
-"""In the line of a skipped file: a trace of dsprof, neither of another run nor a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,7 @@ class Run(Aggregate):
     clock_method: str = ""
     clock_bound_ns: int | None = 0
     strangers: tuple[str, ...] = ()
+    unread: Mapping[int, str] = field(default_factory=dict)  # of them, by the rank in their names
     selection: Selection = EVERYTHING
     is_running: bool = False  # while it was read
     epoch: int = 1  # of the run, that these ranks are of
@@ -143,9 +140,7 @@ class Run(Aggregate):
     @property
     def skipped_of_unread(self) -> list[str]:
         """Files of `unread_ranks` that were given and could not be read, each with the reason."""
-        unread = set(self.unread_ranks)
-        named = ((one, _OF_RANK.search(one)) for one in self.strangers)
-        return [one for one, found in named if found and int(found[1]) in unread]
+        return [self.unread[rank] for rank in self.unread_ranks if rank in self.unread]
 
     @property
     def unclean_ranks(self) -> list[int]:
