@@ -29,13 +29,5 @@ class NewGroups(Aggregate):
         numbers = rows.step[first & in_steps(rows.step, steps)]
         return cls(len(numbers), len(np.unique(numbers)), len(steps))
 
-    def merge(self, other: NewGroups) -> NewGroups:
-        """Add up."""
-        return NewGroups(
-            self.groups + other.groups,
-            self.steps + other.steps,
-            self.rank_steps + other.rank_steps,
-        )
-
 
 AGGREGATE = NewGroups
