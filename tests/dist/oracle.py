@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ExecutionTraceObserver
 
+from tests.dist.leaving import wait_for_threads
+
 Counts = dict[str, list[int]]
 """Operation -> [calls, bytes]; bytes as nccl-tests size them: of the whole array."""
 
@@ -59,6 +61,7 @@ def observed(scratch: Path, group_size: int) -> Iterator[Counts]:
     observer = ExecutionTraceObserver().register_callback(str(scratch))
     observer.start()
     yield counts
+    wait_for_threads()  # or the observer may crash the process as it stops
     observer.stop()
     observer.unregister_callback()
     total: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
