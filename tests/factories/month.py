@@ -108,6 +108,11 @@ class FastMotion:
             yield
             self.writer.close(lambda: Trailer("exit", steps=self.steps))
 
+    def wait_for_tails(self) -> None:
+        """Wait until the writer has opened the files in which the newest steps are."""
+        while self.writer._tails is None:
+            time.sleep(0.001)
+
     def train(self, steps: int, each: Callable[[], None] = lambda: None) -> None:
         """Take steps as fast as the writer can follow; `each` is called once in a while."""
         for _ in range(steps):

@@ -42,14 +42,12 @@ KILLED = """
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from tests.factories.month import FastMotion
 run = FastMotion(Path(sys.argv[1]), int(sys.argv[2]), start=int(sys.argv[3]))
 with run.running():
     run.train(1000)
-    while run.writer._tails is None:
-        time.sleep(0.01)
+    run.wait_for_tails()
     if sys.argv[4] == "forks" and os.fork() == 0:
         run.writer.abandon()
     elif sys.argv[4] == "forks":

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -567,8 +566,7 @@ def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
     run.writer._source.warn = said.append
     with run.running():
         run.train(50)
-        while run.writer._tails is None:
-            time.sleep(0.001)
+        run.wait_for_tails()
         shutil.rmtree(tmp_path / "out")
         run.train(200)
     assert run.writer.error is None
@@ -583,8 +581,7 @@ def test_a_rank_whose_trace_was_cut_says_so_once(tmp_path: Path) -> None:
     run.writer._source.warn = said.append
     with run.running():
         run.train(50)
-        while run.writer._tails is None:
-            time.sleep(0.001)
+        run.wait_for_tails()
         os.truncate(tmp_path / "trace.rank00000.json", 10)
         run.train(200)
     (one,) = said
@@ -597,8 +594,7 @@ def test_a_folder_that_was_moved_keeps_its_recording(tmp_path: Path) -> None:
     run = FastMotion(here, BUDGET_BYTES)
     with run.running():
         run.train(50)
-        while run.writer._tails is None:
-            time.sleep(0.001)
+        run.wait_for_tails()
         here.rename(moved)
         other = FastMotion(here, BUDGET_BYTES, start=1)
         with other.running():
@@ -620,8 +616,7 @@ def test_files_show_that_they_are_in_use(tmp_path: Path) -> None:
     run = FastMotion(tmp_path, 100_000_000)
     with run.running():
         run.train(50)
-        while run.writer._tails is None:
-            time.sleep(0.001)
+        run.wait_for_tails()
         for path in tmp_path.iterdir():
             os.utime(path, (0, 0))
         run.train(3700 * 10**9 // month.STEP_NS)
