@@ -1,4 +1,4 @@
-"""step-time-change: at one moment of the run steps become slower."""
+"""step-time-change: steps become slower at one moment of the run, or for a while."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ class Thresholds:
 _MOST_KINDS = 3
 """Stretches of more kinds are one finding: as many as there are would hide other problems."""
 
+_FOR_A_WHILE = "Steps are slower for a while"
 _IN_A_LINE = 2
 """A headline names at most so many stretches."""
 
@@ -209,7 +210,9 @@ class StepTimeChange:
                 confidence="medium",
             )
         cause, part = _cause(run, columns, kind), kind.part
-        if part == "exposed_ns" and (turns := _ranks_in_turn(columns, level)):
+        if part == "exposed_ns" and (
+            turns := columns.ranks_in_turn(level.is_usual, level.is_slow, more_ns / 2)
+        ):
             cause, part = f"{SAME_WORK} {few_in_turn(turns)}", ""
         what = _suspects(run, part)
         found = self._slower(text, since, ends, change, cause, kind.ranks, what, table, thresholds)
@@ -253,6 +256,7 @@ class StepTimeChange:
         return self.meta.finding(
             Status.FAIL,
             text,
+            title="" if ends == [(firsts[0], None)] else _FOR_A_WHILE,
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=cause,
             action=f"Check what happened at {at}{_on(ranks)}: {suspects}.",
@@ -376,10 +380,6 @@ def _kinds_of_sums(
         ranks = tuple(sorted((*those.ranks, *those.beside)))
         found.append(_Kind(work, ranks, those.cause(thresholds.part_share)[1]))
     return found
-
-
-def _ranks_in_turn(columns: StepColumns, level: _Level) -> tuple[int, ...]:
-    return columns.ranks_in_turn(level.is_usual, level.is_slow, level.more_ns / 2)
 
 
 def _cause(run: Run, columns: StepColumns, kind: _Kind) -> str:

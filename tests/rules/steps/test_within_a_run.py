@@ -236,6 +236,7 @@ def test_slow_stretches_of_one_cause_are_one_finding() -> None:
     finding = said(step_time_change.RULE, *traces)
     assert (finding.status, finding.steps) == (Status.FAIL, (5, 20))
     assert finding.problem == "Steps take 40 % longer from step 5 to 12 and 20 to 27"
+    assert finding.title == "Steps are slower for a while"
     assert finding.fix == "Check what happened at steps 5 and 20"
     assert "forward, backward and optimizer step, on all ranks" in finding.cause
     assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
@@ -306,6 +307,7 @@ def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
     finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "From step 30 on a step takes 140" in finding.summary
+    assert finding.title == "Steps become slower at one moment"
     assert "forward, backward and optimizer step, on all ranks" in finding.cause
     assert said(step_time_drift.RULE, *ranks(computing=from_step(30, 40))).status is Status.PASS
 
