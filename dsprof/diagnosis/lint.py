@@ -15,7 +15,7 @@ from dsprof.findings.finding import Finding
 from dsprof.rules import all_rules
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import SCHEMA_VERSION, EngineConfig, Header
 
 
@@ -64,5 +64,4 @@ def _trace(config: WrittenConfig, deepspeed: str) -> RankTrace:
         versions={"deepspeed": deepspeed} if deepspeed else {},
     )
     engine = EngineConfig(engine=1, written=config.values)
-    nothing = CollectivesBuilder().build()
-    return RankTrace(path="", header=header, collectives=nothing, engines={1: engine})
+    return RankTrace(path="", header=header, engines={1: engine})

@@ -18,7 +18,7 @@ from dsprof.plugins import entry_points
 from dsprof.rules import all_rules
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
 
 
@@ -35,9 +35,7 @@ def diagnose_environment(
     header: Header, found: EnvSnapshot, thresholds: Mapping[str, Any]
 ) -> model.Diagnosis:
     """Judge an environment by the rules that need nothing else of a run."""
-    trace = RankTrace(
-        path="", header=header, collectives=CollectivesBuilder().build(), environment=found
-    )
+    trace = RankTrace(path="", header=header, environment=found)
     facts = EnvironmentFacts.collect(trace, RankClock())
     rules = environment_rules()
     findings = judge(RunSummary([facts]), rules, thresholds)

@@ -76,7 +76,7 @@ class FollowedRank:
         self.memory: MemorySample | None = None
         self.device: dict[str, int] = {}  # counters of its memory: samples of their own
         self.heartbeat: Heartbeat | None = None
-        self._lasting = RankTrace(str(path), header, CollectivesBuilder().build())
+        self._lasting = RankTrace(str(path), header)
         tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
         self._files = [_GrowingFile(one) for one in (path, *tails)]
         self._fresh: list[Chunk] = []

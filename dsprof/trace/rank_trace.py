@@ -266,13 +266,17 @@ def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
     columns["done_ns"] = done_ns
 
 
+def _no_collectives() -> Collectives:
+    return CollectivesBuilder().build()
+
+
 @dataclass(slots=True)
 class RankTrace:
     """Everything one rank wrote. `trailer` is None when this rank crashed or was killed."""
 
     path: str
     header: Header
-    collectives: Collectives
+    collectives: Collectives = field(default_factory=_no_collectives)
     trailer: Trailer | None = None
     hooks: list[HookStatus] = field(default_factory=list)
     environment: EnvSnapshot | None = None

@@ -146,7 +146,7 @@ def read_trace(path: Path, steps: range | None = None) -> RankTrace:
     Raises:
         TraceError: the file is missing, empty, or not a trace of this version.
     """
-    trace = RankTrace(path=str(path), header=read_header(path), collectives=_NO_COLLECTIVES)
+    trace = RankTrace(path=str(path), header=read_header(path))
     finished = CollectivesBuilder()
     opened: dict[int, Line] = {}
     whole = 0
@@ -482,6 +482,3 @@ _PUT: dict[Any, Callable[[RankTrace, Line], None]] = {
     LINES[kind.cat]: _BY_HAND.get(kind.cat) or (_putter(kind) if kind.held else _pass_over)
     for kind in KINDS
 }
-
-
-_NO_COLLECTIVES = CollectivesBuilder().build()

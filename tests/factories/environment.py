@@ -13,7 +13,7 @@ from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Header
 from tests.factories.trace import assert_can_be_shown
 
@@ -36,7 +36,6 @@ def rank_trace(
     return RankTrace(
         path=f"trace.rank{rank:05d}.json",
         header=header,
-        collectives=CollectivesBuilder().build(),
         environment=found if recorded else None,
         engines={n: EngineConfig(n, written=dict(one)) for n, one in enumerate(engines, 1)},
     )

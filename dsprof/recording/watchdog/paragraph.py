@@ -12,7 +12,7 @@ from dsprof.analysis.hang.verdict import hang_of, judged
 from dsprof.analysis.summary import RankClock
 from dsprof.findings.frames import shown_frames
 from dsprof.trace.dumps.hang_dump import HangDump
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
 
 _FRAMES = 6
@@ -43,7 +43,6 @@ def _ending(dump: HangDump, clock: RankClock) -> Endings:
     trace = RankTrace(
         path="",
         header=dump.header,
-        collectives=CollectivesBuilder().build(),
         groups=state.groups,
         sites=state.sites,
         state=state,

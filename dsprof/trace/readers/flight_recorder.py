@@ -16,7 +16,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import (
@@ -76,7 +76,6 @@ class FlightReader(OneRankReader):
         return RankTrace(
             path=str(path),
             header=_header(path, dump, document),
-            collectives=CollectivesBuilder().build(),
             trailer=Trailer(reason="dump"),
             flight=dump,
             nbytes=nbytes,

@@ -15,7 +15,7 @@ from dsprof.errors import TraceError
 from dsprof.findings.frames import to_the_innermost
 from dsprof.findings.wording import size
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import call_stack, caller, items, mapping, number, text
@@ -69,7 +69,6 @@ class SnapshotReader(OneRankReader):
         return RankTrace(
             path=str(path),
             header=_header(max(rank, 0), document),
-            collectives=CollectivesBuilder().build(),
             trailer=Trailer(reason="dump"),
             notes=[Note(f"{path.name} {note}") for note in notes],
             snapshot=snapshot,

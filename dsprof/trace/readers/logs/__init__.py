@@ -12,7 +12,7 @@ from typing import Any
 from dsprof.errors import TraceError
 from dsprof.files.inputs import FileStatus
 from dsprof.trace.rank_log import LogStarts, RankLog, joined
-from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, Reader, rank_in_name
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
@@ -109,7 +109,6 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
         path=str(path),
         header=header,
         engines={1: engine_of(found.config)} if has_engine else {},
-        collectives=CollectivesBuilder().build(),
         trailer=Trailer(reason="end of the log"),
         log=joined(RankLog(nbytes=found.nbytes, starts=found.starts if is_first else []), one.log),
         notes=[Note(note) for note in (one.note, left_out) if note],
