@@ -1,14 +1,13 @@
-"""Where ranks are read makes no difference, not even when a process dies of them."""
+"""Ranks are read by Dask; what ends a worker or keeps it from reading is named."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from operator import add
 from pathlib import Path
@@ -20,10 +19,25 @@ import pytest
 
 from dsprof._version import __version__
 from dsprof.analysis.dask_engine import DaskEngine, _wait_for_workers
-from dsprof.analysis.engine import Engine, Job, Processes, parted, unshown
+from dsprof.analysis.engine import Job, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import DsprofError
+from tests.analysis.tasks import (
+    HONEST,
+    JOB,
+    KILLER,
+    WAIT,
+    beside,
+    bottomless,
+    deadly,
+    greedy,
+    lost,
+    lost_beside,
+    survivors,
+    unsurvived,
+    waiting_first,
+)
 from tests.beside import ROOT
 from tests.dask_cluster import address_of
 from tests.dask_cluster import cluster as started_cluster
@@ -38,98 +52,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address_of(found)
 
 
-def survivors(task: tuple[int, Path | None]) -> list[int]:
-    """Return the number of a task; one with a file dies as long as the file is there."""
-    number, mark = task
-    if mark is not None and mark.exists():
-        if mark.suffix == ".once":
-            mark.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [number]
-
-
-def lost(task: tuple[int, Path | None]) -> list[int]:
-    return [-task[0]]
-
-
-_JOB = Job(survivors, add, lost)
-
-
-def deadly(engine: Engine, mark: Path) -> list[int]:
-    """Return what comes of ten tasks of which the eighth kills its process."""
-    mark.touch()
-    tasks = [(number, mark if number == 8 else None) for number in range(1, 11)]
-    told: list[tuple[int, int]] = []
-    found = engine.merged(_JOB, tasks, lambda *now: told.append(now))
-    assert told[-1] == (10, 10)
-    return sorted(found, key=abs)
-
-
-def test_parts_hold_each_task_once_and_the_last_ones_are_small() -> None:
-    tasks = list(range(1000))
-    parts = parted(tasks, 2)
-    assert [task for part in parts for task in part] == tasks
-    sizes = [len(part) for part in parts]
-    assert sizes == sorted(sizes, reverse=True)
-    assert (sizes[0], sizes[-2:]) == (64, [1, 1])
-    assert parted(tasks[:1], 8) == [[0]]
-
-
-def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
-    assert deadly(Processes(2), tmp_path / "8.once") == list(range(1, 11))
-
-
-def test_only_the_task_that_kills_is_lost(tmp_path: Path) -> None:
-    assert deadly(Processes(2), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
-
-
-def endless(port: int) -> list[int]:
-    """Tell the test that the task has begun, and never end."""
-    with socket.create_connection(("127.0.0.1", port)):
-        Event().wait()
-    return []
-
-
-_ENDLESS = """
-import sys
-from tests.analysis.test_engines import Job, Processes, add, endless, unshown
-Processes(2).merged(Job(endless, add, endless), 8 * [int(sys.argv[1])], unshown)
-"""
-
-
-def ended_by(end: Callable[[int], None]) -> tuple[int, bytes]:
-    """Return how a driver ended and what was written; fail if its two processes go on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-        started = subprocess.Popen(
-            [sys.executable, "-c", _ENDLESS, port],
-            cwd=ROOT,
-            start_new_session=True,
-            stderr=subprocess.PIPE,
-        )
-        begun = [listener.accept()[0] for _ in range(2)]
-        end(started.pid)
-        try:
-            told = started.communicate(timeout=60)[1]
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-        assert [one.recv(1) for one in begun] == [b"", b""]
-        for one in begun:
-            one.close()
-    return started.returncode, told
-
-
-def test_an_interrupt_ends_all_processes_at_once() -> None:
-    code, told = ended_by(lambda pid: os.killpg(pid, signal.SIGINT))
-    assert code == -signal.SIGINT
-    assert told.count(b"Traceback") == 1, "the processes say nothing"
-
-
-def test_processes_end_with_a_driver_that_is_killed() -> None:
-    assert ended_by(lambda pid: os.kill(pid, signal.SIGKILL))[0] == -signal.SIGKILL
-
-
 @pytest.mark.dist
 def test_a_worker_that_dies_is_replaced(cluster: str, tmp_path: Path) -> None:
     assert deadly(DaskEngine(cluster), tmp_path / "8.once") == list(range(1, 11))
@@ -138,52 +60,6 @@ def test_a_worker_that_dies_is_replaced(cluster: str, tmp_path: Path) -> None:
 @pytest.mark.dist
 def test_only_the_task_that_kills_workers_is_lost(cluster: str, tmp_path: Path) -> None:
     assert deadly(DaskEngine(cluster), tmp_path / "8.always") == [*range(1, 8), -8, 9, 10]
-
-
-_HONEST, _KILLER = b"honest", b"killer"
-
-
-def beside(task: tuple[bytes, int]) -> list[bytes]:
-    """Tell the test that a task has begun; kill the process or go on, as the test then says."""
-    name, port = task
-    with socket.create_connection(("127.0.0.1", port)) as begun:
-        begun.sendall(name)
-        if begun.recv(1):
-            os.kill(os.getpid(), signal.SIGKILL)
-    return [name]
-
-
-def lost_beside(task: tuple[bytes, int]) -> list[bytes]:
-    return [b"lost " + task[0]]
-
-
-def test_after_a_death_several_processes_go_on() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(60)
-    port = listener.getsockname()[1]
-
-    def begun(count: int) -> list[socket.socket]:
-        return [listener.accept()[0] for _ in range(count)]
-
-    def direct() -> None:
-        with listener:
-            together = begun(4)
-            together[0].sendall(b"!")
-            for one in together:
-                while one.recv(16):
-                    pass
-            for count in (2, 2, 1):
-                for one in begun(count):
-                    one.recv(16)
-                    one.close()
-
-    directing = Thread(target=direct)
-    directing.start()
-    job = Job(beside, add, lost_beside)
-    # More tasks than processes: Python's pool may not watch the last process that it starts until
-    # the next task comes, or a result.
-    assert Processes(4).merged(job, 5 * [(_HONEST, port)], unshown) == 5 * [_HONEST]
-    directing.join()
 
 
 @pytest.mark.dist
@@ -210,12 +86,12 @@ def test_what_is_read_again_beside_the_task_that_kills_is_not_lost() -> None:
                 return begun.pop(name)
 
             for _ in range(2):
-                wait_for(_HONEST).close()
+                wait_for(HONEST).close()
                 is_read.wait()
-                kill(wait_for(_KILLER))
-                with wait_for(_HONEST):
-                    kill(wait_for(_KILLER))
-            wait_for(_HONEST).close()
+                kill(wait_for(KILLER))
+                with wait_for(HONEST):
+                    kill(wait_for(KILLER))
+            wait_for(HONEST).close()
 
         def told(done: int, total: int) -> None:
             is_read.set()
@@ -224,15 +100,10 @@ def test_what_is_read_again_beside_the_task_that_kills_is_not_lost() -> None:
         directing.start()
         port = listener.getsockname()[1]
         result = DaskEngine(address_of(found)).merged(
-            Job(beside, add, lost_beside), [(_HONEST, port), (_KILLER, port)], told
+            Job(beside, add, lost_beside), [(HONEST, port), (KILLER, port)], told
         )
         directing.join()
-    assert sorted(result) == [_HONEST, b"lost " + _KILLER]
-
-
-def bottomless(task: int) -> list[int]:
-    """Call itself without end."""
-    return bottomless(task)
+    assert sorted(result) == [HONEST, b"lost " + KILLER]
 
 
 @pytest.mark.dist
@@ -242,16 +113,6 @@ def test_an_error_with_a_deep_traceback_ends_the_report(cluster: str) -> None:
     assert caught.traceback[-1].name == "bottomless"
 
 
-def greedy(*_: object) -> list[int]:
-    raise MemoryError
-
-
-def unsurvived(one: list[int], other: list[int]) -> list[int]:
-    """Kill the process, as the kernel does when memory runs out."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    return one + other
-
-
 @pytest.mark.dist
 def test_a_worker_without_memory_ends_the_report(cluster: str) -> None:
     with pytest.raises(MemoryError):
@@ -259,15 +120,6 @@ def test_a_worker_without_memory_ends_the_report(cluster: str) -> None:
     tasks = [(number, None) for number in range(3)]  # at least two on one worker
     with pytest.raises(DsprofError, match=r"killed while they merged.*with more memory"):
         DaskEngine(cluster).merged(Job(survivors, unsurvived, lost), tasks, unshown)
-
-
-def waiting(port: int) -> list[int]:
-    """Tell the test that the task has begun, and go on when the connection ends."""
-    with socket.create_connection(("127.0.0.1", port)) as begun:
-        return [len(begun.recv(1))]
-
-
-_WAIT = Job(waiting, add, waiting)
 
 
 @pytest.mark.dist
@@ -284,7 +136,7 @@ def test_workers_that_are_all_gone_end_the_report(monkeypatch: pytest.MonkeyPatc
         scaling = Thread(target=scale_down)
         scaling.start()
         with pytest.raises(DsprofError, match=r"has no workers; start some with dask worker"):
-            DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
+            DaskEngine(address_of(found)).merged(WAIT, [listener.getsockname()[1]], unshown)
         scaling.join()
 
 
@@ -324,7 +176,7 @@ def test_a_scheduler_that_goes_ends_the_report() -> None:
         closing = Thread(target=close)
         closing.start()
         with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
-            DaskEngine(address_of(found)).merged(_WAIT, [listener.getsockname()[1]], unshown)
+            DaskEngine(address_of(found)).merged(WAIT, [listener.getsockname()[1]], unshown)
         closing.join()
 
 
@@ -368,10 +220,6 @@ def test_a_worker_that_cannot_open_the_traces_is_named(tmp_path: Path) -> None:
             load_diagnosis([tmp_path / "run"], reading=reading)
 
 
-def waiting_first(port: int) -> list[int]:
-    return waiting(port) if port else [0]
-
-
 @pytest.mark.dist
 def test_a_worker_that_comes_later_with_another_dsprof_is_named(tmp_path: Path) -> None:
     is_over = Event()
@@ -402,7 +250,7 @@ def test_a_worker_without_a_plugin_is_named(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A worker that another test has killed would start with the path of this process.
-    DaskEngine(cluster).merged(_JOB, [(0, None)], unshown)
+    DaskEngine(cluster).merged(JOB, [(0, None)], unshown)
     (tmp_path / "only_here.py").write_text("def work(task): return [task]")
     monkeypatch.syspath_prepend(tmp_path)
     work = import_module("only_here").work
@@ -432,7 +280,7 @@ def test_a_scheduler_without_dsprof_is_named() -> None:
     started = [subprocess.Popen(one, cwd=ROOT, stderr=subprocess.DEVNULL) for one in commands]
     try:
         with pytest.raises(DsprofError, match=r"^the Dask scheduler cannot load dsprof.*; install"):
-            DaskEngine(address).merged(_JOB, [(1, None)], unshown)
+            DaskEngine(address).merged(JOB, [(1, None)], unshown)
     finally:
         for process in started:
             process.kill()
@@ -495,6 +343,6 @@ def test_a_scheduler_that_does_not_answer_is_named(
     monkeypatch.setattr("dsprof.analysis.dask_engine._PATIENCE_S", 0.2)
     monkeypatch.setattr("dsprof.analysis.dask_engine._SOON_S", 0)
     with pytest.raises(DsprofError, match=r"no Dask scheduler answers at 127.0.0.1:1"):
-        DaskEngine("127.0.0.1:1").merged(_JOB, [(1, None)], unshown)
+        DaskEngine("127.0.0.1:1").merged(JOB, [(1, None)], unshown)
     said = "dsprof: waiting for the Dask scheduler at 127.0.0.1:1 to answer, 0.2 s at most\n"
     assert capsys.readouterr().err == said
