@@ -31,7 +31,7 @@ from dsprof.recording.capture_announcements import (
     kind_of,
 )
 from dsprof.recording.capture_signal import CaptureSignal
-from dsprof.recording.watchdog.exchange import name_of_run
+from dsprof.recording.group_store import name_of_run
 from dsprof.trace.latch import Latch
 from dsprof.trace.rolling.alarms import Alarm
 from dsprof.trace.rolling.capture import (

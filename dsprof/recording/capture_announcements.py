@@ -16,12 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dsprof.files import notes
-from dsprof.recording.watchdog.exchange import (
-    Fail,
-    Questions,
-    connect,
-    default_store,
-)
+from dsprof.recording.group_store import Fail, Questions, connect, default_store
 from dsprof.trace.dumps.state_file import memory_folders, state_name
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
 

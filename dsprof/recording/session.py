@@ -25,6 +25,7 @@ from dsprof.findings.frames import library
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.children import is_exit_skipped, repeats_parent, when_child_ends
+from dsprof.recording.group_store import number_of_run
 from dsprof.recording.header import header_of
 from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
@@ -161,7 +162,6 @@ class Session:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
-        from dsprof.recording.watchdog.exchange import number_of_run
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from dsprof.diagnosis.build import diagnose
 from dsprof.files import notes
 from dsprof.recording.capture import Capture
-from dsprof.recording.watchdog.exchange import connect
+from dsprof.recording.group_store import connect
 from dsprof.trace.dumps.kept_states import remove_stale
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.alarms import Alarm
@@ -391,7 +391,7 @@ def test_a_store_that_is_stopped_holds_one_thread(
 
     with (
         patch("dsprof.recording.capture_announcements.connect", connect),
-        patch("dsprof.recording.watchdog.exchange.PATIENCE_S", 0.001),
+        patch("dsprof.recording.group_store.PATIENCE_S", 0.001),
     ):
         for _ in range(100):
             writer.alarms.add(Alarm(90, "slow", ""))
@@ -496,7 +496,7 @@ def _two_runs(folder: Path, keys: tuple[str, str]) -> list[tuple[Capture, Rollin
     """Begin the first rank of two runs on one node, whose ranks meet in different places."""
     runs = []
     for port, key in enumerate(keys, 29500):
-        where = "dsprof.recording.watchdog.exchange.store_address"
+        where = "dsprof.recording.group_store.store_address"
         with patch(where, lambda port=port: str(port)):
             runs.append(_begun(folder, 0, folder / "memory", key))
     return runs

@@ -14,6 +14,8 @@ from hashlib import blake2b
 from threading import Thread
 from typing import Any
 
+from dsprof.recording.group_store import innermost_store
+
 _NAME = "dsprof/key"
 _KEY_BYTES = 32
 _PATIENCE_S = 0.3
@@ -32,7 +34,8 @@ class SharedKey:
         """Ask the store of the default group, without waiting for the answer; never raises."""
         with suppress(Exception):
             store = dist.distributed_c10d._get_default_store()
-            if _is_in_memory(dist, store):
+            # Those of FileStore and of others are on a disk.
+            if type(innermost_store(dist)) in (dist.TCPStore, dist.HashStore):
                 self._thread = Thread(
                     target=self._exchange, args=(store,), name="dsprof-key", daemon=True
                 )
@@ -59,10 +62,3 @@ class SharedKey:
             found = store.compare_set(_NAME, "", os.urandom(_KEY_BYTES).hex())
             key = bytes.fromhex(found.decode())
             self._key = key if len(key) == _KEY_BYTES else b""
-
-
-def _is_in_memory(dist: Any, store: Any) -> bool:
-    """Whether a store keeps keys in memory; those of FileStore and of others are on a disk."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    return type(store) in (dist.TCPStore, dist.HashStore)

@@ -9,13 +9,9 @@ thread that is not waited for.
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +20,14 @@ import msgspec
 from dsprof.environment import count
 from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
+from dsprof.recording.group_store import (
+    Fail,
+    connect,
+    default_store,
+    name_of_run,
+    number_of_run,
+    within,
+)
 from dsprof.recording.watchdog.boards import Answers, Board, FileBoard, StoreBoard
 from dsprof.recording.watchdog.reports import packed, unpacked
 from dsprof.trace.dumps.hang_dump import HangDump, write_dump
@@ -40,11 +44,6 @@ from dsprof.trace.dumps.state_file import (
 from dsprof.trace.schema import Header
 
 T = TypeVar("T")
-
-Fail = Callable[[Exception], object]
-
-PATIENCE_S = 3.0
-"""A store or a folder that takes longer to answer gives no answer."""
 
 _VERDICT = "verdict"
 
@@ -298,92 +297,3 @@ def _changed_ns(folder: Path) -> int:
     with suppress(OSError):
         return os.stat(folder).st_mtime_ns
     return 0
-
-
-def connect(store: Any) -> Any:
-    """Return a connection of our own to a store; raises what torch does."""
-    return sys.modules["torch.distributed"].TCPStore(
-        store.host,
-        store.port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=PATIENCE_S),
-    )
-
-
-def default_store() -> Any:
-    """Return the store of the default group; None if there is none, or nothing like a server."""
-    with suppress(Exception):
-        store, dist = _innermost_store(), sys.modules["torch.distributed"]
-        return store if isinstance(store, dist.TCPStore) else None
-    return None
-
-
-def name_of_run(header: Header) -> str:
-    """Return a name that no other live run has: those with the key of this one meet elsewhere."""
-    text = f"{header.run_key} {store_address()}"
-    return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def number_of_run(header: Header) -> int:
-    """Return the same as a number, as live states have it."""
-    return int(name_of_run(header)[:15], 16)
-
-
-def store_address() -> str:
-    """Return the port or the file of the default group's store; "": it has none, or is unknown.
-
-    Ranks may name the host of a server differently.
-    """
-    if (server := default_store()) is not None:
-        return str(server.port)
-    with suppress(Exception):
-        return str(_innermost_store().path)  # of a FileStore
-    return ""
-
-
-def _innermost_store() -> Any:
-    dist = sys.modules["torch.distributed"]
-    store = dist.distributed_c10d._get_default_store()
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    return store
-
-
-def within(ask: Callable[[], T], fail: Fail) -> T | None:
-    """Return the answer; None if it fails, or does not come in time."""
-    return Questions(fail).within(ask)
-
-
-class Questions:
-    """Asks one question at a time: a store that is stopped would hold a thread for each.
-
-    `fail` gets errors that are no answer of a store or a folder, but mistakes of dsprof.
-    """
-
-    def __init__(self, fail: Fail) -> None:
-        self._fail = fail
-        self._thread: threading.Thread | None = None
-
-    def within(self, ask: Callable[[], T]) -> T | None:
-        """Return the answer; None if it fails, is late, or an earlier one is still awaited."""
-        if self._thread is not None and self._thread.is_alive():
-            return None
-        answers: list[T] = []
-
-        def run() -> None:
-            try:
-                answers.append(ask())
-            except (OSError, RuntimeError, ValueError):
-                pass  # a folder, a store (torch raises RuntimeError), or what one of them holds
-            except Exception as error:  # noqa: BLE001 - it ends this thread; training goes on
-                self._fail(error)
-
-        thread = threading.Thread(target=run, name="dsprof-exchange", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the system grants no more threads, for now
-            return None
-        self._thread = thread
-        thread.join(PATIENCE_S)
-        return answers[0] if answers else None

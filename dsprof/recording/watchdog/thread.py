@@ -19,10 +19,11 @@ from typing import Any
 from dsprof.config import Config
 from dsprof.errors import TraceError
 from dsprof.findings.wording import duration
+from dsprof.recording.group_store import within
 from dsprof.recording.recorder.in_flight import DeviceWatch
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog.evidence import Evidence
-from dsprof.recording.watchdog.exchange import Conclusion, Exchange, within
+from dsprof.recording.watchdog.exchange import Conclusion, Exchange
 from dsprof.recording.watchdog.inquiry import Inquiries, Looks
 from dsprof.recording.watchdog.look import stacks, waiting_threads
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace

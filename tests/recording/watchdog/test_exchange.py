@@ -1,8 +1,9 @@
 import os
+from threading import Thread
 
 import pytest
-import torch.distributed as dist
 
+from dsprof.recording import group_store
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.recording.watchdog import exchange
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange, process_digest
@@ -55,7 +56,7 @@ def test_a_question_reaches_the_ranks_of_the_node_once(ranks):
 
 def test_a_job_of_the_same_key_that_met_at_another_store_is_not_asked(start, monkeypatch):
     asking, *_ = start()
-    monkeypatch.setattr(exchange, "store_address", lambda: "29812")
+    monkeypatch.setattr(group_store, "store_address", lambda: "29812")
     near, _, far = start()
     asking.ask(far=False)
     asking.ask(far=True)
@@ -127,8 +128,8 @@ def test_a_rank_of_another_job_of_the_same_key_is_not_looked_at(ranks, tmp_path,
     states = [LiveState(), LiveState()]
     for pid, state in enumerate(states, 1):
         of = header(rank=1, world_size=3, pid=pid)
-        state.open(of, lambda one: one, exchange.number_of_run(of))
-        monkeypatch.setattr(exchange, "store_address", lambda: "29812")
+        state.open(of, lambda one: one, group_store.number_of_run(of))
+        monkeypatch.setattr(group_store, "store_address", lambda: "29812")
         state._words[state_file.PROCESS_START] = pid
     assert [state.header.pid for state in ranks[0].on_node()] == [1]
     for state in states:
@@ -206,32 +207,16 @@ def test_a_leader_takes_what_it_found_before_for_no_answer_to_its_next_inquiry(r
         assert one.conclusion(far=True) is None
 
 
-def test_an_answer_that_does_not_come_in_time_is_waited_for_no_longer(monkeypatch):
-    monkeypatch.setattr(exchange, "PATIENCE_S", 0.01)
-    held = exchange.threading.Event()
-
-    assert exchange.within(lambda: held.wait(30), print) is None
-    held.set()
-
-
 def test_without_threads_or_descriptors_nothing_is_known_until_there_are_some(ranks, monkeypatch):
     first, *_ = ranks
-    questions, failures = exchange.Questions(print), []
+    questions, failures = group_store.Questions(print), []
     with monkeypatch.context() as context:
-        context.setattr(exchange.threading.Thread, "start", lambda _: throw(RuntimeError("none")))
+        context.setattr(Thread, "start", lambda _: throw(RuntimeError("none")))
         assert questions.within(lambda: 1) is None
-        assert exchange.within(lambda: 1, failures.append) is None
+        assert group_store.within(lambda: 1, failures.append) is None
         context.setattr(exchange.Path, "glob", lambda *_: throw(OSError("too many open files")))
         assert [*first.signs()] == []
     assert questions.within(lambda: 1) == 1
-    assert not failures
-
-
-@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("socket timeout"), ValueError()])
-def test_a_place_that_fails_gives_no_answer(error):
-    failures = []
-
-    assert exchange.within(lambda: throw(error), failures.append) is None
     assert not failures
 
 
@@ -243,22 +228,6 @@ def test_a_mistake_of_dsprof_is_told_and_no_silence_of_the_store(tmp_path, monke
 
     one.is_asked("anywhere")
     assert failures == [mistake]
-
-
-def test_the_address_of_a_store_is_known_where_it_has_one(tmp_path, monkeypatch):
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    file = dist.FileStore(str(tmp_path / "store"), 1)
-    client = dist.TCPStore("localhost", server.port, is_master=False)
-    stores = [server, dist.PrefixStore("0", client), file, dist.HashStore()]
-    found = []
-    for store in stores:
-        monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda store=store: store)
-        found.append(exchange.store_address())
-    assert found == [str(server.port), str(server.port), str(tmp_path / "store"), ""]
-
-
-def test_without_a_group_no_store_has_an_address():
-    assert exchange.store_address() == ""
 
 
 def throw(error):
