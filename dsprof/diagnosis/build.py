@@ -113,7 +113,8 @@ def diagnosis_of(
     rules = all_rules()
     summary = summary.in_order()
     summary = summary.with_part(summary[Steps].alike())  # once all ranks are there
-    findings, steps = judge(summary, rules, thresholds), split_steps(summary)
+    findings = judge(summary, rules, thresholds)
+    steps = split_steps(summary, findings)
     typical, lead = steps.typical, leading(findings, steps.typical)
     findings = sorted(findings, key=lambda one: one is not lead)  # the first is the headline's
     mapped = step_map(summary, findings, typical.settled_from if typical else None)

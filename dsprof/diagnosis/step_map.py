@@ -19,6 +19,7 @@ from dsprof.analysis.run.series import slow_places
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.typical_step import CHANGE
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration
 
@@ -30,7 +31,7 @@ _LONG_SHARE = 0.25
 """The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25
 NO_DATA = -1
-_CHANGE, _LATE, _SLOW = "step-time-change", "late-rank", "periodic-slow-step"
+_LATE, _SLOW = "late-rank", "periodic-slow-step"
 
 Cells = npt.NDArray[np.int64]
 
@@ -234,8 +235,7 @@ def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]
 
 def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[_Found]:
     """Find where the pace changes."""
-    if settled_from is not None:
+    changed = [one for one in findings if one.rule == CHANGE and one.status.is_remark and one.steps]
+    if settled_from is not None and not any(one.steps[0] == settled_from for one in changed):
         yield _Found("change", settled_from, f"Settled from step {settled_from} on")
-    for one in findings:
-        if one.rule == _CHANGE and one.status.is_remark and one.steps:
-            yield _Found("change", one.steps[0], one.problem)
+    yield from (_Found("change", one.steps[0], one.problem) for one in changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -12,22 +12,25 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import unsettled
 from dsprof.analysis.step_rows import Parts
 from dsprof.diagnosis import model
+from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration, plural
 
+CHANGE = "step-time-change"
 _APART = 0.05
 """A mean that differs from the median by more than this share of it is shown, too."""
 
 
-def typical_step(steps: Steps) -> model.TypicalStep | None:
+def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> model.TypicalStep | None:
     """Return the median measured step, split as all of them together; None without any.
 
-    Steps before the run has settled are left out.
+    Steps before the run has settled are left out: where a finding says that the pace changes once,
+    those before that step.
     """
     rows = [steps.parts[number] for number in steps.measured]
     if not rows:
         return None
     lengths = np.array([row.total_ns for row in rows], np.float64)
-    early = _early(steps)
+    early = _early(steps, findings)
     total_ns, mean_ns = round(median(lengths[early:].tolist())), round(lengths.mean())
     found = model.TypicalStep(
         parts=_split(rows[early:], total_ns),
@@ -44,11 +47,18 @@ def typical_step(steps: Steps) -> model.TypicalStep | None:
     return found
 
 
-def _early(steps: Steps) -> int:
-    """Return before how many of the measured steps the run has settled, by the same ranks."""
+def _early(steps: Steps, findings: Iterable[Finding]) -> int:
+    """Return before how many of the measured steps the run has settled, by the same ranks.
+
+    After more than half of them, the usual level is unknown.
+    """
     same = steps.throughout
     early = unsettled(np.array([same.parts[n].total_ns for n in same.measured], np.float64))
-    return bisect_left(steps.measured, same.measured[early]) if early else 0
+    if not early:
+        return 0
+    changed = (f.steps[0] for f in findings if f.rule == CHANGE and f.status is Status.INFO)
+    count = bisect_left(steps.measured, next(changed, same.measured[early]))
+    return count if 2 * count <= len(steps.measured) else 0
 
 
 def _median_of(count: int) -> str:

@@ -85,6 +85,28 @@ def test_a_run_that_settles_is_shown_as_it_is_then() -> None:
     ]
 
 
+def test_the_first_screen_and_a_finding_name_the_same_step_of_a_slow_start() -> None:
+    """A single short step amid the slow ones was where the run had settled for the first screen."""
+    slow = [300, 290, 310, 305, 295, 180, 300, 310, 290, 305, 295, 300]
+    lengths = [300, 300, *slow, *[180, 182, 178] * 8]
+    made = diagnosed(*(paced(rank, lengths) for rank in range(2)))
+    [faster] = [one for one in made.findings if one.rule == "step-time-change"]
+    assert made.steps.typical is not None
+    assert (faster.steps, made.steps.typical.settled_from) == ((14,), 14)
+    marks = [(one.step, one.text) for one in made.step_map.marks if one.kind == "change"]
+    assert marks == [(14, faster.problem)]
+
+
+def test_a_run_that_gets_faster_in_its_second_half_has_no_step_from_which_it_has_settled() -> None:
+    """Its first steps are not a start: which of the two levels is the usual one is unknown."""
+    slow = [300, 300, 290, 310, 305, 295, 300, 180, *[300, 310, 290] * 5]
+    lengths = [*slow, *[180, 182, 178] * 5]
+    made = diagnosed(*(paced(rank, lengths) for rank in range(2)))
+    [faster] = [one for one in made.findings if one.rule == "step-time-change"]
+    assert made.steps.typical is not None
+    assert (faster.steps, made.steps.typical.settled_from) == ((23,), None)
+
+
 def test_a_rank_that_stops_recording_early_neither_settles_a_run_nor_marks_its_steps() -> None:
     """Its steps are longer: without it the mean over the ranks is shorter."""
     steady = [paced(rank, [100.0] * 40) for rank in range(2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 
 import msgspec
@@ -19,6 +19,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.diagnosis.per_step import per_rank_step
 from dsprof.diagnosis.typical_step import typical_step
+from dsprof.findings.finding import Finding
 from dsprof.findings.wording import percent
 
 _WAIT_RANKS = 64
@@ -26,7 +27,7 @@ _SPAN_RANKS = 64
 _WAIT_STEPS = 500
 
 
-def split_steps(summary: RunSummary) -> model.Steps:
+def split_steps(summary: RunSummary, findings: Iterable[Finding]) -> model.Steps:
     """Split every step, their total, and the typical one."""
     facts = summary[Steps]
     lengths = [facts.parts[number].total_ns for number in facts.measured]
@@ -50,7 +51,7 @@ def split_steps(summary: RunSummary) -> model.Steps:
         estimated_share=facts.estimated_share,
         mean_total_ns=round(mean(lengths)) if lengths else None,
         median_total_ns=round(median(lengths)) if lengths else None,
-        typical=typical_step(facts),
+        typical=typical_step(facts, findings),
     )
 
 
