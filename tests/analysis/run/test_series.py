@@ -236,6 +236,14 @@ def test_short_stretches_and_one_change_of_level_are_no_stretches(spells: list[r
     assert spells_of(slower(*spells), 0.1, 0.001) == ()
 
 
+@pytest.mark.parametrize("short", [1, 2, 3, 4])
+def test_a_slow_start_with_a_short_time_in_it_is_no_stretch(short: int):
+    """It was one that began with the second time."""
+    times = slower(range(14))
+    times[short] -= 40
+    assert spells_of(times, 0.1, 0.001) == ()
+
+
 def test_slow_times_in_no_order_make_no_stretches():
     times = slower(by=0, count=400)
     is_slow = np.random.default_rng(5).random(400) < 0.5
