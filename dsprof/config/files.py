@@ -40,7 +40,7 @@ class ConfigFile:
         self._mistakes = mistakes
         self._options = self._entries(self._compose(), "the file")
         self._sections = {name: self._section(name) for name in sections}
-        self._lists = {name: entry[1] for name in lists if (entry := self._options.pop(name, None))}
+        self._lists = {name: self._options.pop(name, (None, None))[1] for name in lists}
 
     def options(self, known: Iterable[str]) -> dict[str, Setting]:
         """Return the settings of the top level."""
@@ -54,7 +54,7 @@ class ConfigFile:
         """Return the items of a list, each of which must be a known word; None without a list."""
         from yaml.nodes import ScalarNode, SequenceNode
 
-        node = self._lists.get(name)
+        node = self._lists[name]
         if node is None or _is_null(node):
             return None
         if not isinstance(node, SequenceNode):

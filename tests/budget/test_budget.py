@@ -164,6 +164,7 @@ def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:
     [
         ("byte_per_step: 1", "1:1: unknown key 'byte_per_step' - did you mean 'bytes_per_step'?"),
         ("finding: {high: 0}", "1:1: unknown key 'finding' - did you mean 'findings'?"),
+        ("may_be_unknwn: []", "1:1: unknown key 'may_be_unknwn' - did you mean 'may_be_unknown'?"),
         (
             "findings:\n  hihg: 0",
             "2:3: unknown key of 'findings' 'hihg' - did you mean 'high'?",
