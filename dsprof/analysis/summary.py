@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
+from operator import add
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -53,20 +54,22 @@ C = TypeVar("C", bound=Any)
 T = TypeVar("T", bound="Sums")
 
 
+def joined_by(join: Callable[[Any, Any], Any]) -> Mapping[str, Any]:
+    """Return the `metadata` of a field that is not added up but joined by a function."""
+    return {"join": join}
+
+
 class Sums:
-    """A frozen dataclass of sums, which are added field by field."""
+    """A frozen dataclass of sums, which are added field by field, or as `joined_by` says."""
 
     __slots__ = ()
-    __match_args__: ClassVar[tuple[str, ...]]
 
     def __add__(self: T, other: T) -> T:
-        return type(self)(*(getattr(self, n) + getattr(other, n) for n in self.__match_args__))
+        return _joined_fields(self, other)
 
 
 class Aggregate(ABC):
     """One kind of fact about a run: a frozen dataclass in a file of its own in `aggregates/`."""
-
-    __match_args__: ClassVar[tuple[str, ...]]
 
     @classmethod
     @abstractmethod
@@ -76,10 +79,10 @@ class Aggregate(ABC):
     def merge(self: A, other: A) -> A:
         """Join the facts of two disjoint sets of ranks, in any order.
 
-        Rows and numbers are added up; what joins otherwise has a method of its own.
+        Rows and numbers are added up, or joined as the field says; where that does not do, an
+        aggregate has a method of its own.
         """
-        names = self.__match_args__
-        return type(self)(*(_joined(getattr(self, n), getattr(other, n)) for n in names))
+        return _joined_fields(self, other)
 
 
 def summed(pairs: Iterable[tuple[R, S]], to: Mapping[R, S] = MappingProxyType({})) -> dict[R, S]:
@@ -103,10 +106,38 @@ def greatest(one: Mapping[R, C], other: Mapping[R, C]) -> dict[R, C]:
     return rows
 
 
+def _joined_fields(one: R, other: R) -> R:
+    kind: Any = type(one)
+    joined = [join(getattr(one, name), getattr(other, name)) for name, join in _joins(kind)]
+    return cast(R, kind(*joined))
+
+
+@cache
+def _joins(kind: Any) -> tuple[tuple[str, Callable[[Any, Any], Any]], ...]:
+    """Return the fields of a dataclass, and how each is joined."""
+    # Most are numbers: to ask each for its type takes longer than to add them.
+    usual = {one.name: add if one.type == "int" else _joined for one in fields(kind)}
+    how = {one.name: one.metadata.get("join", usual[one.name]) for one in fields(kind)}
+    return tuple((name, how[name]) for name in kind.__match_args__)
+
+
 def _joined(one: Any, other: Any) -> Any:
+    """Add up two values; None where a part is not known."""
+    if one is None or other is None:
+        return None
     if type(one) is dict:
         return add_rows(one, other)
     return one | other if isinstance(one, PerRank) else one + other
+
+
+def _smaller(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else min(one, other)
+
+
+LARGEST = joined_by(max)
+"""Metadata of a field of which the larger value stays."""
+SMALLEST = joined_by(_smaller)
+"""Metadata of a field of which the smaller value stays; None where one is not known."""
 
 
 def _in_order(value: Any) -> Any:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import or_
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, SIZE_NOT_KNOWN, busbw_factor
-from dsprof.analysis.rank.blocked_time import PerStep, added, lesser
+from dsprof.analysis.rank.blocked_time import PerStep, added
 from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
 from dsprof.analysis.rank.isolated_transfers import TIGHTNESS
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import (
+    SMALLEST,
+    Aggregate,
+    RankClock,
+    Sums,
+    add_rows,
+    joined_by,
+)
 from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
@@ -41,8 +49,25 @@ class Kind(NamedTuple):
     role: str = ""  # what the group is for, a key of ROLES
 
 
+Sites = tuple[tuple[str, int], ...]
+"""Call sites and how often each called, the commonest first."""
+
+Members = tuple[tuple[int, ...], ...]
+"""Ranks of some of the groups, where these are small."""
+
+
+def _joined_sites(one: Sites, other: Sites) -> Sites:
+    sites = Counter(dict(one))
+    sites.update(dict(other))
+    return _kept(sites)
+
+
+def _joined_members(one: Members, other: Members) -> Members:
+    return tuple(sorted({*one, *other})[:_GROUPS_KEPT])
+
+
 @dataclass(frozen=True, slots=True)
-class Row(PerStep):
+class Row(PerStep, Sums):
     """Sums over ranks and measured steps; None: not measurable here.
 
     A record without steps is taken whole, and counts as one.
@@ -55,27 +80,11 @@ class Row(PerStep):
     in_flight_ns: int | None  # calls of one rank in flight at the same time count once
     timed_bytes: int = 0  # of the calls whose completion is known well enough for a speed
     timed_ns: int = 0  # in flight, of the same calls
-    sites: tuple[tuple[str, int], ...] = ()  # commonest first
-    members: tuple[tuple[int, ...], ...] = ()  # ranks of some of the groups, where these are small
-    least_exposed_ns: float | None = None  # of a step, on the rank that was held least
-    ranks: int = 0  # those that took part, a bit each
-
-    def __add__(self, other: Row) -> Row:
-        sites = Counter(dict(self.sites))
-        sites.update(dict(other.sites))
-        return Row(
-            calls=self.calls + other.calls,
-            nbytes=self.nbytes + other.nbytes,
-            rank_steps=self.rank_steps + other.rank_steps,
-            exposed_ns=added(self.exposed_ns, other.exposed_ns),
-            in_flight_ns=added(self.in_flight_ns, other.in_flight_ns),
-            timed_bytes=self.timed_bytes + other.timed_bytes,
-            timed_ns=self.timed_ns + other.timed_ns,
-            sites=_kept(sites),
-            members=tuple(sorted({*self.members, *other.members})[:_GROUPS_KEPT]),
-            least_exposed_ns=lesser(self.least_exposed_ns, other.least_exposed_ns),
-            ranks=self.ranks | other.ranks,
-        )
+    sites: Sites = field(default=(), metadata=joined_by(_joined_sites))
+    members: Members = field(default=(), metadata=joined_by(_joined_members))
+    # of a step, on the rank that was held least
+    least_exposed_ns: float | None = field(default=None, metadata=SMALLEST)
+    ranks: int = field(default=0, metadata=joined_by(or_))  # those that took part, a bit each
 
     @property
     def algbw(self) -> float | None:
@@ -246,11 +255,11 @@ def _group(group: Group | None) -> tuple[str, int, str]:
     return label, group.size, group.role
 
 
-def _members(group: Group | None) -> tuple[tuple[int, ...], ...]:
+def _members(group: Group | None) -> Members:
     return (tuple(group.ranks),) if group is not None and 0 < group.size <= _LARGEST_NAMED else ()
 
 
-def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[str, int], ...]]:
+def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[Sites]:
     """Return the most frequent call site of each group of rows."""
     pairs = group_rows([groups.of_row, trace.collectives.site[chosen]])
     found: list[Counter[str]] = [Counter() for _ in range(len(groups))]
@@ -261,7 +270,7 @@ def _sites(trace: RankTrace, chosen: Array, groups: Groups) -> list[tuple[tuple[
     return [_kept(counter) for counter in found]
 
 
-def _kept(sites: Counter[str]) -> tuple[tuple[str, int], ...]:
+def _kept(sites: Counter[str]) -> Sites:
     """Return the commonest first, of the first by name: a cut that no order of merges changes."""
     named = sorted(sites.items())[:_SITES_KEPT]
     return tuple(sorted(named, key=lambda item: (-item[1], item[0])))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import recorded_steps
 from dsprof.analysis.rank.whole_spans import whole_spans
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import (
+    LARGEST,
+    SMALLEST,
+    Aggregate,
+    RankClock,
+    Sums,
+    add_rows,
+    joined_by,
+)
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
@@ -37,23 +45,31 @@ class Kept(NamedTuple):
     named: frozenset[int]  # of these ranks; all, unless many steps are unusual
 
 
+Busy = tuple[tuple[int, int], ...]
+"""Time of a step without waits in ns, and the negative rank: of the two busiest."""
+
+
+def _busiest(one: Busy, other: Busy) -> Busy:
+    return tuple(sorted(one + other, reverse=True)[:2])
+
+
 @dataclass(frozen=True, slots=True)
-class Span:
+class Span(Sums):
     """Sums over the ranks of the steps that ended in one span."""
 
     ranks: int
-    steps: int  # of the rank with most
+    steps: int = field(metadata=LARGEST)  # of the rank with most
     rank_steps: int
     total_ns: int
-    fastest_ns: int
-    slowest: tuple[int, int, int]  # time in ns, negative rank, step
-    busiest: tuple[tuple[int, int], ...]  # time of a step without waits in ns, and negative rank
+    fastest_ns: int = field(metadata=SMALLEST)
+    slowest: tuple[int, int, int] = field(metadata=LARGEST)  # time in ns, negative rank, step
+    busiest: Busy = field(metadata=joined_by(_busiest))
     waited_ns: int
     blocked_ns: int
     stalled_ns: int
     nbytes: int
-    rss_bytes: int
-    device_bytes: int
+    rss_bytes: int = field(metadata=LARGEST)
+    device_bytes: int = field(metadata=LARGEST)
 
     @classmethod
     def of(cls, one: RollUp, rank: int) -> Span:
@@ -64,23 +80,6 @@ class Span:
         waits = (one.waited_ns, one.blocked_ns, one.stalled_ns)
         memory = (one.rss_bytes, one.device_bytes)
         return cls(1, one.steps, one.steps, *times, *waits, one.nbytes, *memory)
-
-    def __add__(self, other: Span) -> Span:
-        return Span(
-            self.ranks + other.ranks,
-            max(self.steps, other.steps),
-            self.rank_steps + other.rank_steps,
-            self.total_ns + other.total_ns,
-            min(self.fastest_ns, other.fastest_ns),
-            max(self.slowest, other.slowest),
-            tuple(sorted(self.busiest + other.busiest, reverse=True)[:2]),
-            self.waited_ns + other.waited_ns,
-            self.blocked_ns + other.blocked_ns,
-            self.stalled_ns + other.stalled_ns,
-            self.nbytes + other.nbytes,
-            max(self.rss_bytes, other.rss_bytes),
-            max(self.device_bytes, other.device_bytes),
-        )
 
 
 @dataclass(frozen=True, slots=True)

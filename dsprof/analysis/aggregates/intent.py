@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from dsprof.analysis.rank.intent_torch import Sharing, demands_of_ddp, demands_o
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.record_columns import span_columns
 from dsprof.analysis.rank.steps import detailed_steps, taken_micro_steps
-from dsprof.analysis.summary import Aggregate, RankClock, Sums, add_rows
+from dsprof.analysis.summary import LARGEST, Aggregate, RankClock, Sums, joined_by
 from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
@@ -70,23 +71,15 @@ class Progress(Sums):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Account(Sums):
     """Both sides; `obstacle` is the feature whose traffic is not modelled, "" if there is none."""
 
     demands: dict[Demand, Expected]
     sent: dict[Sent, Amount]
     progress: Progress
-    obstacle: str = ""
-    trains: bool = True  # False: an engine that took no step, as a reference model in RLHF
-
-    def __add__(self, other: Account) -> Account:
-        return Account(
-            add_rows(self.demands, other.demands),
-            add_rows(self.sent, other.sent),
-            self.progress + other.progress,
-            max(self.obstacle, other.obstacle),
-            self.trains or other.trains,
-        )
+    obstacle: str = field(default="", metadata=LARGEST)
+    # False: an engine that took no step, as a reference model in RLHF
+    trains: bool = field(default=True, metadata=joined_by(or_))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import and_
 
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array, Intervals, blocked, completion, unseen
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed, kernels
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, joined_by
 from dsprof.trace.collectives import family
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace
@@ -30,8 +31,9 @@ class Overlap(Aggregate):
     least_in_flight_ns: int
     most_in_flight_ns: int
     rank_steps: int
-    is_timed: bool
-    on_device: bool = False  # times of kernels, of all ranks
+    is_timed: bool = field(metadata=joined_by(and_))
+    # times of kernels, of all ranks
+    on_device: bool = field(default=False, metadata=joined_by(and_))
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
@@ -75,20 +77,6 @@ class Overlap(Aggregate):
             rank_steps=len(steps),
             is_timed=False,
             on_device=True,
-        )
-
-    def merge(self, other: Overlap) -> Overlap:
-        """Add up two sets of ranks."""
-        return Overlap(
-            self.sync_calls + other.sync_calls,
-            self.async_calls + other.async_calls,
-            self.unwaited_calls + other.unwaited_calls,
-            self.exposed_ns + other.exposed_ns,
-            self.least_in_flight_ns + other.least_in_flight_ns,
-            self.most_in_flight_ns + other.most_in_flight_ns,
-            self.rank_steps + other.rank_steps,
-            self.is_timed and other.is_timed,
-            self.on_device and other.on_device,
         )
 
     @property

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
 
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import LARGEST, Aggregate, RankClock
 from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 
 
 @dataclass(frozen=True, slots=True)
 class Pipelines(Aggregate):
-    """The largest pipeline that any rank took part in; 0: none, or not known."""
+    """The largest pipeline that any rank took part in; 0: none, or not known.
 
-    stages: int = 0
-    micro_batches: int = 0
-    stages_of_a_rank: int = 0  # more than one where stages are interleaved
+    Each rank knows its own stages.
+    """
+
+    stages: int = field(default=0, metadata=LARGEST)
+    micro_batches: int = field(default=0, metadata=LARGEST)
+    # more than one where stages are interleaved
+    stages_of_a_rank: int = field(default=0, metadata=LARGEST)
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Pipelines:
@@ -32,14 +36,6 @@ class Pipelines(Aggregate):
         if not here and of_engines < 2:
             return cls(*_of_sends(trace))
         return cls(max(of_engines, max(here, default=-1) + 1), len(batches), max(len(here), 1))
-
-    def merge(self, other: Pipelines) -> Pipelines:
-        """Keep the larger numbers: each rank knows its own stages."""
-        return Pipelines(
-            max(self.stages, other.stages),
-            max(self.micro_batches, other.micro_batches),
-            max(self.stages_of_a_rank, other.stages_of_a_rank),
-        )
 
     @property
     def bubble(self) -> float | None:

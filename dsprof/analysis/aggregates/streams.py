@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Intervals
 from dsprof.analysis.rank.steps import device_windows
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import LARGEST, Aggregate, RankClock
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE
 from dsprof.trace.rank_trace import RankTrace
 
@@ -26,7 +26,7 @@ class Streams(Aggregate):
 
     communication_ns: int = 0
     shared_ns: int = 0  # of it, on streams that also compute
-    most_streams: int = 0  # with communication, on any rank
+    most_streams: int = field(default=0, metadata=LARGEST)  # with communication, on any rank
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Streams:
@@ -43,14 +43,6 @@ class Streams(Aggregate):
         computes = computing & (sums >= COMPUTES_SHARE * sums[computing].sum()) & (sums > 0)
         shared = sending & np.isin(stream, stream[computes])
         return cls(int(sums[sending].sum()), int(sums[shared].sum()), int(sending.sum()))
-
-    def merge(self, other: Streams) -> Streams:
-        """Add up two sets of ranks."""
-        return Streams(
-            self.communication_ns + other.communication_ns,
-            self.shared_ns + other.shared_ns,
-            max(self.most_streams, other.most_streams),
-        )
 
     @property
     def shared_share(self) -> float:

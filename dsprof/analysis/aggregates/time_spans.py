@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.history import MOST_SPANS
 from dsprof.analysis.rank.whole_spans import whole_times
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows
+from dsprof.analysis.summary import LARGEST, Aggregate, RankClock, Sums, add_rows
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import OpTotals, RollUp
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSpan:
+class TimeSpan(Sums):
     """Sums over the ranks of what they recorded in one span; `recorded_ns` is its time."""
 
     ranks: int
@@ -22,22 +22,12 @@ class TimeSpan:
     waited_ns: int
     calls: int
     nbytes: int
-    rss_bytes: int
+    rss_bytes: int = field(metadata=LARGEST)
 
     @classmethod
     def of(cls, one: RollUp) -> TimeSpan:
         """Return the span of one rank."""
         return cls(1, one.total_ns, one.waited_ns, one.calls, one.nbytes, one.rss_bytes)
-
-    def __add__(self, other: TimeSpan) -> TimeSpan:
-        return TimeSpan(
-            self.ranks + other.ranks,
-            self.recorded_ns + other.recorded_ns,
-            self.waited_ns + other.waited_ns,
-            self.calls + other.calls,
-            self.nbytes + other.nbytes,
-            max(self.rss_bytes, other.rss_bytes),
-        )
 
 
 Op = tuple[int, int, int]

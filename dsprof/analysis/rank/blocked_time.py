@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dsprof.analysis.rank.group_by import Groups, group_rows
 from dsprof.analysis.rank.intervals import Array, blocked, unseen, without_size
 from dsprof.analysis.rank.steps import in_steps, is_timed
+from dsprof.analysis.summary import SMALLEST, Sums
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 
@@ -45,25 +46,15 @@ class PerStep:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockedTime(PerStep):
+class BlockedTime(PerStep, Sums):
     """Sums over ranks and measured steps; None: not measurable here."""
 
     calls: int
     nbytes: int
     rank_steps: int  # measured steps, summed over the ranks that made such calls
     exposed_ns: int | None
-    least_exposed_ns: float | None  # of a step, on the rank that was held least
+    least_exposed_ns: float | None = field(metadata=SMALLEST)  # of a step, on the least held rank
     unsized: int = 0  # calls of which it is not known how much they sent
-
-    def __add__(self, other: BlockedTime) -> BlockedTime:
-        return BlockedTime(
-            self.calls + other.calls,
-            self.nbytes + other.nbytes,
-            self.rank_steps + other.rank_steps,
-            added(self.exposed_ns, other.exposed_ns),
-            lesser(self.least_exposed_ns, other.least_exposed_ns),
-            self.unsized + other.unsized,
-        )
 
     def beside(self, other: BlockedTime) -> BlockedTime:
         """Join the sums of further calls of the same rank."""
@@ -113,8 +104,3 @@ def blocked_sums(
 def added(one: N | None, other: N | None) -> N | None:
     """Return the sum, None if a part is not known."""
     return None if one is None or other is None else one + other
-
-
-def lesser(one: float | None, other: float | None) -> float | None:
-    """Return the smaller value, None if one is not known."""
-    return None if one is None or other is None else min(one, other)

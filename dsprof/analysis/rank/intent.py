@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from dsprof.analysis.summary import Sums
 from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import EngineConfig
 
@@ -30,27 +31,19 @@ class Demand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Span(Sums):
     """From `low` to `high`, both included."""
 
     low: int
     high: int
 
-    def __add__(self, other: Span) -> Span:
-        return Span(self.low + other.low, self.high + other.high)
-
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Sums):
     """Sums over steps and ranks; `calls` is None where the configuration does not tell."""
 
     calls: Span | None
     nbytes: Span
-
-    def __add__(self, other: Expected) -> Expected:
-        known = self.calls is not None and other.calls is not None
-        calls = self.calls + other.calls if known else None  # type: ignore[operator]
-        return Expected(calls, self.nbytes + other.nbytes)
 
 
 class Course(NamedTuple):
