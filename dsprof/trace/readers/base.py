@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Flag
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Header
+from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header
 
 START_BYTES = 1 << 16
 """How much of a file `recognises` is shown."""
@@ -22,6 +23,21 @@ def rank_in_name(path: Path) -> int:
     """Return the rank in the name of a file (`rank3.pkl`, `trace_rank_3`), -1 if there is none."""
     named = _RANK_IN_NAME.search(path.name)
     return int(named[1]) if named else -1
+
+
+def foreign_header(path: Path, run_key: str, rank: int, world_size: int = 0, **told: Any) -> Header:
+    """Return the header of one rank; `told` are the other fields that a file of another tool tells.
+
+    Raises:
+        TraceError: there can be no such rank.
+    """
+    if rank >= LARGEST_WORLD or world_size > LARGEST_WORLD:
+        raise TraceError(
+            f"{path}: invalid rank {rank} for world size {world_size}: the file is damaged"
+        )
+    untold = {"host": "", "pid": 0, "started_epoch_ns": 0, "started_monotonic_ns": 0, "device": ""}
+    fields: dict[str, Any] = {**untold, **told}
+    return Header(SCHEMA_VERSION, run_key, rank, world_size, **fields)
 
 
 class Facts(Flag):
@@ -72,13 +88,13 @@ class Reader(Protocol):
 class OneRankReader(ABC):
     """A reader of files that are each of one rank."""
 
-    @abstractmethod
     def read_header(self, path: Path) -> Header:
-        """Return the header of the file, reading as little as possible.
+        """Return the header of the file; read as little as possible where part of it tells.
 
         Raises:
             TraceError: it cannot be read.
         """
+        return self.read_trace(path).header
 
     @abstractmethod
     def read_trace(self, path: Path) -> RankTrace:

@@ -17,7 +17,7 @@ import msgspec
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import (
     caller,
@@ -28,7 +28,7 @@ from dsprof.trace.readers.untrusted_values import (
     number_at_end,
     text,
 )
-from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, Header, Trailer
 from dsprof.trace.source import UNDECODABLE, Source
 
 RUN_KEY = "flight recorder"
@@ -52,14 +52,6 @@ class FlightReader(OneRankReader):
     def recognises(self, start: bytes) -> bool:
         """Say whether a file begins as a dump does."""
         return start.lstrip()[:1] in (b"\x80", b"{") and sum(m in start for m in _MARKS) >= 2
-
-    def read_header(self, path: Path) -> Header:
-        """Find out whose dump it is.
-
-        Raises:
-            TraceError: it cannot be read, or does not tell its rank.
-        """
-        return self.read_trace(path).header
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read a dump.
@@ -205,15 +197,12 @@ def _header(path: Path, dump: FlightDump, document: dict[Any, Any]) -> Header:
     ranks = [group.ranks for group in dump.groups.values() if group.ranks]
     world = next((len(g.ranks) for g in dump.groups.values() if g.label == "default_pg"), 0)
     version = text(document.get("nccl_version") or document.get("comm_lib_version"))
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=_rank(path, ranks),
-        world_size=world,
-        host="",
-        pid=0,
+    return foreign_header(
+        path,
+        RUN_KEY,
+        _rank(path, ranks),
+        world,
         started_epoch_ns=min((e.created_ns for e in dump.entries if e.created_ns > 0), default=0),
-        started_monotonic_ns=0,
         backend=dump.backend,
         device=_DEVICES.get(dump.backend, "cuda"),
         versions={"nccl": version} if version else {},

@@ -16,10 +16,10 @@ from dsprof.findings.frames import to_the_innermost
 from dsprof.findings.wording import size
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.pickles import load_plain
 from dsprof.trace.readers.untrusted_values import call_stack, caller, items, mapping, number, text
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source
 
 RUN_KEY = "memory snapshot"
@@ -53,7 +53,7 @@ class SnapshotReader(OneRankReader):
         Raises:
             TraceError: it cannot be read.
         """
-        return _header(max(rank_in_name(path), 0), _document(path)[0])
+        return _header(path, _document(path)[0])
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read a snapshot; of several devices the one with most memory.
@@ -62,13 +62,12 @@ class SnapshotReader(OneRankReader):
             TraceError: it cannot be read.
         """
         document, nbytes = _document(path)
-        rank = rank_in_name(path)
         snapshot, notes = _snapshot(document)
-        if rank < 0:
+        if rank_in_name(path) < 0:
             notes.append("does not name its rank; rank 0 is assumed")
         return RankTrace(
             path=str(path),
-            header=_header(max(rank, 0), document),
+            header=_header(path, document),
             trailer=Trailer(reason="dump"),
             notes=[Note(f"{path.name} {note}") for note in notes],
             snapshot=snapshot,
@@ -85,17 +84,13 @@ def _document(path: Path) -> tuple[dict[Any, Any], int]:
     return document, nbytes
 
 
-def _header(rank: int, document: dict[Any, Any]) -> Header:
+def _header(path: Path, document: dict[Any, Any]) -> Header:
     started_ns = next((1000 * number(e.get("time_us")) for e in _events(document, 0)), 0)
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=rank,
-        world_size=0,
-        host="",
-        pid=0,
+    return foreign_header(
+        path,
+        RUN_KEY,
+        max(rank_in_name(path), 0),
         started_epoch_ns=started_ns if 0 < started_ns < 1 << 62 else 0,
-        started_monotonic_ns=0,
         device="cuda",
     )
 

@@ -19,10 +19,10 @@ from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.trace.collectives import SHARDED, family
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.json_pieces import BETWEEN_OBJECTS, Pieces
-from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.schema import LARGEST_WORLD, Header, Note, Trailer
 from dsprof.trace.source import UNDECODABLE, Source, check_damage
 
 RUN_KEY = "NCCL Inspector"
@@ -178,15 +178,14 @@ class _Dump:
             raise TraceError(
                 f"{path}: invalid rank {who.rank} for world size {who.n_ranks}: the file is damaged"
             )
-        return Header(
-            schema_version=SCHEMA_VERSION,
-            run_key=RUN_KEY,
-            rank=who.rank,
-            world_size=who.n_ranks,
+        return foreign_header(
+            path,
+            RUN_KEY,
+            who.rank,
+            who.n_ranks,
             host=writer.hostname,
             pid=writer.pid,
             started_epoch_ns=self._started_us * 1000,
-            started_monotonic_ns=0,
             backend="nccl",
             device="cuda",
             versions={"NCCL Inspector": writer.inspector_output_format_version},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _LARGEST = 1 << 63
+_LARGEST_PID = 1 << 32
 _LONGEST_TEXT = 500
 _MOST_FRAMES = 200
 _INNER_FILE = re.compile(r"(^|/)(torch|deepspeed)/")
@@ -37,6 +38,11 @@ def number(value: Any, default: int = 0) -> int:
         value = int(value)
     fits = isinstance(value, int) and -_LARGEST <= value < _LARGEST
     return int(value) if fits else default
+
+
+def pid(value: Any) -> int:
+    """Return the number of a process, 0 for anything else."""
+    return value if isinstance(value, int) and 0 <= value < _LARGEST_PID else 0
 
 
 def text(value: Any) -> str:

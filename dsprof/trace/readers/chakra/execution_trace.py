@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Reader, rank_in_name
+from dsprof.trace.readers import untrusted_values
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.call_rows import CallRows, GroupTable
-from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.json_pieces import Pieces
 from dsprof.trace.schema import Header, Note, Trailer
@@ -35,10 +35,11 @@ _NUMBERS = re.compile(r"\d{1,7}")
 _HEAD_BYTES = 1 << 16
 
 
-class ExecutionTraceReader(GraphReader):
+class ExecutionTraceReader(OneRankReader):
     """Reads the file of one rank."""
 
     name = "execution trace"
+    tells = Facts.TIMELINE
     order = 50
 
     def recognises(self, start: bytes) -> bool:
@@ -102,12 +103,12 @@ class _Nodes:
 def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
     facts = _facts(head)
     rank = calls.rank if calls.rank >= 0 else _rank_in_name(path, calls.world_size)
-    return graph_header(
+    return foreign_header(
         path,
         RUN_KEY,
         rank,
         max(calls.world_size, rank + 1) if calls.world_size else 0,
-        facts.get("pid"),
+        pid=untrusted_values.pid(facts.get("pid")),
         started_epoch_ns=_epoch_ns(facts.get("time")),
         backend=calls.backend,
         device=calls.device,

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Reader, rank_in_name
+from dsprof.trace.readers import untrusted_values
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
-from dsprof.trace.readers.chakra.base import GraphReader, graph_header
 from dsprof.trace.readers.chakra.nodes import GraphCall, GraphCalls, attribute
 from dsprof.trace.readers.chakra.protobuf import Messages, fields, varint
 from dsprof.trace.schema import LARGEST_WORLD, Header, Note, Trailer
@@ -35,10 +35,11 @@ _SILENT = "no node of the graph is marked as communication: give what it was con
 _UNSIZED = "the group size of all-gathers is unknown, and so are the bytes they gather"
 
 
-class ChakraGraphReader(GraphReader):
+class ChakraGraphReader(OneRankReader):
     """Reads the file of one rank."""
 
     name = "Chakra graph"
+    tells = Facts.TIMELINE
     order = 80
 
     def recognises(self, start: bytes) -> bool:
@@ -143,12 +144,12 @@ def _is_version(text: bytes) -> bool:
 def _header(path: Path, metadata: dict[str, int | str], calls: GraphCalls) -> Header:
     size = calls.groups.world_size
     version = str(metadata.get("version") or metadata.get("schema"))[:40]
-    return graph_header(
+    return foreign_header(
         path,
         RUN_KEY,
         _rank_in_name(path, size),
         size,
-        metadata.get("pid"),
+        pid=untrusted_values.pid(metadata.get("pid")),
         backend=calls.groups.backend,
         versions={"Chakra graph": version},
     )

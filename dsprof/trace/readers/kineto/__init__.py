@@ -15,7 +15,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, OneRankReader, Reader, rank_in_name
+from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.kineto.chrome import Events
 from dsprof.trace.readers.kineto.columns import Columns
 from dsprof.trace.readers.kineto.events import (
@@ -26,7 +26,7 @@ from dsprof.trace.readers.kineto.events import (
     TraceEvent,
     is_relabelled,
 )
-from dsprof.trace.schema import LARGEST_WORLD, SCHEMA_VERSION, Header, Trailer
+from dsprof.trace.schema import Header, Trailer
 from dsprof.trace.source import UNDECODABLE, Source, read_start
 
 RUN_KEY = "torch.profiler"
@@ -163,18 +163,14 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
     named_host, pid = _writer(path)
     host = meta.host or named_host
     rank = who.rank if who.rank >= 0 else max(rank_in_name(path), 0)
-    if not rank < LARGEST_WORLD or who.world_size > LARGEST_WORLD:
-        raise TraceError(
-            f"{path}: invalid rank {rank} for world size {who.world_size}: the file is damaged"
-        )
     start_ns = meta.base_ns + round(first_us * 1000)
     if abs(start_ns) >= 1 << 63:
         raise TraceError(f"{path}: a time is beyond 64 bits: the file is damaged")
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=rank,
-        world_size=max(who.world_size, rank + 1) if who.rank >= 0 else 0,
+    return foreign_header(
+        path,
+        RUN_KEY,
+        rank,
+        max(who.world_size, rank + 1) if who.rank >= 0 else 0,
         host=host,
         pid=pid,
         started_epoch_ns=start_ns,

@@ -13,12 +13,12 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import FileStatus
 from dsprof.trace.rank_log import LogStarts, RankLog, joined
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, Reader, rank_in_name
+from dsprof.trace.readers.base import Facts, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.logs.lines import MarkedLines
 from dsprof.trace.readers.logs.printed_config import engine_of
 from dsprof.trace.readers.logs.records import logged
 from dsprof.trace.readers.logs.scan import MARKS, LoggedRank, LogScan
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.schema import Header, Note, Trailer
 from dsprof.trace.source import Source, size_of
 
 _SIGNS = re.compile(
@@ -87,15 +87,13 @@ class LogReader:
 
 
 def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
-    header = Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=f"log {found.checksum:08x}",
-        rank=one.rank,
-        world_size=found.world_size,
+    header = foreign_header(
+        path,
+        f"log {found.checksum:08x}",
+        one.rank,
+        found.world_size,
         host=one.host,
         pid=one.pid,
-        started_epoch_ns=0,
-        started_monotonic_ns=0,
         backend="nccl" if found.is_nccl else "",
         versions={"deepspeed": found.deepspeed} if found.deepspeed else {},
         device="cuda" if found.is_nccl or one.log.out_of_memory else "",

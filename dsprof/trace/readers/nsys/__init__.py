@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dsprof.errors import TraceError
 from dsprof.trace.device_activity import HostWork
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.readers.base import Facts, Reader
+from dsprof.trace.readers.base import Facts, Reader, foreign_header
 from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.nsys.columns import activity, calls
 from dsprof.trace.readers.nsys.device_work import Work
@@ -22,7 +22,7 @@ from dsprof.trace.readers.nsys.nccl import Issue, Kernel, issues
 from dsprof.trace.readers.nsys.processes import Host, Process, find_processes, host_of
 from dsprof.trace.readers.nsys.sqlite import MAGIC, Tables
 from dsprof.trace.readers.nsys.steps import Range, step_ranges, steps_of
-from dsprof.trace.schema import SCHEMA_VERSION, Header, Note, Trailer
+from dsprof.trace.schema import Header, Note, Trailer
 
 RUN_KEY = "Nsight Systems"
 _MARKS = (b"TARGET_INFO_", b"StringIds", b"CUPTI_ACTIVITY_KIND_")
@@ -47,7 +47,7 @@ class NsysReader:
         """
         with Tables(path) as tables:
             host = host_of(tables)
-            return [_header(host, process) for process in _processes(tables, path, host)]
+            return [_header(path, host, process) for process in _processes(tables, path, host)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
         """Read the processes that used a device, one rank each.
@@ -94,19 +94,19 @@ def _trace(path: Path, host: Host, process: Process, told: Told) -> RankTrace:
     if work := told.hosts.get(process.id):
         device.host = work.moved(-process.start_ns)
     rows.add(calls(device, groups, process, told.issues))
-    trace = RankTrace(str(path), _header(host, process), rows.build())
+    trace = RankTrace(str(path), _header(path, host, process), rows.build())
     trace.device, trace.steps, trace.groups = device, steps, groups.by_number()
     trace.notes = [Note(text) for text in (*process.notes, *mine.notes)]
     return trace
 
 
-def _header(host: Host, process: Process) -> Header:
+def _header(path: Path, host: Host, process: Process) -> Header:
     start_ns = host.started_epoch_ns + process.start_ns
-    return Header(
-        schema_version=SCHEMA_VERSION,
-        run_key=RUN_KEY,
-        rank=process.rank,
-        world_size=process.world_size,
+    return foreign_header(
+        path,
+        RUN_KEY,
+        process.rank,
+        process.world_size,
         host=host.name,
         pid=process.pid,
         started_epoch_ns=start_ns,
