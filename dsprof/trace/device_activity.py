@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
-_IntArray = npt.NDArray[np.int64]
+from dsprof.trace.columns import BoolArray, IntArray
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 
 
-def _no_spans() -> _IntArray:
+def _no_spans() -> IntArray:
     return np.zeros((2, 0), np.int64)
 
 
@@ -36,14 +35,14 @@ class HostWork:
     """
 
     words: list[str]
-    name: _IntArray
-    kind: _IntArray
-    start_ns: _IntArray
-    end_ns: _IntArray
-    operator: _IntArray
-    annotation: _IntArray
-    launches: npt.NDArray[np.bool_]  # whether the calling thread launches work of the device
-    operators: _IntArray  # starts and ends of these threads' outer operators, shape (2, n)
+    name: IntArray
+    kind: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    operator: IntArray
+    annotation: IntArray
+    launches: BoolArray  # whether the calling thread launches work of the device
+    operators: IntArray  # starts and ends of these threads' outer operators, shape (2, n)
     shows_python: bool = False  # Python functions were recorded
 
     def moved(self, shift_ns: int) -> HostWork:
@@ -64,15 +63,15 @@ class DeviceActivity:
     """
 
     words: list[str]
-    name: _IntArray
-    library: _IntArray
-    kind: _IntArray  # COMPUTE, COMMUNICATION or COPY
-    stream: _IntArray
-    start_ns: _IntArray
-    end_ns: _IntArray
-    is_usual: npt.NDArray[np.bool_]  # a communication kernel with "nccl" or "rccl" in its name
+    name: IntArray
+    library: IntArray
+    kind: IntArray  # COMPUTE, COMMUNICATION or COPY
+    stream: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    is_usual: BoolArray  # a communication kernel with "nccl" or "rccl" in its name
     host: HostWork | None = None  # None: not recorded
-    elsewhere: _IntArray = field(default_factory=_no_spans)
+    elsewhere: IntArray = field(default_factory=_no_spans)
     """Starts and ends of what other devices of the process did, shape (2, n)."""
 
     def __len__(self) -> int:

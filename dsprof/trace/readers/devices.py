@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-_IntArray = npt.NDArray[np.int64]
+from dsprof.trace.columns import IntArray
 
 
-def busiest(device: _IntArray, took_ns: _IntArray) -> tuple[int, list[str]]:
+def busiest(device: IntArray, took_ns: IntArray) -> tuple[int, list[str]]:
     """Return the device whose work took longest, and a note on what is left out of the others.
 
     A number below 0 is that of a device known by its name, and is not shown.

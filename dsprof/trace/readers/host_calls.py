@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from dsprof.trace.columns import IntArray
 from dsprof.trace.device_activity import (
     ALLOCATION,
     DATA_LOADER,
@@ -64,15 +64,12 @@ def bare(name: str) -> str:
     return _VERSION.sub("", name)
 
 
-_IntArray = npt.NDArray[np.int64]
-
-
 def is_of_capture(name: str) -> bool:
     """Say whether a call begins or ends the capture of a graph."""
     return "StreamBeginCapture" in name or "StreamEndCapture" in name
 
 
-def ends_of_captures(calls: _IntArray, names: Sequence[str]) -> _IntArray:
+def ends_of_captures(calls: IntArray, names: Sequence[str]) -> IntArray:
     """Return the ends of calls; where a capture begins, that of the call which ends it.
 
     What is launched into a capture does not run. Calls have rows thread, start, end and name, a
@@ -83,7 +80,7 @@ def ends_of_captures(calls: _IntArray, names: Sequence[str]) -> _IntArray:
         np.array([f"Stream{what}Capture" in name for name in names], np.bool_)[codes]
         for what in ("Begin", "End")
     )
-    found: _IntArray = ends.copy()
+    found: IntArray = ends.copy()
     for thread in np.unique(threads[begins]):
         begun = np.flatnonzero(begins & (threads == thread))
         closing = np.sort(ends[closes & (threads == thread)])
@@ -93,7 +90,7 @@ def ends_of_captures(calls: _IntArray, names: Sequence[str]) -> _IntArray:
     return found
 
 
-def around(calls: _IntArray, ranges: _IntArray, *, outermost: bool) -> _IntArray:
+def around(calls: IntArray, ranges: IntArray, *, outermost: bool) -> IntArray:
     """Return the name of the outermost or innermost range around each call, 0 where none is.
 
     Calls have rows thread, start, end; ranges the same and, last, their names.
@@ -114,7 +111,7 @@ def around(calls: _IntArray, ranges: _IntArray, *, outermost: bool) -> _IntArray
     return found
 
 
-def outer(spans: _IntArray) -> _IntArray:
+def outer(spans: IntArray) -> IntArray:
     """Return the ranges that lie in no other; rows are starts and ends."""
     order = np.lexsort((-spans[1], spans[0]))
     starts, ends = spans[:, order]

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from dsprof.errors import TraceError
+from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace, Vocabulary
 from dsprof.trace.readers.call_rows import UNNAMED, Call, CallRows, GroupTable, message
@@ -48,8 +48,6 @@ from dsprof.trace.readers.kineto.host import (
 from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
 from dsprof.trace.schema import Header, Note, Step
 
-_IntArray = npt.NDArray[np.int64]
-
 _MOST_CATEGORIES = 1 << 10
 _OF_MPS = re.compile(r"aten::\w*_?mps(_|$)")  # torch records no work of such a device itself
 _BATCH = 1000  # events that are turned into rows at once
@@ -63,7 +61,7 @@ class Columns:
         self._origin_us = origin_us
         self._words = Vocabulary({"": 0})
         self._on_device: list[TraceEvent] = []
-        self._parts: list[_IntArray] = []
+        self._parts: list[IntArray] = []
         self._kinds = DeviceKinds(self._words)
         self._uses = HostUses()
         self._calls: list[Call] = []
@@ -176,7 +174,7 @@ class Columns:
                 "categories; record the run with DSPROF=1 or torch.profiler"
             )
 
-    def _activity(self, table: _IntArray, elsewhere: _IntArray) -> DeviceActivity:
+    def _activity(self, table: IntArray, elsewhere: IntArray) -> DeviceActivity:
         number, stream, start, end = table
         name, library, kind, usual = np.array(self._kinds.rows, np.int64)[number].T
         words, usual = list(self._words), usual.astype(np.bool_)
@@ -185,7 +183,7 @@ class Columns:
             words, name, library, kind, stream, start, end, usual, host, elsewhere
         )
 
-    def _device_rows(self, events: Sequence[TraceEvent]) -> _IntArray:
+    def _device_rows(self, events: Sequence[TraceEvent]) -> IntArray:
         """Return rows of devices, kinds, streams, starts and ends, shape (5, sound events)."""
         devices = [self._lane(event.pid) for event in events]
         kinds = [self._kinds[e.name, e.cat, e.args.collective is not None] for e in events]
@@ -207,7 +205,7 @@ class Columns:
         op = op or self._kinds.operations[kind]
         self._calls.append(self._call(op, event.args, stream, start, end))
 
-    def _sound_times(self, events: Sequence[TraceEvent]) -> tuple[_IntArray, npt.NDArray[np.bool_]]:
+    def _sound_times(self, events: Sequence[TraceEvent]) -> tuple[IntArray, BoolArray]:
         """Return the times of events, and which are sound; count the others."""
         times = times_of(events, self._origin_us)
         is_sound = times[0] > DAMAGED
@@ -273,7 +271,7 @@ class Columns:
             step = Step(int(digits), start, end, source="torch.profiler")
             self._steps.setdefault(step.step, step)
 
-    def _placed_steps(self, table: _IntArray, device: int) -> list[Step]:
+    def _placed_steps(self, table: IntArray, device: int) -> list[Step]:
         """Return the steps where the device works on them, where it runs a step behind the host.
 
         The last, in which nothing ran, is what follows the last step until the profiler stops.

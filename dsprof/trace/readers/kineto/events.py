@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.trace.columns import IntArray
+
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 KERNEL, COPY = "kernel", "copy"
@@ -164,14 +166,14 @@ _Floats = npt.NDArray[np.float64]
 _START, _DURATION = attrgetter("ts"), attrgetter("dur")
 
 
-def times_of(events: Sequence[TraceEvent], origin_us: float) -> npt.NDArray[np.int64]:
+def times_of(events: Sequence[TraceEvent], origin_us: float) -> IntArray:
     """Return a row of starts and one of ends in ns, shape (2, events); DAMAGED where they are."""
     starts = np.fromiter(map(_START, events), np.float64, len(events))
     lasts = np.fromiter(map(_DURATION, events), np.float64, len(events))
     return on_grid(starts, lasts, origin_us)
 
 
-def on_grid(starts: _Floats, lasts: _Floats, origin_us: float) -> npt.NDArray[np.int64]:
+def on_grid(starts: _Floats, lasts: _Floats, origin_us: float) -> IntArray:
     """Return the same of starts and durations in microseconds."""
     # Added first: on the coarse grid of absolute times an end meets the start that it touches.
     times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - origin_us

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from dsprof.trace.columns import IntArray
 from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.rank_trace import Vocabulary
 from dsprof.trace.readers.call_rows import Call, message
@@ -117,7 +117,6 @@ def in_only_group(call: Call, groups: Mapping[int, Group]) -> Call:
     return call._replace(group=group, elements=elements, nbytes=nbytes)
 
 
-_IntArray = npt.NDArray[np.int64]
 Lane = Callable[[int | str | None], int]
 
 _LONG_US = 10.0
@@ -200,7 +199,7 @@ class _Spans:
         self._starts.extend([event.ts for event in events])
         self._lasts.extend([event.dur for event in events])
 
-    def table(self, origin_us: float) -> _IntArray:
+    def table(self, origin_us: float) -> IntArray:
         """Return rows of threads, starts, ends and names, of events with sound times."""
         starts, lasts = (np.array(x, np.float64) for x in (self._starts, self._lasts))
         start, end = on_grid(starts, lasts, origin_us)

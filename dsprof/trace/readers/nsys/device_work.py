@@ -8,14 +8,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dsprof.trace.columns import IntArray
 from dsprof.trace.readers.devices import busiest
 from dsprof.trace.readers.host_calls import outer
 from dsprof.trace.readers.nsys.sqlite import Tables
 
 Row = tuple[Any, ...]
-_IntArray = npt.NDArray[np.int64]
 
 KERNEL, COPY, GRAPH = range(3)
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -51,15 +50,15 @@ def process_column(tables: Tables, table: str) -> str:
 class Work:
     """One row a kernel, copy, memset or whole graph; times in ns since the recording began."""
 
-    process: _IntArray
-    device: _IntArray
-    stream: _IntArray
-    name: _IntArray  # code in `words`
-    kind: _IntArray  # KERNEL, COPY or GRAPH
-    start_ns: _IntArray
-    end_ns: _IntArray
+    process: IntArray
+    device: IntArray
+    stream: IntArray
+    name: IntArray  # code in `words`
+    kind: IntArray  # KERNEL, COPY or GRAPH
+    start_ns: IntArray
+    end_ns: IntArray
     words: list[str]
-    elsewhere: _IntArray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
+    elsewhere: IntArray = field(default_factory=lambda: np.zeros((2, 0), np.int64))
     """Starts and ends of what other devices of the same process did."""
     notes: list[str] = field(default_factory=list)
 
@@ -92,7 +91,7 @@ class Work:
         return replace(self, **chosen, elsewhere=elsewhere, notes=notes)
 
 
-def _table(tables: Tables, table: str, kind: int, words: dict[str, int]) -> Iterator[_IntArray]:
+def _table(tables: Tables, table: str, kind: int, words: dict[str, int]) -> Iterator[IntArray]:
     """Yield the rows of a table, a chunk at a time, in the order of `Work`'s columns."""
     process, name = process_column(tables, table), _name_column(tables, table)
     stream = "streamId" if tables.has(table, "streamId") else "-1"
@@ -118,7 +117,7 @@ def _sound(tables: Tables, rows: Iterable[Row]) -> Iterator[Row]:
             tables.broken += 1
 
 
-def _numbers(tables: Tables, chunk: list[Row]) -> _IntArray:
+def _numbers(tables: Tables, chunk: list[Row]) -> IntArray:
     """Return rows with sound times; what else a damaged file holds is counted."""
     columns = np.array(chunk, np.int64).reshape(-1, 7)
     start, end = columns[:, 5], columns[:, 6]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from dsprof.trace.columns import IntArray
 from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.readers.host_calls import bare, ends_of_captures, is_of_capture, kind_of, outer
 from dsprof.trace.readers.nsys.device_work import LONGEST_NS
 from dsprof.trace.readers.nsys.processes import process_of
 from dsprof.trace.readers.nsys.sqlite import Tables
-
-_IntArray = npt.NDArray[np.int64]
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _LONG_NS = 10_000
@@ -38,7 +36,7 @@ def host_work(tables: Tables) -> dict[int, HostWork]:
 
 
 def _work(
-    rows: _IntArray, names: Mapping[int, str], kinds: Mapping[int, int], launching: _IntArray
+    rows: IntArray, names: Mapping[int, str], kinds: Mapping[int, int], launching: IntArray
 ) -> HostWork:
     start, end, thread, code = rows
     codes, places = np.unique(code, return_inverse=True)
@@ -70,7 +68,7 @@ def _names(tables: Tables) -> dict[int, str]:
     return {code: bare(str(name)) for code, name in tables.rows(query) if type(code) is int}
 
 
-def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> _IntArray:
+def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> IntArray:
     """Return rows of starts, ends, threads and codes, of long calls of known kinds.
 
     Of the codes in `short` all calls are read.
@@ -83,11 +81,11 @@ def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> _In
     )
     whole = (row for row in tables.rows(query) if all(type(value) is int for value in row))
     sound = [row for row in whole if -LONGEST_NS < row[0] <= row[1] < LONGEST_NS]
-    table: _IntArray = np.array(sound, np.int64).reshape(-1, 4).T
+    table: IntArray = np.array(sound, np.int64).reshape(-1, 4).T
     return table
 
 
-def _launching(tables: Tables, kinds: Mapping[int, int]) -> _IntArray:
+def _launching(tables: Tables, kinds: Mapping[int, int]) -> IntArray:
     """Return the threads that launch work of a device."""
     codes = ",".join(str(code) for code, kind in kinds.items() if kind == LAUNCH)
     query = f"SELECT DISTINCT globalTid FROM {RUNTIME} WHERE nameId IN ({codes}) LIMIT 100000"
