@@ -28,7 +28,7 @@ def one_for_each_cause(
     for finding in findings:
         leads = [one for one in findings if led.get(id(one)) is finding]
         if (lead := led.get(id(finding))) is not None:
-            yield _covered(finding, lead)
+            yield covered(finding, lead.rule)
         elif leads:
             yield _with_facets(finding, leads)
         else:
@@ -80,12 +80,13 @@ def _place(finding: Finding, meta: RuleMeta) -> tuple[bool, int, bool]:
     return finding.status is not Status.FAIL, finding.severity.order, not meta.leads
 
 
-def _covered(finding: Finding, lead: Finding) -> Finding:
+def covered(finding: Finding, rule: str) -> Finding:
+    """Return a finding that another rule covers."""
     return msgspec.structs.replace(
         finding,
         status=Status.NOT_APPLICABLE,
         severity=Severity.NONE,
-        summary=f"{finding.summary} Covered by {lead.rule}.",
+        summary=f"{finding.summary} Covered by {rule}.",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsprof.analysis.summary import Aggregate, RunSummary
-from dsprof.findings.finding import Details, Finding, Status
+from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import plural
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ class RuleMeta:
     def finding(self, status: Status, summary: str, **details: Unpack[Details]) -> Finding:
         """Return a finding of this rule; `details` are the further fields of `Finding`.
 
-        `title` replaces that of the rule where the remark is about something else.
+        `title` replaces that of the rule where the remark is about something else; `severity` is
+        that of a failure, and counts for no other status.
         """
         details["title"] = details.get("title") or self._title(status)
+        if status is not Status.FAIL:
+            details["severity"] = Severity.NONE
         return Finding(
             rule=self.id,
             status=status,

@@ -18,7 +18,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings import brief
 from dsprof.findings.finding import Finding, Range, Status
 from dsprof.plugins.entry_points import reason
-from dsprof.rules.causes import one_for_each_cause
+from dsprof.rules.causes import covered, one_for_each_cause
 from dsprof.rules.reasons import NO_ENVIRONMENT, SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 
@@ -166,14 +166,7 @@ def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> It
             faults[finding.rule].update(finding.ranks)
     for finding in findings:
         teller = metas[finding.rule].left_to
-        if _is_told(finding, faults[teller]):
-            yield msgspec.structs.replace(
-                finding,
-                status=Status.NOT_APPLICABLE,
-                summary=f"{finding.summary} Covered by {teller}.",
-            )
-        else:
-            yield finding
+        yield covered(finding, teller) if _is_told(finding, faults[teller]) else finding
 
 
 def _is_told(finding: Finding, ranks: set[int]) -> bool:

@@ -82,7 +82,7 @@ class BarrierInStep:
             Status.FAIL if costs else Status.INFO,
             f"{summary}: blocked time {duration(cost_ms * 1e6)} "
             f"({percent(share_of_step(cost_ms, steps))} of the step).",
-            severity=Severity.MEDIUM if costs else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause="Most of it is waiting for a late rank. Without the barrier, ranks would "
             "wait for it in the next collective."
             if waits and action is not _ORDER

@@ -104,7 +104,7 @@ class FP32Gradients:
             Status.FAIL if asked else Status.INFO,
             f"{size(nbytes)} of gradients per step are reduced in fp32; the model is in "
             f"{precision}.",
-            severity=(Severity.MEDIUM if matters else Severity.LOW) if asked else Severity.NONE,
+            severity=Severity.MEDIUM if matters else Severity.LOW,
             cause=f"communication_data_type is {engines.setting('communication_data_type')}."
             if asked
             else (_ENGINE_CAUSE if engines.main else _FSDP_CAUSE) + _OFTEN_MEANT,

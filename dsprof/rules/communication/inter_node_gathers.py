@@ -160,7 +160,7 @@ class InterNodeGathers:
             f"{size(bytes_per_step(gathers))} in all.",
             **Details(
                 problem=f"{size(nbytes)} per step cross nodes needlessly",
-                severity=Severity.MEDIUM if is_costly else Severity.NONE,
+                severity=Severity.MEDIUM,
                 evidence=(_table(gathers),),
                 saving_bytes_per_step=round(nbytes),
             )

@@ -111,7 +111,7 @@ class ReductionEveryMicroStep:
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,
-            severity=Severity.NONE if hidden else Severity.HIGH if severe else Severity.MEDIUM,
+            severity=Severity.HIGH if severe else Severity.MEDIUM,
             cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
             action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
             problem=f"A step reduces gradients in {plural(reductions, 'micro-step')}",

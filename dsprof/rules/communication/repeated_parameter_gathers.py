@@ -121,7 +121,7 @@ class RepeatedParameterGathers:
             f"Forward all-gathers the parameters {count(times)} times per micro-step, as in "
             f"generation or evaluation: blocked time {duration(cost_ms * 1e6)} per step.",
             title="Parameters are all-gathered anew in many forwards",
-            severity=Severity.MEDIUM if fails else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=f"{remedy.cause} Parameters change only when the optimizer steps.",
             action=remedy.action,
             problem=f"Forward all-gathers parameters {count(times)} times per micro-step",
@@ -149,7 +149,7 @@ class RepeatedParameterGathers:
         return self.meta.finding(
             Status.FAIL if fails else Status.INFO,
             f"{summary}{wait}.",
-            severity=(Severity.MEDIUM if costs else Severity.LOW) if fails else Severity.NONE,
+            severity=Severity.MEDIUM if costs else Severity.LOW,
             cause=f"{REUSE} is {low:,.0f} elements: parameters whose next use is further away are "
             "released after each use."
             if fails

@@ -133,7 +133,7 @@ class ScalarCollectives:
             f"{summary}: blocked time {duration(cost_ms * 1e6)} "
             f"({percent(share_of_step(cost_ms, steps))} of the step).",
             **Details(
-                severity=Severity.MEDIUM if costs else Severity.NONE,
+                severity=Severity.MEDIUM,
                 cause="The program sends them in the training loop.",
                 saving_ms_per_step=saving if costs else None,
                 saving_from="other",

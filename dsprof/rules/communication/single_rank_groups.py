@@ -70,7 +70,7 @@ class SingleRankGroups:
             Status.FAIL if costs else Status.INFO,
             f"{plural(calls_per_step(alone), 'collective')} per step and rank in a single-rank "
             f"group: {size(bytes_per_step(alone))} copied back to the same rank{took}.",
-            severity=Severity.LOW if costs else Severity.NONE,
+            severity=Severity.LOW,
             cause="The program, or a library, calls them without checking the size of the group.",
             problem=f"{plural(calls_per_step(alone), 'single-rank collective')} per step",
             action="Skip the call if the group has one rank. If a library makes it, choose a "

@@ -140,7 +140,7 @@ class SmallCollectives:
             f"{count(bucket.flushes_per_step)} {knob.noun} per step carry "
             f"{size(bucket.mean_bytes)} each: {knob.fact(bucket)}.",
             title=knob.title,
-            severity=Severity.NONE if hidden else Severity.MEDIUM,
+            severity=Severity.MEDIUM,
             cause=knob.cause,
             action=_HIDDEN if hidden else knob.action.format(elements=elements),
             problem=f"{knob.title}: {count(bucket.flushes_per_step)} of {size(bucket.mean_bytes)}",

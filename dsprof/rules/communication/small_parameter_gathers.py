@@ -107,7 +107,7 @@ class PersistentParameterGathers(_SmallGathers):
             f"{count(calls_per_step(gathers))} parameters are all-gathered separately in each "
             f"step{took}.",
             problem=f"{plural(calls_per_step(gathers), 'small all-gather')} per step",
-            severity=Severity.MEDIUM if fails else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=f"{PERSISTENCE} is {written:,.0f} elements: parameters below it are not "
             "all-gathered with their module."
             if raised
@@ -157,7 +157,7 @@ class TinyParameterGathers(_SmallGathers):
             f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)} on average "
             f"per step and rank{took}.",
             problem=f"{plural(calls, 'all-gather')} of {size(bytes_per_step(gathers) / calls)}",
-            severity=Severity.MEDIUM if fails else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=f"{PERSISTENCE} is {written:,.0f} elements, so that even the smallest parameters "
             "are sharded and all-gathered."
             if lowered

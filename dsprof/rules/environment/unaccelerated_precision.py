@@ -120,7 +120,7 @@ class UnacceleratedPrecision:
             Status.FAIL if is_failure else Status.INFO,
             f"The model computes in {name}, which {hardware} {verb}{measured or usual}.",
             **Details(
-                severity=_severity(support) if is_failure else Severity.NONE,
+                severity=_severity(support),
                 cause=_cause(name, support),
                 action=_action(judged.precision, other) if is_slow else _MEASURE,
                 problem=f"{capitalised(hardware)} computes {name} slowly",
@@ -148,7 +148,7 @@ class UnacceleratedPrecision:
             f"The parameters are fp32, and TF32 is off on {devices[0]}{measured}.",
             **Details(
                 title="Products of fp32 matrices do not use TF32",
-                severity=Severity.MEDIUM if is_faster else Severity.NONE,
+                severity=Severity.MEDIUM,
                 cause=_FORBIDDEN if is_forbidden else _TF32_DEFAULT,
                 action="Unset NVIDIA_TF32_OVERRIDE." if is_forbidden else _ALLOW_TF32,
                 confidence="low",

@@ -66,7 +66,7 @@ class UnparsableIntegerVariable:
             Status.FAIL if facts.uses_nccl else Status.INFO,
             summary,
             title="" if facts.uses_nccl else "NCCL would misread a variable",
-            severity=worst(m.severity for m in misread) if facts.uses_nccl else Severity.NONE,
+            severity=worst(m.severity for m in misread),
             cause="strtoll stops at the first character that is not a digit, without a message.",
             action="Write decimal integers: 1 and 0 for switches, bytes without a unit for sizes.",
             evidence=(_table(misread),),

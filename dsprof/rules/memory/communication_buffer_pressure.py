@@ -112,7 +112,7 @@ class CommunicationBufferPressure:
             Status.FAIL if is_fault else Status.INFO,
             f"{words}{retried}. Largest: {largest.what}, {size(largest.nbytes)}.",
             title="" if is_fault else "Communication buffers take much of the device memory",
-            severity=Severity.MEDIUM if is_fault else Severity.NONE,
+            severity=Severity.MEDIUM,
             ranks=(held.rank,),
             cause="They are allocated in addition to the model's own memory.",
             action=largest.action if is_fault else f"No change is needed. {largest.action}",

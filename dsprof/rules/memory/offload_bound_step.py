@@ -67,7 +67,7 @@ class OffloadBoundStep:
         return self.meta.finding(
             Status.FAIL if unpinned else Status.INFO,
             summary,
-            severity=Severity.MEDIUM if unpinned else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=(
                 f"pin_memory is false in {' and '.join(unpinned)}: unpinned memory is copied twice "
                 "and cannot overlap with computation."

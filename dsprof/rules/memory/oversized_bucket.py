@@ -98,7 +98,7 @@ class OversizedBucket:
             Status.FAIL if pressed else Status.INFO,
             f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
-            severity=Severity.MEDIUM if pressed else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=(
                 "A bucket holds at most all gradients; memory beyond that is allocated but never "
                 "used."

@@ -81,7 +81,7 @@ class UnevenDeviceMemory:
             status,
             f"Rank {worst} had {size(peaks[worst])} allocated at its peak, the median of all ranks "
             f"is {size(usual)}; {named(above)} {'is' if len(above) == 1 else 'are'} far above it.",
-            severity=Severity.NONE if staged else Severity.MEDIUM,
+            severity=Severity.MEDIUM,
             cause="Stages of a pipeline hold different layers, and the first ones hold activations "
             "of the most micro-batches."
             if staged

@@ -83,7 +83,7 @@ class PipelineBubble:
         return self.meta.finding(
             Status.FAIL if measured else Status.INFO,
             summary,
-            severity=Severity.MEDIUM if measured else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause="Too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
             f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch size "

@@ -97,7 +97,7 @@ class PrefetchMisses:
             Status.FAIL if lowered else Status.INFO,
             summary,
             **Details(
-                severity=Severity.MEDIUM if lowered else Severity.NONE,
+                severity=Severity.MEDIUM,
                 evidence=(waits_table(sorted([*missed, *ahead], key=_shortness)),),
                 confidence="medium",
             )

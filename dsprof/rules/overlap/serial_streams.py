@@ -64,7 +64,7 @@ class SerialStreams:
         return self.meta.finding(
             Status.FAIL if severe else Status.INFO,
             summary,
-            severity=Severity.MEDIUM if severe else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause="The collectives are synchronous calls, which torch runs on the current stream "
             "(since 2.8 for NCCL). Those of tensor parallelism must be: their result is needed at "
             "once.",

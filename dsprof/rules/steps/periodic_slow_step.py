@@ -120,7 +120,7 @@ class PeriodicSlowStep:
             f"{longer}, in steps of its own, and the others wait: {duration(own.cost_ns)} per "
             f"step ({percent(share)}).",
             title="Ranks work longer in turn, each periodically",
-            severity=Severity.MEDIUM if fault else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause="What each rank does periodically is not in the same steps on all: Python's "
             "garbage collector, an emptied allocator cache, logging.",
             action=_COLLECT,
@@ -285,7 +285,7 @@ class PeriodicSlowStep:
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
             f"takes {duration(excess_ns)} longer: {duration(cost_ns)} per step ({percent(share)}).",
-            severity=Severity.MEDIUM if fault else Severity.NONE,
+            severity=Severity.MEDIUM,
             cause=cause,
             action=action,
             problem=f"Every {period.period} steps one takes {duration(excess_ns)} longer",

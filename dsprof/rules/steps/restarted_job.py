@@ -66,7 +66,7 @@ class RestartedJob:
             f"{_restarts(found)} cost {_cost(found)}. {_ends(failed, who)}",
             problem=f"{_restarts(found)} cost {percent(share)} of the job's time",
             fix=f"Find out why {who or f'epoch {failed[-1].number}'} failed",
-            severity=_severity(share, thresholds) if is_costly else Severity.NONE,
+            severity=_severity(share, thresholds),
             cause=failed[-1].why,
             action=_action(found, failed),
             confidence="high" if all(one.ranks for one in failed) else "medium",
@@ -80,7 +80,7 @@ class RestartedJob:
             f"{name} contains {found.count} starts of the job; the last one is analysed.{after}",
             problem=f"The job restarted after: {shortened(found.errors[0])}" if errors else "",
             fix="Analyse the part of the log before the last start",
-            severity=Severity.MEDIUM if errors else Severity.NONE,
+            severity=Severity.MEDIUM,
             action=f"Extract the earlier starts with `head -c {found.last_at_bytes} LOG > "
             "earlier.log`, and analyse them with `dsprof report earlier.log`.",
             confidence="high",
