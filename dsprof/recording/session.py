@@ -24,6 +24,7 @@ from dsprof.files.redaction import redact_text
 from dsprof.findings.frames import library
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
+from dsprof.recording.captures import Captures
 from dsprof.recording.children import is_exit_skipped, repeats_parent, when_child_ends
 from dsprof.recording.group_store import number_of_run
 from dsprof.recording.header import header_of
@@ -57,9 +58,6 @@ from dsprof.trace.writing.last_step import LastStep
 from dsprof.trace.writing.writer import TraceWriter, Window, WriterInput
 
 if TYPE_CHECKING:
-    from dsprof.recording.capture import Capture
-    from dsprof.recording.capture_signal import CaptureSignal
-    from dsprof.recording.profiler_window.window import ProfilerWindow
     from dsprof.recording.watchdog.crash import CrashNotes
     from dsprof.recording.watchdog.thread import Watchdog
 
@@ -83,9 +81,7 @@ class Session:
         self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
-        self._capture: Capture | None = None
-        self._signal: CaptureSignal | None = None
-        self._profiler: ProfilerWindow | None = None
+        self._captures = Captures(config, self.recorder) if config.mode == ALWAYS else None
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._started_ns = 0
@@ -125,8 +121,9 @@ class Session:
 
     def install(self) -> None:
         """Put hooks in now, or as soon as what they watch is imported. torch must be imported."""
-        with suppress(ValueError, RuntimeError):  # the first collective tries again, and reports it
-            self._signal = self._handled_signal()
+        if self._captures is not None:
+            with suppress(ValueError, RuntimeError):  # the first collective tries again: it reports
+                self._captures.handle_signal()
         self._hooks.install()
         self.recorder.arm(at_collective=False)  # a step would be half over at the next collective
 
@@ -195,13 +192,15 @@ class Session:
             lines_in_c=None if compiled is None else partial(compiled.Lines, OP_NAMES),
         )
         folder = self._folder
-        if self._capture is not None:
-            self._capture.stop()
-        if config.mode == ALWAYS:
-            writer: TraceWriter = self._roll(folder, header, source, budget_bytes)
-        else:
+        if self._captures is None:
             window = Window(config.start_step, config.steps, config.every)
             writer = TraceWriter(folder, header, source, window, budget_bytes)
+        else:
+            self._captures.end_trace()
+            out = folder_of(header, folder)
+            rolling = RollingWriter(out, header, source, budget_bytes, before=self.writer)
+            self._captures.begin(header, folder, rolling, self._disclose)
+            writer = rolling
         recorder.outbox.define(self._hooks.status)
         writer.start()
         try:
@@ -209,64 +208,6 @@ class Session:
         except Exception as error:  # such as that of a system that grants no more threads
             recorder.fail("watchdog", error)
         return writer
-
-    def _roll(
-        self, folder: Path, header: Header, source: WriterInput, budget_bytes: int
-    ) -> RollingWriter:
-        """Record without end, and follow requests of `dsprof capture`."""
-        from dsprof.recording.capture import Capture
-
-        recorder = self.recorder
-        out = folder_of(header, folder)
-        writer = RollingWriter(out, header, source, budget_bytes, before=self.writer)
-        profiler = self._profiler_window() if self.config.capture_profiler else None
-        if profiler is not None:
-            profiler.begin(header, lambda: writer.path, self._disclose)
-        try:
-            self._signal = self._handled_signal()
-        except (ValueError, RuntimeError) as error:
-            recorder.fail("capture_signal", error)
-        self._capture = Capture(
-            header,
-            folder,
-            writer,
-            lambda: recorder.progress.scope.step,
-            recorder.fail,
-            self._signal,
-            profiler,
-        )
-        self._capture.start()
-        return writer
-
-    def _handled_signal(self) -> CaptureSignal | None:
-        """Return the signal of `capture_signal`, handled now; one that came before is dropped.
-
-        Raises:
-            ValueError: this is not the main thread.
-            RuntimeError: C code handles the signal.
-        """
-        from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
-
-        name = self.config.capture_signal
-        if self.config.mode != ALWAYS or name == NO_SIGNAL:
-            return None
-        if self._signal is None or not self._signal.is_handled:
-            return CaptureSignal(name)
-        self._signal.take()
-        return self._signal
-
-    def _profiler_window(self) -> ProfilerWindow | None:
-        """Return the window of torch.profiler; None if torch cannot be used so."""
-        from dsprof.recording.profiler_window.window import ProfilerWindow
-
-        if self._profiler is None:
-            recorder = self.recorder
-            try:
-                self._profiler = ProfilerWindow(recorder.outbox.define, recorder.fail)
-                recorder.progress.step_listeners.append(self._profiler.end_step)
-            except Exception as error:
-                recorder.fail("capture_profiler", error)
-        return self._profiler
 
     def _watch(self, header: Header) -> None:
         """Watch whether training goes on, as this rank."""
@@ -389,12 +330,8 @@ class Session:
         ends: dict[str, Callable[[], object]] = {}
         if self._watchdog is not None:
             ends["watchdog"] = self._watchdog.stop
-        if self._capture is not None:
-            ends["capture"] = self._capture.stop
-        if self._signal is not None:
-            ends["capture_signal"] = partial(self._signal.close, is_exit=is_exit)
-        if self._profiler is not None:
-            ends["capture_profiler"] = self._profiler.close
+        if self._captures is not None:
+            ends |= self._captures.ends(is_exit=is_exit)
         if self._crash is not None:
             ends["crash"] = self._crash.close
         for name, end in ends.items():
@@ -416,8 +353,8 @@ class Session:
 
     def _abandon(self) -> None:
         self.recorder.abandon()
-        if self._profiler is not None:
-            self._profiler.abandon()
+        if self._captures is not None:
+            self._captures.abandon()
         if self.writer is not None:
             self.writer.abandon()
         self.writer = None
