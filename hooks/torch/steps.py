@@ -83,12 +83,12 @@ class TrainingLoopHook(Hook):
         return backward
 
     def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
-        hot, is_compiling = self.recorder.hot, torch.compiler.is_compiling
+        hot, switch, is_compiling = self.recorder.hot, self.switch, torch.compiler.is_compiling
 
         def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling() or not hot.recording or self.broken:
+            if not hot.recording or switch.broken:
                 return
-            if hot.phase == "step" and self._is_engines():
+            if (hot.phase == "step" and self._is_engines()) or is_compiling():
                 return
             try:
                 note(optimizer)

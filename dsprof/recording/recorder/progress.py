@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from threading import get_ident
-from typing import Protocol
 
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.in_flight import InFlight
@@ -16,15 +16,6 @@ from dsprof.trace.scope import OUTSIDE, Scope, clock
 _SOURCES = ("optimizer", "deepspeed", "user")  # of steps, the best one last
 
 
-class Recording(Protocol):
-    """Switches of the whole recording."""
-
-    recording: bool
-
-    def fail(self, hook: str, error: BaseException) -> None:
-        """Remember that something broke."""
-
-
 class Progress:
     """Follows steps and phases, and hands over the record of each.
 
@@ -32,18 +23,21 @@ class Progress:
     replaced as a whole. Nothing is locked once recording has ended, nor in a forked child.
     """
 
-    def __init__(self, recording: Recording, outbox: Outbox, in_flight: InFlight) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        in_flight: InFlight,
+        fail: Callable[[str, BaseException], None],
+    ) -> None:
         hot = self._hot = in_flight.hot
         hot.scope, hot.phases, hot.step_start_ns = OUTSIDE, [], 0
         self.steps = 0  # of this trace
         self.taken_before = -1  # steps of training before its first one, where a hook learnt it
         self.step_source = ""
-        self.step_listeners: Listeners[[int]] = Listeners(recording.fail)
+        self.step_listeners: Listeners[[int]] = Listeners(fail)
         # Told of steps 0, 1, 3, 7 and so on: of what looks again for what may come late.
-        self.rare_step_listeners: Listeners[[int]] = Listeners(recording.fail)
-        self._recording = recording
-        self._outbox = outbox
-        self._in_flight = in_flight
+        self.rare_step_listeners: Listeners[[int]] = Listeners(fail)
+        self._outbox, self._in_flight, self._fail = outbox, in_flight, fail
         # Re-entrant: a signal handler of the user may train, too.
         self._lock = threading.RLock()
         if compiled is not None:
@@ -97,7 +91,7 @@ class Progress:
 
     def leave(self, entered: Phase) -> None:
         """End a phase. Steps may have ended meanwhile, and phases need not end in turn."""
-        if not self._recording.recording:
+        if not self._hot.recording:
             return
         entered.end_ns = clock()
         with self._lock:
@@ -137,7 +131,7 @@ class Progress:
 
     def end_micro_step(self) -> None:
         """Count a micro-step that ended without an optimizer step."""
-        if not self._recording.recording:
+        if not self._hot.recording:
             return
         with self._lock:
             while True:
@@ -151,13 +145,14 @@ class Progress:
 
         `micro_steps` are those of the engine where engines take turns.
         """
-        if not (self._recording.recording and self._is_counted(source)):
+        hot = self._hot
+        if not (hot.recording and (source == self.step_source or self._is_counted(source))):
             return
-        if self._in_flight.works:
+        if hot.works:
             try:
                 self._in_flight.poll_all()
             except Exception as error:
-                self._recording.fail("recorder", error)
+                self._fail("recorder", error)
         with self._lock:
             before, self.taken_before = self.taken_before, -1
             step = self._next_step(source, engine, micro_steps, before)
@@ -195,8 +190,6 @@ class Progress:
 
         A better source takes over without a step of its own: the lesser one has just counted it.
         """
-        if source == self.step_source:
-            return True
         with self._lock:
             best = self.step_source or source
             self.step_source = max(best, source, key=_SOURCES.index)

@@ -96,7 +96,7 @@ class Recorder:
         self.outbox = Outbox(self.hot)
         self.in_flight = InFlight(self.hot, self.outbox.add, self.fail)
         self.outbox.told = self.in_flight.state.define
-        self.progress = Progress(self, self.outbox, self.in_flight)
+        self.progress = Progress(self.outbox, self.in_flight, self.fail)
         self.contexts = Contexts(self.hot)
         self.cost = Cost(self.hot)
         self._shared: dict[Callable[[Recorder], object], object] = {}

@@ -114,7 +114,7 @@ def test_no_change_is_lost_to_another_thread_or_a_signal_handler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "compiled", None)  # in C nothing comes between
-    progress = recorder.progress = Pausing(recorder, recorder.outbox, recorder.in_flight)
+    progress = recorder.progress = Pausing(recorder.outbox, recorder.in_flight, recorder.fail)
     outer = progress.enter("forward")
     changes: dict[str, Callable[[], object]] = {
         "enter": lambda: progress.enter("mine"),
