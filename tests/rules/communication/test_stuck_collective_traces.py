@@ -173,22 +173,6 @@ def test_what_a_rank_never_called_did_not_complete() -> None:
     assert "ranks 0-1, 3 waited 8.00 s in it" in finding.summary
 
 
-def test_a_rank_that_ran_fewer_iterations_had_ended() -> None:
-    others = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
-    finding = said(RULE, *others, rank(2, [], 900, **EXIT))
-    assert "had already exited without an exception" in finding.cause
-
-
-def test_who_waits_for_another_rank_is_not_the_root() -> None:
-    """Ranks 0 and 1 wait for 2, which waits for 3 in another group."""
-    groups = {1: group(RANKS), 2: pair(2, 3)}
-    two = [hanging("broadcast", 900, seq=1, group=2)]
-    calls = [[waits()], [waits()], two, []]
-    finding = said(RULE, *(rank(n, comm, groups=groups, **KILLED) for n, comm in enumerate(calls)))
-    assert finding.ranks == (3,)
-    assert finding.summary.startswith("Rank 3 never entered broadcast 1 of group pair 2-3")
-
-
 def test_a_collective_that_all_have_entered_is_not_where_a_rank_is_missing() -> None:
     """Ranks 0 and 1 both entered theirs earlier; rank 2 is absent from that of all."""
     groups = {1: group(RANKS), 2: pair(0, 1)}
@@ -225,12 +209,6 @@ def test_a_receive_that_an_error_ended_is_not_answered_either() -> None:
     assert "rank 1 waited 4.00 s in it" in finding.summary
     answered = [[], [gone], [sync("send", 1000, 1, seq=1, peer=1)], []]
     assert said(RULE, *(rank(n, c) for n, c in enumerate(answered))).status is Status.PASS
-
-
-def test_two_ranks_that_both_receive_first_are_deadlocked() -> None:
-    calls = [[hanging("recv", 1000, seq=1, peer=1)], [hanging("recv", 1000, seq=1, peer=0)], [], []]
-    findings = judged(RULE, *(rank(n, comm, **KEPT) for n, comm in enumerate(calls)))
-    assert [(f.title, f.ranks) for f in findings] == [("Ranks are deadlocked", (0, 1))]
 
 
 def test_a_rank_without_a_file_is_suspect() -> None:
