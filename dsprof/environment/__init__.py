@@ -140,7 +140,7 @@ def after_first_step(
 
 def boot_id() -> str:
     """Return an id of this boot of this machine, "" where there is none."""
-    return attempt(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "")
+    return first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")

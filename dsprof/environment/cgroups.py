@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
+
+from dsprof.environment.processes import read_text
 
 _PROC = Path("/proc")
 _UNLIMITED = 1 << 60
@@ -17,7 +18,7 @@ class Cgroup:
 
     def __init__(self, pid: int, proc: Path = _PROC) -> None:
         self._folders: list[Path] = []  # its own, then those of the groups that contain it
-        for line in _text(proc / str(pid) / "cgroup").splitlines():
+        for line in read_text(proc / str(pid) / "cgroup").splitlines():
             _, controllers, path = (*line.split(":", 2), "", "")[:3]
             base = proc.parent / "sys/fs/cgroup" / controllers
             own = base / path.lstrip("/")
@@ -56,7 +57,7 @@ class Cgroup:
 
     def _texts(self, *names: str) -> Iterator[str]:
         """Yield what such files say, those of its own folder first."""
-        texts = (_text(folder / name) for folder in self._folders for name in names)
+        texts = (read_text(folder / name) for folder in self._folders for name in names)
         return filter(None, texts)
 
 
@@ -68,12 +69,6 @@ def usable_cpus(proc: Path = _PROC) -> int:
 def usable_bytes(proc: Path = _PROC) -> float:
     """Return how much memory this process can use; infinity where the kernel does not tell."""
     limit = Cgroup(os.getpid(), proc).limit_bytes()
-    sizes = [line.split() for line in _text(proc / "meminfo").splitlines()]
+    sizes = [line.split() for line in read_text(proc / "meminfo").splitlines()]
     available = [1024 * int(size[1]) for size in sizes if size[:1] == ["MemAvailable:"]]
     return min(*available, math.inf, math.inf if limit is None else limit)
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(errors="replace")[:1_000_000]
-    return ""

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dsprof.environment.processes import read_text
+
 ROOT = Path("/")
 
 _MOST_DEVICES = 64
@@ -163,17 +165,14 @@ def _nvidia(root: Path) -> list[Accelerator]:
 
 
 def _model(path: Path) -> str:
-    text = attempt(path.read_text, "")
-    found = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
+    found = re.search(r"^Model:\s*(.+)$", read_text(path), re.MULTILINE)
     return found[1].strip() if found else ""
 
 
 def _amd(root: Path) -> list[Accelerator]:
     found = []
     for path in listed(root / "sys/class/kfd/kfd/topology/nodes"):
-        values = dict(
-            re.findall(r"^(\w+) (\d+)$", attempt((path / "properties").read_text, ""), re.M)
-        )
+        values = dict(re.findall(r"^(\w+) (\d+)$", read_text(path / "properties"), re.M))
         if int(values.get("simd_count", 0)):
             target = int(values.get("gfx_target_version", 0))
             found.append(_accelerator(root, "amd", _target(target), _kfd_address(values)))
@@ -294,7 +293,7 @@ def _iommu(root: Path) -> str:
 
 def _may_lock_memory(root: Path) -> str:
     """Return whether this process has CAP_IPC_LOCK: then no limit on locked memory holds."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", (root / "proc/self/status").read_text(), re.M)
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_text(root / "proc/self/status"), re.M)
     return ("yes" if int(found[1], 16) >> 14 & 1 else "no") if found else ""
 
 
@@ -330,7 +329,4 @@ def listed(folder: Path, pattern: str = "*") -> list[Path]:
 
 def first_line(path: Path) -> str:
     """Return the first line of a file, "" where it cannot be read."""
-    try:
-        return path.read_text("utf-8", "replace").split("\n")[0].strip()
-    except OSError:
-        return ""
+    return read_text(path).partition("\n")[0].strip()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 GONE = "X"
+_LONGEST = 1_000_000
 _DOUBT_NS = 2_000_000_000  # of the start of a process, which the kernel counts in ticks
 
 
@@ -61,21 +63,24 @@ def process_start(pid: int) -> int:
 
 def read_stat(folder: Path) -> Stat | None:
     """Return what /proc/PID or /proc/PID/task/TID says; None where there is no such folder."""
+    fields = read_text(folder / "stat").rpartition(")")[2].split()  # the name may contain anything
     try:
-        text = (folder / "stat").read_text(errors="replace")
-        fields = text.rpartition(")")[2].split()  # the name before may contain anything
         return Stat(fields[0], int(fields[11]) + int(fields[12]), int(fields[19]))
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return None
 
 
 def waits_in(folder: Path) -> str:
     """Return the kernel's function in which the process of a folder of /proc waits, or ""."""
-    try:
-        text = (folder / "wchan").read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    text = read_text(folder / "wchan").strip()
     return "" if text == "0" else text
+
+
+def read_text(path: Path) -> str:
+    """Return a file of the kernel, up to a megabyte; "" where it cannot be read."""
+    with suppress(OSError):
+        return path.read_text("utf-8", "replace")[:_LONGEST]
+    return ""
 
 
 def on_monotonic_ns(began_ticks: int) -> int:

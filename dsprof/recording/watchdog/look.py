@@ -10,18 +10,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
 
 from dsprof.environment.cgroups import Cgroup
 from dsprof.environment.machine import listed
-from dsprof.environment.processes import GONE, read_stat, waits_in
+from dsprof.environment.processes import GONE, read_stat, read_text, waits_in
 from dsprof.trace.dumps.hang_dump import ProcessState, ThreadStack
-
-T = TypeVar("T")
 
 _PROC = Path("/proc")
 _FRAMES = 60
@@ -109,9 +105,9 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
     return ProcessState(
         state=GONE if stat.has_ended else stat.state,
         waits_in=waits_in(own),
-        tracer=_fields(_read(own / "status")).get("TracerPid:", 0),
+        tracer=_fields(read_text(own / "status")).get("TracerPid:", 0),
         cpu_ns=_cpu_of_training(own, pid) + _cpu_of_children(pid, root),
-        io_bytes=sum(_fields(_read(own / "io")).values()),
+        io_bytes=sum(_fields(read_text(own / "io")).values()),
         thread_io_bytes=_moved_bytes(own / "task" / str(pid) / "io"),
         oom_kills=group.oom_kills(),
         memory_bytes=group.memory_bytes(),
@@ -144,7 +140,7 @@ def _cpu_of_training(own: Path, pid: int) -> int:
 
 
 def _is_of_autograd(task: Path) -> bool:
-    return _read(task / "comm").startswith("pt_autograd")
+    return read_text(task / "comm").startswith("pt_autograd")
 
 
 def _cpu_of_children(pid: int, root: Path) -> int:
@@ -152,14 +148,14 @@ def _cpu_of_children(pid: int, root: Path) -> int:
     pending, seen = [pid], {pid}
     while pending and len(seen) < _CHILDREN:
         for task in listed(root / str(pending.pop()) / "task"):
-            children = {int(word) for word in _read(task / "children").split()} - seen
+            children = {int(word) for word in read_text(task / "children").split()} - seen
             pending += children
             seen |= children
     return sum(_ticks(root / str(child)) for child in seen - {pid}) * _TICK_NS
 
 
 def _moved_bytes(io: Path) -> int:
-    fields = _fields(_read(io))
+    fields = _fields(read_text(io))
     return sum(fields.get(name, 0) for name in ("rchar:", "wchar:", "read_bytes:", "write_bytes:"))
 
 
@@ -177,7 +173,7 @@ def sockets(pid: int) -> tuple[str, ...]:
                 own.add(os.readlink(entry.path))
     found = []
     for table in ("tcp", "tcp6"):
-        for line in _read(_PROC / str(pid) / "net" / table).splitlines()[1:]:
+        for line in read_text(_PROC / str(pid) / "net" / table).splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and f"socket:[{words[9]}]" in own and words[3] in _TCP:
                 here, there = (int(end.rpartition(":")[2], 16) for end in words[1:3])
@@ -188,17 +184,6 @@ def sockets(pid: int) -> tuple[str, ...]:
     return tuple(found[:_SOCKETS])
 
 
-def _read(path: Path) -> str:
-    return _try(lambda: path.read_text(errors="replace")[:1_000_000], "")
-
-
 def _fields(text: str) -> dict[str, int]:
     pairs = (line.split() for line in text.splitlines())
     return {words[0]: int(words[1]) for words in pairs if len(words) > 1 and words[1].isdigit()}
-
-
-def _try(ask: Callable[[], T], otherwise: T) -> T:
-    try:
-        return ask()
-    except (OSError, ValueError, IndexError):
-        return otherwise
