@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dsprof.files import notes
 
@@ -22,25 +22,6 @@ MOST_WRITERS = 1 << 14
 
 Answers = Mapping[str, bytes]
 """Messages by the name of their writer."""
-
-
-class Board(Protocol):
-    """A place that writers write to under their names, and all read."""
-
-    def ask(self) -> None:
-        """Leave a question for all."""
-
-    def question(self) -> str:
-        """Return the last question; "" if there was none."""
-
-    def post(self, name: str, data: bytes) -> None:
-        """Say something, in place of what this name said before."""
-
-    def read(self) -> Answers:
-        """Return all answers."""
-
-    def read_one(self, name: str) -> bytes:
-        """Return what one name said; nothing if it said nothing."""
 
 
 class FileBoard:
@@ -155,3 +136,7 @@ class StoreBoard:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/told/{name}"
+
+
+Board = FileBoard | StoreBoard
+"""A place that writers write to under their names, and all read."""
