@@ -53,8 +53,10 @@ def test_a_file_cut_anywhere_gives_every_event_before_the_cut(path: Path) -> Non
     for cut in range(HEADER_END, len(WHOLE)):
         trace = read(path, WHOLE[:cut])
         assert trace is not None, cut
-        steps = [line for line in WHOLE[:cut].split(b"\n") if b'"cat":"step"' in line]
-        assert len(trace.steps) == sum(map(is_complete, steps)), cut
+        lines = list(filter(is_complete, WHOLE[:cut].split(b"\n")))
+        assert len(trace.steps) == sum(b'"cat":"step"' in line for line in lines), cut
+        assert len(trace.collectives) == sum(b'"cat":"comm"' in line for line in lines), cut
+        assert trace.broken_lines <= 1, cut
 
 
 def test_a_file_cut_in_its_header_is_no_trace(path: Path) -> None:
