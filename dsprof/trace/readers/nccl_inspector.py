@@ -57,6 +57,8 @@ class _Collective(msgspec.Struct):
 
 
 class _PointToPoint(msgspec.Struct):
+    """The same in the same order."""
+
     p2p: str = ""
     p2p_sn: _Count = 0
     p2p_msg_size_bytes: _Count = 0
@@ -154,10 +156,8 @@ class _Dump:
                 continue
             self._whole += 1
             self._note(record)
-            if record.coll_perf is not None:
-                yield self._collective(record.coll_perf)
-            elif record.p2p_perf is not None:
-                yield self._point_to_point(record.p2p_perf)
+            if (perf := record.coll_perf or record.p2p_perf) is not None:
+                yield self._call(*msgspec.structs.astuple(perf))
 
     @property
     def broken(self) -> int:
@@ -214,26 +214,16 @@ class _Dump:
             stats = record.dump_stats
             self._dropped[self._here] = stats.coll_dropped_total + stats.p2p_dropped_total
 
-    def _collective(self, one: _Collective) -> Call:
-        share = self._here.n_ranks if family(one.coll) in SHARDED else 1
-        nbytes = min(one.coll_msg_size_bytes * share, 2**60)
-        return self._call(
-            one.coll, nbytes, one.coll_exec_time_us, one.coll_timing_source, one.coll_sn
-        )
-
-    def _point_to_point(self, one: _PointToPoint) -> Call:
-        nbytes = min(one.p2p_msg_size_bytes, 2**60)
-        return self._call(one.p2p, nbytes, one.p2p_exec_time_us, one.p2p_timing_source, one.p2p_sn)
-
-    def _call(self, op: str, nbytes: int, took_us: int, source: str, seq: int) -> Call:
+    def _call(self, op: str, seq: int, nbytes: int, took_us: int, source: str) -> Call:
         here = self._here
+        total = min(nbytes * (here.n_ranks if family(op) in SHARDED else 1), 2**60)
         label = "communicator" + (f" on {here.nnodes} nodes" if here.nnodes > 1 else "")
         group = self.groups.number(here.id, label, [], here.n_ranks)
         start_ns = self._end_ns
         self._end_ns = min(start_ns + took_us * 1000, _LONGEST_NS)
         self._timed_by_host += source == _OF_HOST
         end_ns = 0 if source == _OF_HOST else self._end_ns
-        return Call(op, group, 0, nbytes, "", 0, start_ns, end_ns, seq)
+        return Call(op, group, 0, total, "", 0, start_ns, end_ns, seq)
 
 
 READER: Reader = InspectorReader()

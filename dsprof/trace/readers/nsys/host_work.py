@@ -79,8 +79,7 @@ def _rows(tables: Tables, kinds: Mapping[int, int], short: Sequence[int]) -> Int
         f'AND ("end" - start >= {_LONG_NS} OR nameId IN ({",".join(map(str, short))})) '
         f"LIMIT {_MOST_ROWS}"
     )
-    whole = (row for row in tables.rows(query) if all(type(value) is int for value in row))
-    sound = [row for row in whole if -LONGEST_NS < row[0] <= row[1] < LONGEST_NS]
+    sound = [row for row in tables.integers(query) if -LONGEST_NS < row[0] <= row[1] < LONGEST_NS]
     table: IntArray = np.array(sound, np.int64).reshape(-1, 4).T
     return table
 
@@ -89,5 +88,4 @@ def _launching(tables: Tables, kinds: Mapping[int, int]) -> IntArray:
     """Return the threads that launch work of a device."""
     codes = ",".join(str(code) for code, kind in kinds.items() if kind == LAUNCH)
     query = f"SELECT DISTINCT globalTid FROM {RUNTIME} WHERE nameId IN ({codes}) LIMIT 100000"
-    threads = [thread for (thread,) in tables.rows(query) if type(thread) is int]
-    return np.array(threads, np.int64)
+    return np.array([thread for (thread,) in tables.integers(query)], np.int64)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,14 +81,14 @@ def _launches(tables: Tables) -> Mapping[int, list[tuple[int, Kernel]]]:
     if not (has_kernels and tables.has(_RUNTIME, "correlationId", "globalTid", "start")):
         return found
     names = f"SELECT id FROM StringIds WHERE value LIKE '%nccl%' LIMIT {_MOST_NAMES}"
-    chosen = ",".join(str(code) for (code,) in _sound(tables.rows(names)))
+    chosen = ",".join(str(code) for (code,) in tables.integers(names))
     # The order of the join keeps the index small: on kernels of a few names, not on all calls.
     query = (
         f"SELECT r.start, r.globalTid, k.globalPid, k.streamId, k.start FROM {_RUNTIME} r "
         f"CROSS JOIN {KERNELS} k ON k.correlationId = r.correlationId AND k.{name} IN ({chosen}) "
         f"LIMIT {_MOST_ROWS}"
     )
-    for moment, thread, process, stream, start in _sound(tables.rows(query)):
+    for moment, thread, process, stream, start in tables.integers(query):
         if process_of(thread) == process_of(process):
             found[thread].append((moment, (process, stream, start)))
     for launched in found.values():
@@ -100,9 +100,7 @@ def _ranges(tables: Tables) -> dict[int, list[tuple[int, Issue]]]:
     """Return the calls of each thread in the order of their starts."""
     if not tables.has("NVTX_EVENTS", "start", "globalTid", "text"):
         return {}
-    text, join, blob = "n.text", "", "NULL"
-    if tables.has("NVTX_EVENTS", "textId") and tables.has("StringIds", "id", "value"):
-        text, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+    (text, join), blob = tables.range_text(), "NULL"
     if tables.has("NVTX_EVENTS", "binaryData"):
         blob = f"substr(n.binaryData, 1, {4 * _HEADER_BYTES})"
     query = (
@@ -156,8 +154,3 @@ def _payload(data: object, schemas: Mapping[tuple[int, int], dict[str, int]]) ->
         value = data[place : place + _WIDTHS[field]]
         told[field] = int.from_bytes(value, "little") if len(value) == _WIDTHS[field] else 0
     return told
-
-
-def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
-    """Pass on the rows that are whole: a damaged file may hold anything."""
-    return (row for row in rows if all(type(value) is int for value in row))

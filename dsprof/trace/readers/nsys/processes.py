@@ -109,12 +109,10 @@ def _with_work(tables: Tables) -> dict[int, Process]:
             f"AND typeof(end) = 'integer' AND end >= start AND typeof({process}) = 'integer' AND "
             f"typeof(deviceId) = 'integer' GROUP BY {process}, deviceId"
         )
-        for row in tables.rows(query):
-            if all(type(value) is int for value in row) and abs(row[2]) < _LATEST_NS:
-                one = Process(*row)
-                known = found.get(one.id, one)
-                start = min(one.start_ns, known.start_ns)
-                found[one.id] = replace(known, start_ns=start)
+        for number, device, start_ns in tables.integers(query):
+            if abs(start_ns) < _LATEST_NS:
+                known = found.get(number, Process(number, device, start_ns))
+                found[number] = replace(known, start_ns=min(start_ns, known.start_ns))
     return found
 
 

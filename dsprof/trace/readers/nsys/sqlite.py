@@ -79,6 +79,16 @@ class Tables:
         except (*_DAMAGE, OverflowError):
             self.broken += 1
 
+    def integers(self, query: str) -> Iterator[tuple[int, ...]]:
+        """Yield the rows of a query that hold integers and nothing else, as a sound file's do."""
+        return (row for row in self.rows(query) if all(type(value) is int for value in row))
+
+    def range_text(self) -> tuple[str, str]:
+        """Return the text of an NVTX range `n` as SQL, and the join that it takes."""
+        if self.has("NVTX_EVENTS", "textId") and self.has("StringIds", "id", "value"):
+            return "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+        return "n.text", ""
+
     def _plain(self) -> tuple[int, Path, int]:
         """Return the size on disk, and the path and the size of the file as it is unpacked."""
         with Source(self._path) as source:

@@ -43,9 +43,7 @@ def step_ranges(tables: Tables) -> list[Range]:
     """Read the ranges of all processes that may be steps by how their names begin."""
     if not tables.has("NVTX_EVENTS", "start", "end", "globalTid", "text"):
         return []
-    text, join = "n.text", ""
-    if tables.has("NVTX_EVENTS", "textId") and tables.has("StringIds", "id", "value"):
-        text, join = "coalesce(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
+    text, join = tables.range_text()
     wanted = " OR ".join(f"{text} LIKE '{name}%'" for name in ("ProfilerStep", "step", "iter"))
     query = (
         f"SELECT n.start, n.end, n.globalTid, substr({text}, 1, {_LONGEST_NAME}) FROM NVTX_EVENTS "
