@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from dsprof.trace.rank_log import RankLog
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.logs import LogReader
 
@@ -88,3 +89,10 @@ def read(lines: Sequence[str] | bytes, name: str = "train.log") -> list[RankTrac
         path = Path(folder) / name
         path.write_bytes(data)
         return list(LogReader().read_traces(path))
+
+
+def log_of(lines: Sequence[str] | bytes) -> RankLog:
+    """What lines say of a rank, which is the only one."""
+    [trace] = read(lines)
+    assert trace.log is not None
+    return trace.log
