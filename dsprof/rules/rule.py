@@ -58,6 +58,10 @@ class RuleMeta:
         """Return a finding: the run lacks what the rule judges."""
         return self.finding(Status.NOT_APPLICABLE, why)
 
+    def absent(self, why: str, *, is_unknown: bool) -> Finding:
+        """Return a finding: the record lacks what the rule judges; unknown if the run may not."""
+        return self.finding(Status.UNKNOWN if is_unknown else Status.NOT_APPLICABLE, why)
+
     def unknown(self, why: str, **details: Unpack[Details]) -> Finding:
         """Return a finding: an input of the verdict is missing."""
         return self.finding(Status.UNKNOWN, why, **details)

@@ -61,8 +61,7 @@ class FP32Gradients:
         wide = {kind: row for kind, row in gradients.items() if kind.dtype == _FULL}
         precision = engines.precision if engines.main else gathered_in(wire)
         if not gradients:
-            text = NO_DETAILED_REDUCTION
-            yield self.meta.finding(Status.UNKNOWN if run[Steps].is_counted else _NONE, text)
+            yield self.meta.absent(NO_DETAILED_REDUCTION, is_unknown=run[Steps].is_counted)
         elif not precision:
             text = "No DeepSpeed engine and no all-gather shows the precision of parameters."
             yield self.meta.not_applicable(text)
@@ -128,7 +127,6 @@ def _is_asked_for(engines: Engines) -> bool:
     return engines.setting("communication_data_type") in ("fp32", "float32", "torch.float32")
 
 
-_NONE = Status.NOT_APPLICABLE
 _ENGINE_CAUSE = "Gradients are kept or summed in fp32: data_types.grad_accum_dtype."
 _FSDP_CAUSE = "Gradients are summed in fp32: reduce_dtype of FSDP's mixed precision."
 _OFTEN_MEANT = " That is often meant: sums over many ranks stay exact."

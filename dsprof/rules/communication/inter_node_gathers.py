@@ -71,12 +71,10 @@ class InterNodeGathers:
         gathers = {u: h for u, h in run[Placement].rows.items() if u.purpose == "parameters"}
         crossing = _crossing(run, gathers)
         if run[Run].is_one_host:
-            one = "The traces are of one host."
-            is_whole = not run[Run].missing_ranks
-            yield self.meta.finding(Status.NOT_APPLICABLE if is_whole else Status.UNKNOWN, one)
+            is_part = bool(run[Run].missing_ranks)
+            yield self.meta.absent("The traces are of one host.", is_unknown=is_part)
         elif not gathers:
-            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, NO_DETAILED_GATHER)
+            yield self.meta.absent(NO_DETAILED_GATHER, is_unknown=run[Steps].is_counted)
         elif crossing.rows and run[Engines].main is not None:
             if run[Engines].stage == 3:
                 yield from self._zero(run, crossing, thresholds)

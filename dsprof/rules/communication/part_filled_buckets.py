@@ -51,8 +51,8 @@ class PartFilledBuckets:
         zero = {k: s for k, s in run[Flushes].rows.items() if not k.library and k.capacity}
         full = {kind: sums for kind, sums in zero.items() if kind.cause == "full"}
         if not zero:
-            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, "No bucket of ZeRO was recorded in full detail.")
+            text = "No bucket of ZeRO was recorded in full detail."
+            yield self.meta.absent(text, is_unknown=run[Steps].is_counted)
         elif not full:
             text = "No bucket was sent because it was full: all gradients fit into one."
             yield self.meta.finding(Status.PASS, text)

@@ -96,8 +96,7 @@ class RepeatedParameterGathers:
         further = [*self._in_forwards(run, thresholds)] if whole else []
         yield from further
         if not whole:
-            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, NO_DETAILED_GATHER)
+            yield self.meta.absent(NO_DETAILED_GATHER, is_unknown=run[Steps].is_counted)
         elif _is_known(run[WireDtypes]) and not run[WireDtypes].chosen(_is_again):
             if further:
                 return

@@ -52,8 +52,8 @@ class UnbatchedPointToPoint:
         """Weigh the transfers that were launched singly."""
         rows = run[PointToPoint].rows
         if not rows:
-            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, "No send or receive was recorded in full detail.")
+            text = "No send or receive was recorded in full detail."
+            yield self.meta.absent(text, is_unknown=run[Steps].is_counted)
             return
         if not any(_can_batch(kind.backend) for kind in rows):
             yield self.meta.not_applicable(

@@ -94,8 +94,7 @@ class UnacceleratedPrecision:
 
     def _unknown(self, facts: EnvironmentFacts, what: str) -> Finding:
         """Say what is not recorded; of a configuration file nothing is."""
-        status = Status.UNKNOWN if is_run(facts) else Status.NOT_APPLICABLE
-        return self.meta.finding(status, f"Unknown: {what} is not recorded.")
+        return self.meta.absent(f"Unknown: {what} is not recorded.", is_unknown=is_run(facts))
 
     def _half(self, judged: _Judged) -> Finding:
         found = sorted(supports(judged.facts, judged.precision.name), key=_gravest)

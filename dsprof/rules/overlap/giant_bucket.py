@@ -63,8 +63,7 @@ class GiantBucket:
         """Judge the largest reduction of gradients of a backward."""
         gradients = run[WireDtypes].chosen(lambda kind: kind.purpose == "gradients")
         if not gradients:
-            status = Status.UNKNOWN if run[Steps].is_counted else Status.NOT_APPLICABLE
-            yield self.meta.finding(status, NO_DETAILED_REDUCTION)
+            yield self.meta.absent(NO_DETAILED_REDUCTION, is_unknown=run[Steps].is_counted)
             return
         giant = _giant(run, gradients)
         if giant is None or giant.nbytes < thresholds.giant_bytes:

@@ -65,9 +65,10 @@ class PrefetchMisses:
         engines, steps = run[Engines], run[Steps]
         missed, ahead = (_named(run[WaitCauses], n) for n in (GATHERED_WHEN_NEEDED, GATHERED_AHEAD))
         if engines.stage != 3 or not missed + ahead:
-            status = Status.UNKNOWN if engines.stage == 3 and steps.is_counted else _NONE
-            text = "No all-gather of ZeRO-3 was recorded in full detail."
-            yield self.meta.finding(status, text)
+            yield self.meta.absent(
+                "No all-gather of ZeRO-3 was recorded in full detail.",
+                is_unknown=engines.stage == 3 and steps.is_counted,
+            )
         elif engines.zero(PREFETCH) == 0:
             yield self.meta.not_applicable(
                 f"{PREFETCH} is 0: nothing is prefetched. low-comm-overlap covers the cost."
@@ -144,7 +145,5 @@ def _named(awaits: WaitCauses, name: str) -> Waits:
         if not what.library and what.name == name and what.phase in ("forward", "backward")
     ]
 
-
-_NONE = Status.NOT_APPLICABLE
 
 RULE: Rule = PrefetchMisses()
