@@ -35,7 +35,7 @@ def snapshot_drawing(snapshots: Sequence[SnapshotRow]) -> Drawing | None:
     fullest = rows[0]
     told = [(label, getattr(fullest, f"{kind}_bytes"), colour) for kind, label, colour in _KINDS]
     return Drawing(
-        sentence=f"Of {fmt.size(fullest.reserved_bytes)} reserved on rank {fullest.rank} are "
+        sentence=f"Rank {fullest.rank} reserved {fmt.size(fullest.reserved_bytes)}: "
         + ", ".join(f"{fmt.size(nbytes)} {label}" for label, nbytes, _ in told)
         + ".",
         height_px=_ROW_PX * len(rows),

@@ -327,7 +327,7 @@ def test_the_memory_of_each_device_is_a_bar_on_one_scale() -> None:
     assert [width for _, _, width, _ in rectangles(made, "compute")] == [500, 250]
     assert [left for left, *_ in rectangles(made, "other")] == [625, 312.5]
     assert made.sentence == (
-        "Of 16.0 GiB reserved on rank 0 are 8.00 GiB in use, 2.00 GiB stuck, 6.00 GiB cached."
+        "Rank 0 reserved 16.0 GiB: 8.00 GiB in use, 2.00 GiB stuck, 6.00 GiB cached."
     )
     assert snapshot_drawing([]) is None
 
