@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from dsprof.environment import boot_id
 from dsprof.environment.processes import GONE, look_at, pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.state_file import Sign, memory_folders, read_sign, state_of
-from dsprof.trace.rolling.parts import is_rolling, parts_of
+from dsprof.trace.rolling.parts import written_at_s
 from dsprof.trace.schema import Header
 
 SILENT_S = 10.0
@@ -28,7 +27,7 @@ class Life(NamedTuple):
 
 def life_of(path: Path, header: Header) -> Life:
     """Return the last sign of life of a rank that has not ended its trace."""
-    silent_s = time.time() - _written_s([path, *(parts_of(path) if is_rolling(header) else ())])
+    silent_s = time.time() - written_at_s(path)
     sign = _sign(header)
     if sign is not None:
         silent_s = min(silent_s, (time.monotonic_ns() - sign.beat_ns) / 1e9)
@@ -56,15 +55,6 @@ def is_here(header: Header) -> bool:
 
 def _is_of_this_boot(header: Header) -> bool:
     return bool(header.boot_id) and header.boot_id == boot_id()
-
-
-def _written_s(files: Iterable[Path]) -> float:
-    """Return when one of the files was last written; 0 if that is unknown."""
-    found = [0.0]
-    for file in files:
-        with suppress(OSError):
-            found.append(file.stat().st_mtime)
-    return max(found)
 
 
 def _sign(header: Header) -> Sign | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import os.path  # its questions answer False where Path's raise: in folders we may not enter
+import os.path
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import msgspec
 
 from dsprof.environment import written_snapshot
 from dsprof.errors import TraceError
-from dsprof.files.inputs import is_local, open_input
+from dsprof.files.inputs import is_local
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.findings.wording import some
@@ -35,6 +34,7 @@ from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.recordings import choose_recording, until
 from dsprof.trace.rolling.parts import (
     STATE,
+    is_closed,
     is_rolling,
     part_of,
     possible_parts,
@@ -81,15 +81,11 @@ class RunFiles:
     def of_ranks(self, wanted: Container[int]) -> RunFiles:
         """Return the files of some of the ranks."""
         chosen = [i for i, header in enumerate(self.headers) if header.rank in wanted]
-        return RunFiles(
-            tuple(self.files[i] for i in chosen),
-            tuple(self.headers[i] for i in chosen),
-            self.strangers,
-            {rank: paths for rank, paths in self.beside.items() if rank in wanted},
-            self.selection,
-            self.epochs,
-            self.epoch,
-            self.newest_from,
+        return replace(
+            self,
+            files=tuple(self.files[i] for i in chosen),
+            headers=tuple(self.headers[i] for i in chosen),
+            beside={rank: paths for rank, paths in self.beside.items() if rank in wanted},
         )
 
 
@@ -251,9 +247,6 @@ def check_steps(run: RunFiles) -> None:
     )
 
 
-_LAST = b"\n]\n"
-"""How a trace ends whose process has ended."""
-
 _FRESH_S = 15.0
 """A file written so long ago may still grow: a living process writes at least every 5 s."""
 
@@ -287,10 +280,7 @@ def _is_alive(path: Path, header: Header) -> bool:
 
 
 def _has_ended(path: Path) -> bool:
-    with suppress(OSError), open_input(path) as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - len(_LAST), 0))
-        return file.read() == _LAST
-    return True  # what cannot be read does not grow
+    return is_closed(path) or not os.path.isfile(path)  # it is in an archive
 
 
 class RankFiles(NamedTuple):
@@ -444,8 +434,7 @@ def _of_rank(
 def _read(path: Path, steps: range | None = None) -> Iterable[RankTrace]:
     reader = reader_for(path)
     with bounded_memory(path):
-        is_native = reader is NATIVE
-        for trace in [_native(path, steps)] if is_native else reader.read_traces(path):
+        for trace in [_native(path, steps)] if reader is NATIVE else reader.read_traces(path):
             trace.is_foreign = reader is not NATIVE
             yield trace
 

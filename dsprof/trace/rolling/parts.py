@@ -99,7 +99,7 @@ def is_closed(book: Path) -> bool:
 
 
 def written_at_s(book: Path) -> float:
-    """Return when a rank wrote last, by the clock of the file system."""
+    """Return when a rank wrote last, by the clock of the file system; 0 if that is unknown."""
     times = [0.0]
     for path in (book, *(part_of(book, ending) for ending in TAILS)):
         with suppress(OSError):
