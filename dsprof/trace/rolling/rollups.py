@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from dsprof.trace.schema import OpTotals, RollUp, StepTotals
+from dsprof.trace.rolling.step_sums import add_sums
+from dsprof.trace.schema import RollUp, StepTotals
 
 SPANS_S = (10, 300, 3600)
 FULL_FROM_S = 300
@@ -121,7 +122,6 @@ def add_step(span: RollUp, step: StepTotals) -> None:
 
 def _add_sums(span: RollUp, step: StepTotals) -> None:
     """Add what may become known after the step."""
-    span.stalled_ns += step.stalled_ns
     for op in step.ops.values():
         span.blocked_ns += op.blocked_ns
         span.calls += op.calls
@@ -139,7 +139,6 @@ def merge(span: RollUp, other: RollUp) -> None:
     span.total_ns += other.total_ns
     span.until_ns = max(span.until_ns, other.until_ns)
     span.blocked_ns += other.blocked_ns
-    span.stalled_ns += other.stalled_ns
     span.calls += other.calls
     span.nbytes += other.nbytes
     _add_parts(span, other)
@@ -153,15 +152,7 @@ def _add_parts(span: RollUp, other: RollUp | StepTotals) -> None:
         span.rss_bytes = other.rss_bytes
     if other.device_bytes > span.device_bytes:
         span.device_bytes = other.device_bytes
-    phase_ns, ops = span.phase_ns, span.ops
-    for name, spent_ns in other.phase_ns.items():
-        phase_ns[name] = phase_ns.get(name, 0) + spent_ns
-    for name, more in other.ops.items():
-        if (sums := ops.get(name)) is None:
-            sums = ops[name] = OpTotals()
-        sums.calls += more.calls
-        sums.nbytes += more.nbytes
-        sums.blocked_ns += more.blocked_ns
+    add_sums(span, other)
 
 
 def complete(

@@ -16,6 +16,7 @@ from dsprof.trace.schema import (
     MemorySample,
     OpTotals,
     Phase,
+    RollUp,
     Stall,
     Step,
     StepTotals,
@@ -56,11 +57,11 @@ def count_sums(sums: StepTotals, more: Sequence[Sum], threads: Threads) -> None:
             _count_op(sums, name, calls, nbytes, blocked_ns)
 
 
-def add_sums(sums: StepTotals, more: StepTotals) -> None:
-    """Add all but the step itself and its memory."""
+def add_sums(sums: StepTotals | RollUp, more: StepTotals | RollUp) -> None:
+    """Add all that steps and spans both have, but memory."""
     sums.stalled_ns += more.stalled_ns
     for name, spent_ns in more.phase_ns.items():
-        _count_phase(sums, name, spent_ns)
+        sums.phase_ns[name] = sums.phase_ns.get(name, 0) + spent_ns
     for op, one in more.ops.items():
         _count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
 
@@ -72,7 +73,7 @@ def count_collective(sums: StepTotals, record: Collective, threads: Threads) -> 
     _count_op(sums, record.op, 1, record.nbytes, blocked_ns)
 
 
-def _count_op(sums: StepTotals, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
+def _count_op(sums: StepTotals | RollUp, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
     known = sums.ops.get(op)
     if known is None:
         sums.ops[op] = OpTotals(calls, nbytes, blocked_ns)
