@@ -29,6 +29,7 @@ from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
+from dsprof.rules.communication.late_rank_case import Case, Known, Thresholds
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
     BY_PHASES,
@@ -46,16 +47,7 @@ from dsprof.rules.communication.late_rank_causes import (
     pace_table,
     unknown,
 )
-from dsprof.rules.communication.late_rank_delays import (
-    Known,
-    accuracy_of,
-    delay_of,
-    delays_of,
-    steps_of,
-    steps_of_none,
-)
 from dsprof.rules.communication.late_rank_kernels import judge_kernels
-from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.communication.late_rank_turns import moving_straggler, one_after_another
 from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS
@@ -91,35 +83,34 @@ class LateRank:
     def _by_arrivals(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         arrivals, steps = run[Arrivals], run[Steps]
         step_ns = steps.total.total_ns / max(len(steps.measured), 1)
-        polls = []
+        cases = []
         for one in alike(arrivals):
             late = lateness(one, steps.measured)
             votes = vote(late, thresholds.step_share * step_ns / 2)
-            polls += [(late, votes)] if votes.steps else []
-        if not polls or not step_ns:
+            cases += [Case(run, late, votes, step_ns, thresholds)] if votes.steps else []
+        if not cases or not step_ns:
             yield self._nothing_matched(run)
             return
-        late, votes = max(polls, key=lambda poll: poll[1].cost_ns)
-        doubt = _doubt(run, late, votes, step_ns, thresholds)
-        moving = one_after_another(run, late, step_ns, thresholds)
-        has_moved = moving is not None and moving.are_over and not votes.is_of_all
+        case = max(cases, key=lambda case: case.votes.cost_ns)
+        doubt, moving = _doubt(case), one_after_another(case)
+        has_moved = moving is not None and moving.are_over and not case.votes.is_of_all
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
         if unplaced:
             yield self.meta.unknown(
                 f"Unknown: the collectives of {named(sorted(set(unplaced)))} match no other rank's."
             )
-        elif problem := _why_not(run, votes):
+        elif problem := _why_not(run, case.votes):
             yield self.meta.unknown(f"Unknown: {problem}")
-        elif not (doubt or has_moved) and votes.stragglers(thresholds.step_share * step_ns):
-            yield self._voted(run, late, votes, step_ns, thresholds)
-        elif several := _late_together(run, late, step_ns, thresholds):
-            yield self._several(run, late, votes, several, step_ns, thresholds)
+        elif not (doubt or has_moved) and case.votes.stragglers(case.least_ns):
+            yield self._voted(case)
+        elif several := _late_together(case):
+            yield self._several(case, several)
         elif moving:
-            yield moving_straggler(self.meta, run, late, votes, moving, step_ns, thresholds)
+            yield moving_straggler(self.meta, case, moving)
         elif doubt:
-            yield self._suspected(run, late, votes, doubt, step_ns, thresholds)
+            yield self._suspected(case, doubt)
         else:
-            yield self._nobody(run, late, votes, step_ns, thresholds)
+            yield self._nobody(case)
 
     def _nothing_matched(self, run: RunSummary) -> Finding:
         if run[Arrivals].matched and not alike(run[Arrivals]):
@@ -133,35 +124,26 @@ class LateRank:
             )
         return self.meta.not_applicable(NO_ARRIVALS)
 
-    def _nobody(
-        self,
-        run: RunSummary,
-        late: Lateness,
-        votes: Votes,
-        step_ns: float,
-        thresholds: Thresholds,
-    ) -> Finding:
-        known = Known.of_run(run, late, votes.steps)
+    def _nobody(self, case: Case) -> Finding:
+        late, known, thresholds = case.late, case.known(), case.thresholds
         waited_ns = _mean_waited(late) * known.share
-        share = waited_ns / step_ns
-        if share < thresholds.turns_share and late.doubt_ns >= thresholds.step_share * step_ns:
-            text = f"Unknown: arrival times are accurate to {duration(late.doubt_ns)} "
-            text += (
-                f"({percent(late.doubt_ns / step_ns)} of the step); a smaller delay does not show."
-            )
-            return self.meta.unknown(text)
-        if share < thresholds.turns_share and late.may_hide(thresholds.step_share * step_ns):
+        share = case.share(waited_ns)
+        if share < thresholds.turns_share and late.doubt_ns >= case.least_ns:
             return self.meta.unknown(
-                f"Unknown: arrival times are accurate to {duration(late.doubt_ns)}, and half of "
-                f"the ranks may wait {percent(thresholds.step_share)} of the step or more in "
-                "waits shorter than that."
+                f"Unknown: {case.accuracy} ({percent(case.share(late.doubt_ns))} of the step); a "
+                "smaller delay does not show."
+            )
+        if share < thresholds.turns_share and late.may_hide(case.least_ns):
+            return self.meta.unknown(
+                f"Unknown: {case.accuracy}, and half of the ranks may wait "
+                f"{percent(thresholds.step_share)} of the step or more in waits shorter than that."
             )
         if share < thresholds.turns_share:
-            text = f"Ranks wait {duration(waited_ns)} per step for the last arrival "
             return self.meta.finding(
                 Status.PASS,
-                f"{text}({percent(share)}); in most steps no rank stands out by "
-                f"{percent(thresholds.step_share)} or more.{known.note}",
+                f"Ranks wait {duration(waited_ns)} per step for the last arrival ({percent(share)})"
+                f"; in most steps no rank stands out by {percent(thresholds.step_share)} or more."
+                f"{known.note}",
             )
         rank = late.waited_for
         longest = "" if rank is None else f"; more than two thirds of it is for rank {rank}"
@@ -175,64 +157,45 @@ class LateRank:
             "programs on the host.",
             action="Group samples of similar length, or balance tokens instead of samples over "
             "ranks; collect garbage in the same steps on all ranks.",
-            evidence=(last_arrivals(late, votes),),
+            evidence=(last_arrivals(late, case.votes),),
             confidence="medium",
         )
 
-    def _suspected(
-        self,
-        run: RunSummary,
-        late: Lateness,
-        votes: Votes,
-        doubt: str,
-        step_ns: float,
-        thresholds: Thresholds,
-    ) -> Finding:
+    def _suspected(self, case: Case, doubt: str) -> Finding:
         """Say how many more steps would decide it."""
-        more = _more_steps(votes, len(run[Steps].measured), step_ns, thresholds)
-        verb = "Record" if run[Run].selection.steps is None else "Choose"
+        more = _more_steps(case)
+        verb = "Record" if case.run[Run].selection.steps is None else "Choose"
         record = "" if more is None else f"{verb} {plural(more, 'more step')}"
-        rank = votes.ranks[votes.leader]
-        known = Known.of_run(run, late, votes.steps)
         return self.meta.unknown(
             f"Unknown: {doubt}{f'; {record[0].lower()}{record[1:]}' if record else ''}."
-            f"{known.note}",
-            problem=f"Rank {rank} may delay {delay_of(late, votes, step_ns, known)}",
+            f"{case.known().note}",
+            problem=f"Rank {case.rank} may delay {case.delay}",
             fix=f"{record} to be sure" if record else "",
-            ranks=(rank,),
+            ranks=(case.rank,),
             more_steps=more,
         )
 
-    def _voted(
-        self,
-        run: RunSummary,
-        late: Lateness,
-        votes: Votes,
-        step_ns: float,
-        thresholds: Thresholds,
-    ) -> Finding:
-        place = votes.leader
-        cost_ns = int(votes.median_ns[place])
-        share = cost_ns / step_ns
-        known = Known.of_run(run, late, votes.steps)
-        least_ns = thresholds.cause_share * cost_ns
-        (cause, action, fix, restates), table = _why(run, late, votes, votes.late, least_ns)
-        problem = f"{ranks_do(votes.late, 'delay')} {delay_of(late, votes, step_ns, known)}"
+    def _voted(self, case: Case) -> Finding:
+        late, votes, known = case.late, case.votes, case.known()
+        cost_ns = int(votes.median_ns[votes.leader])
+        share = case.share(cost_ns)
+        (cause, action, fix, restates), table = _why(case, votes.late, cost_ns)
+        who = ranks_do(votes.late, "delay")
+        problem = f"{who} {case.delay}"
         saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
         since = ""
         if begin := _begin(late, votes):
             delay = duration(begin.delay_ns)
             are = "It is" if len(votes.late) == 1 else "They are"
             since = f" {are} late from step {begin.step:,} on, by {delay} per step."
-            who = ranks_do(votes.late, "delay")
             problem = f"{who} every step from {begin.step:,} on by {delay}"
+        accuracy = f"; {case.accuracy}, smaller differences are ignored" if late.doubt_ns else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(votes.late, 'delay')} the others by {duration(cost_ns)} per step "
-            f"({percent(share)}): last in {int(votes.votes[place])} of the {votes.cast} steps "
-            f"that have one late rank{steps_of_none(late, votes)}{accuracy_of(late)}."
-            f"{since}{known.note}",
-            severity=thresholds.severity(share * known.share),
+            f"{who} the others by {duration(cost_ns)} per step ({percent(share)}): last in "
+            f"{int(votes.votes[votes.leader])} of the {votes.cast} steps that have one late rank"
+            f"{case.steps_of_none}{accuracy}.{since}{known.note}",
+            severity=case.thresholds.severity(share * known.share),
             cause=cause,
             action=action,
             problem=problem,
@@ -244,51 +207,38 @@ class LateRank:
             exposed_per_saving=1 - ranks_share,
             explains_ms=0.0 if saving else cost_ns / 1e6 * known.share * (1 - ranks_share),
             restates=restates,
-            confidence="high" if _is_sure(late, votes, thresholds) else "medium",
+            confidence="high" if _is_sure(case) else "medium",
         )
 
-    def _several(
-        self,
-        run: RunSummary,
-        late: Lateness,
-        votes: Votes,
-        several: Together,
-        step_ns: float,
-        thresholds: Thresholds,
-    ) -> Finding:
-        share = several.cost_ns / step_ns
-        known = Known.of_run(run, late, several.of)
-        least_ns = thresholds.cause_share * several.cost_ns
-        (cause, action, fix, restates), table = _why(run, late, votes, several.ranks, least_ns)
+    def _several(self, case: Case, several: Together) -> Finding:
+        share, known = case.share(several.cost_ns), case.known(several.of)
+        who = ranks_do(several.ranks, "delay")
+        (cause, action, fix, restates), table = _why(case, several.ranks, several.cost_ns)
         return self.meta.finding(
             Status.FAIL,
-            f"{ranks_do(several.ranks, 'delay')} the others by {duration(several.cost_ns)} per "
-            f"step ({percent(share)}): late together in {several.steps} of {several.of} steps."
-            f"{known.note}",
+            f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): late "
+            f"together in {several.steps} of {several.of} steps.{known.note}",
             title="Ranks wait for several late ranks",
-            severity=thresholds.severity(share * known.share),
+            severity=case.thresholds.severity(share * known.share),
             cause=cause,
             action=action,
-            problem=f"{ranks_do(several.ranks, 'delay')} {delays_of(several, known, share)}",
+            problem=f"{who} {case.common_delay(several)}",
             fix=fix,
             ranks=several.ranks,
-            evidence=(last_arrivals(late, votes), table),
-            explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(votes.ranks)),
+            evidence=(last_arrivals(case.late, case.votes), table),
+            explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(case.votes.ranks)),
             restates=restates,
             confidence="medium",
         )
 
 
-def _late_together(
-    run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
-) -> Together | None:
+def _late_together(case: Case) -> Together | None:
     """Return ranks that are late together, if that costs much and is neither chance nor brief."""
-    found = together(late, thresholds.step_share * step_ns / 2)
-    if found is None or found.cost_ns < thresholds.step_share * step_ns:
+    found = together(case.late, case.least_ns / 2)
+    if found is None or found.cost_ns < case.least_ns or case.is_brief:
         return None
-    is_chance = chance_of(found.steps, found.of, len(late.ranks)) > thresholds.chance
-    seconds = step_ns * len(run[Steps].measured) / 1e9
-    return None if is_chance or seconds < thresholds.seconds else found
+    chance = chance_of(found.steps, found.of, len(case.late.ranks))
+    return found if chance <= case.thresholds.chance else None
 
 
 def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
@@ -321,28 +271,24 @@ def _why_not(run: RunSummary, votes: Votes) -> str:
     return ""
 
 
-def _doubt(
-    run: RunSummary, late: Lateness, votes: Votes, step_ns: float, thresholds: Thresholds
-) -> str:
+def _doubt(case: Case) -> str:
     """Say why a rank that looks late may not be; empty if it is, or if none does."""
-    rank = votes.ranks[votes.leader]
-    if not votes.stragglers(thresholds.step_share * step_ns):
+    rank, late, votes = case.rank, case.late, case.votes
+    if not votes.stragglers(case.least_ns):
         return ""
-    if votes.chance > thresholds.chance and not _begin(late, votes):
-        lasts = int(votes.votes[votes.leader])
-        none = votes.steps - votes.cast
-        if not none:
-            of = steps_of(late, votes.steps)
-            return f"rank {rank} was last in {lasts} of {of}, which may be chance"
+    if votes.chance > case.thresholds.chance and not _begin(late, votes):
+        lasts, of = int(votes.votes[votes.leader]), case.steps_of(votes.steps)
+        if none := votes.steps - votes.cast:
+            return (
+                f"rank {rank} was the only late rank in {lasts} of {of}, {none:,} have no single "
+                "late rank, and this may be chance"
+            )
+        return f"rank {rank} was last in {lasts} of {of}, which may be chance"
+    if case.is_brief:
+        recorded = duration(case.step_ns * case.measured_steps)
         return (
-            f"rank {rank} was the only late rank in {lasts} of {steps_of(late, votes.steps)}, "
-            f"{none:,} have no single late rank, and this may be chance"
-        )
-    recorded_ns = step_ns * len(run[Steps].measured)
-    if recorded_ns < thresholds.seconds * 1e9:
-        return (
-            f"rank {rank} comes last, but the measured steps last {duration(recorded_ns)} "
-            "together, and another program may occupy a processor for that long"
+            f"rank {rank} comes last, but the measured steps last {recorded} together, and another "
+            "program may occupy a processor for that long"
         )
     return ""
 
@@ -355,14 +301,14 @@ def _begin(late: Lateness, votes: Votes) -> Onset | None:
     return onset(late, votes.leader) if late.calls == 1 else None
 
 
-def _is_sure(late: Lateness, votes: Votes, thresholds: Thresholds) -> bool:
+def _is_sure(case: Case) -> bool:
     """Whether all is compared beyond doubt, by steps that chance is far from explaining.
 
     These must make up half of the cost: in others, several ranks are late.
     """
-    place = votes.leader
-    voted_ns = int(votes.votes[place]) * int(votes.voted_ns[place])
-    is_far = votes.chance <= _SURE * thresholds.chance
+    late, votes = case.late, case.votes
+    voted_ns = int(votes.votes[votes.leader]) * int(votes.voted_ns[votes.leader])
+    is_far = votes.chance <= _SURE * case.thresholds.chance
     is_alone = 2 * voted_ns >= votes.cost_ns * votes.steps
     return is_far and is_alone and late.one_in == 1 and not late.doubt_ns
 
@@ -375,15 +321,17 @@ _MARGIN = 1.1
 """More seconds than are needed: the steps to come may be shorter."""
 
 
-def _more_steps(votes: Votes, measured: int, step_ns: float, thresholds: Thresholds) -> int | None:
+def _more_steps(case: Case) -> int | None:
     """Return how many more steps like these would decide it; None if 1,000 would not.
 
     None as well where all this may easily be chance, or would be of low severity.
     """
+    votes, thresholds, measured = case.votes, case.thresholds, case.measured_steps
     is_likely = votes.chance <= _SUSPICIOUS * thresholds.chance
-    if not is_likely or votes.median_ns[votes.leader] < thresholds.medium_share * step_ns:
+    delay_share = case.share(votes.median_ns[votes.leader])
+    if not is_likely or delay_share < thresholds.medium_share:
         return None
-    lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / step_ns) - measured
+    lasting = ceil(thresholds.seconds * 1e9 * _MARGIN / case.step_ns) - measured
     share = int(votes.votes[votes.leader]) / votes.of
     for more in range(max(lasting, 1), _MOST_MORE + 1):
         of = votes.of * (measured + more) // measured
@@ -412,13 +360,13 @@ def _saving(votes: Votes, known: Known) -> Range | None:
     return about(min(max(least_ms, high_ms / 2), high_ms), high_ms)
 
 
-def _why(
-    run: RunSummary, late: Lateness, votes: Votes, ranks: tuple[int, ...], least_ns: float
-) -> tuple[Cause, Table]:
+def _why(case: Case, ranks: tuple[int, ...], cost_ns: int) -> tuple[Cause, Table]:
     """Return why these ranks are late, with the times that tell; by the parts of a step if known.
 
     Of several ranks, these are of the one for which the others wait longest.
     """
+    run, late, votes = case.run, case.late, case.votes
+    least_ns = case.thresholds.cause_share * cost_ns
     waits = dict(zip(votes.ranks, votes.median_ns.tolist(), strict=True))
     rank = max(ranks, key=lambda one: waits[one])
     others = [one for one in votes.ranks if one not in ranks]

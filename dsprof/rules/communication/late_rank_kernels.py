@@ -21,8 +21,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, plural, ranks_do
 from dsprof.rules.causes import EXPOSED
+from dsprof.rules.communication.late_rank_case import Thresholds
 from dsprof.rules.communication.late_rank_causes import BY_KERNELS, by_parts, unknown
-from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.reasons import EVENTS_MISSING
 from dsprof.rules.rule import RuleMeta
 

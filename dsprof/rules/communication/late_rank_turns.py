@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.run.lateness import Lateness, Votes
 from dsprof.analysis.run.turns import Turns, turns
-from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Status, Table
 from dsprof.findings.wording import duration, listed, named, percent, some
+from dsprof.rules.communication.late_rank_case import Case
 from dsprof.rules.communication.late_rank_causes import last_arrivals
-from dsprof.rules.communication.late_rank_delays import Known
-from dsprof.rules.communication.late_rank_thresholds import Thresholds
 from dsprof.rules.rule import RuleMeta
 
 _ROWS = 16
 
 
-def one_after_another(
-    run: RunSummary, late: Lateness, step_ns: float, thresholds: Thresholds
-) -> Turns | None:
+def one_after_another(case: Case) -> Turns | None:
     """Return when which rank, or which host, is late, if each is for long and that costs much.
 
     In a pipeline a rank is late in its stage if one of another stage keeps it waiting.
     """
+    run, late = case.run, case.late
     is_staged = any(group.role == "pipeline" for group in run[Arrivals].groups.values())
     if is_staged or late.calls > 1:  # of a sample of calls, steps show no delay, or too much
         return None
@@ -31,10 +27,10 @@ def one_after_another(
     for rank in late.ranks:
         hosts.setdefault(run[Run].ranks[rank].header.host, []).append(rank)
     for sets in ([(rank,) for rank in late.ranks], [*map(tuple, hosts.values())]):
-        found = turns(late, sets, thresholds.step_share * step_ns / 2)
-        if found and found.cost_ns >= thresholds.step_share * step_ns:
-            is_brief = min(turn.steps for turn in found.turns) * step_ns < thresholds.seconds * 1e9
-            return None if is_brief else found
+        found = turns(late, sets, case.least_ns / 2)
+        if found and found.cost_ns >= case.least_ns:
+            shortest_ns = min(turn.steps for turn in found.turns) * case.step_ns
+            return found if shortest_ns >= case.thresholds.seconds * 1e9 else None
     return None
 
 
@@ -42,18 +38,10 @@ def _late(run: Run, ranks: tuple[int, ...]) -> str:
     return named(ranks) if len(ranks) == 1 else run.ranks[ranks[0]].header.host
 
 
-def moving_straggler(
-    meta: RuleMeta,
-    run: RunSummary,
-    late: Lateness,
-    votes: Votes,
-    moving: Turns,
-    step_ns: float,
-    thresholds: Thresholds,
-) -> Finding:
+def moving_straggler(meta: RuleMeta, case: Case, moving: Turns) -> Finding:
     """Report that what slows ranks moves from one to the next."""
-    known = Known.of_run(run, late, votes.steps)
-    share = moving.cost_ns / step_ns
+    run, late, known = case.run, case.late, case.known()
+    share = case.share(moving.cost_ns)
     first = moving.turns[0]
     kind = "rank" if len(first.ranks) == 1 else "host"
     periods = [
@@ -71,7 +59,7 @@ def moving_straggler(
         Status.FAIL,
         f"{waits} for one {kind} after another: {some(periods)}.{known.note}",
         title=f"Ranks wait for one {kind} after another",
-        severity=thresholds.severity(share * known.share),
+        severity=case.thresholds.severity(share * known.share),
         cause=f"Each {kind} is late for a while, and then another one: what slows them moves, "
         "such as another job, or long samples that are stored together.",
         action=f"Check what else ran on each {kind} in these steps, and the length of its samples.",
@@ -80,7 +68,7 @@ def moving_straggler(
         ranks=ranks if 2 * len(ranks) <= len(late.ranks) else (),
         steps=tuple(turn.first for turn in shown),
         evidence=(
-            last_arrivals(late, votes),
+            last_arrivals(late, case.votes),
             Table(
                 columns=(
                     Column("late ranks"),
