@@ -31,8 +31,8 @@ _STYLES = {
     Severity.MEDIUM: "yellow",
     Severity.LOW: "cyan",
 }
-_PARTS = (("compute", "blue"), ("exposed_comm", "bright_red"), ("copies", "cyan"))
-_REST_PARTS = (("idle", "grey50"), ("other", "grey50"))
+_PARTS = {"compute": "blue", "exposed_comm": "bright_red", "copies": "cyan"}
+_PARTS |= {"idle": "grey50", "other": "grey50"}
 _LOST = {
     "gone": "{who} {is_} gone: killed, or crashed without an exception.",
     "silent": "{who} {is_} silent: killed, stopped, or unable to write.",
@@ -87,8 +87,8 @@ def place_of(step: int, strip: Strip) -> int:
 def screen(now: RunNow, width: int, height: int, chosen: Chosen) -> list[Line]:
     """Return at most `height` lines; ranks that do not fit scroll with the one that is chosen."""
     if now.is_removed:  # all figures are old
-        told: list[Line] = [[(line, "bold bright_red")] for line in _wrapped(_REMOVED, width)]
-        return [_cut(line, width) for line in [_title(now), *told][:height]]
+        told = [_title(now), *_paragraph(_REMOVED, "bold bright_red", width)]
+        return [_cut(line, width) for line in told[:height]]
     top = [_title(now), *_lost(now, width), *_step(now, width), *_stuck(now, width), []]
     below = [*_findings(now, width, chosen)]
     at_step = [*_chosen_step(now, width, chosen)]
@@ -149,7 +149,7 @@ def _lost(now: RunNow, width: int) -> Iterator[Line]:
             seen = _moment(moment.isoformat(timespec="seconds"), now.looked)
             last = f" Last sign of life: {seen}, {long_duration(silent_ns)} ago."
         text = words.format(who=capitalised(who), is_="is" if len(lost) == 1 else "are")
-        yield from ([(line, "bold bright_red")] for line in _wrapped(text + last, width))
+        yield from _paragraph(text + last, "bold bright_red", width)
 
 
 def _step(now: RunNow, width: int) -> Iterator[Line]:
@@ -164,15 +164,11 @@ def _step(now: RunNow, width: int) -> Iterator[Line]:
     ]
     if now.parts is None:
         return
-    parts = [*_PARTS, *_REST_PARTS]
-    known = [(name, style, getattr(now.parts, f"{name}_ns")) for name, style in parts]
-    shares = [
-        (name, style, ns / max(now.parts.total_ns, 1))
-        for name, style, ns in known
-        if ns is not None
-    ]
-    yield [("█" * round(share * width), style) for _, style, share in shares]
-    words = [f"{_NAMES.get(name, name)} {fmt.share(share)}" for name, _, share in shares]
+    known = {name: getattr(now.parts, f"{name}_ns") for name in _PARTS}
+    whole_ns = max(now.parts.total_ns, 1)
+    shares = {name: ns / whole_ns for name, ns in known.items() if ns is not None}
+    yield [("█" * round(share * width), _PARTS[name]) for name, share in shares.items()]
+    words = [f"{_NAMES.get(name, name)} {fmt.share(share)}" for name, share in shares.items()]
     yield [("  ".join(words), "")]
 
 
@@ -189,7 +185,7 @@ def _stuck(now: RunNow, width: int) -> Iterator[Line]:
         delay = f"by {fmt.duration(now.straggler_ns)} per step"
         yield [(f"In recent steps rank {now.straggler} delays the others {delay}.", "yellow")]
     if now.stuck:
-        yield from ([(line, "bold bright_red")] for line in _wrapped(now.stuck, width))
+        yield from _paragraph(now.stuck, "bold bright_red", width)
 
 
 def _rank_head() -> Line:
@@ -235,7 +231,7 @@ def _chosen_step(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
     else:
         text += f"{fmt.duration(total_ns)}, {fmt.duration(total_ns - busy_ns)} of it exposed "
         text += f"(mean of ranks {fmt.duration(fmean(all_ns))})"
-    yield from ([(line, "bold")] for line in _wrapped(text, width))
+    yield from _paragraph(text, "bold", width)
 
 
 def _doing(rank: RankNow) -> str:
@@ -274,8 +270,7 @@ def _heat(now: RunNow, width: int, chosen: Chosen) -> dict[int, Line]:
 
 def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
     if now.judge_failure:
-        failure = _wrapped(f"The rules cannot be applied: {now.judge_failure}", width)
-        yield from ([(line, "yellow")] for line in failure)
+        yield from _paragraph(f"The rules cannot be applied: {now.judge_failure}", "yellow", width)
     elif now.judged_steps is None:
         yield [("Findings: not judged yet.", "")]
     if now.judged_steps is None:
@@ -296,6 +291,10 @@ def _findings(now: RunNow, width: int, chosen: Chosen) -> Iterator[Line]:
         if is_chosen:
             more = " ".join(filter(None, (finding.summary, finding.cause, finding.action)))
             yield from ([(f"  {line}", "")] for line in _wrapped(more, width - 2))
+
+
+def _paragraph(text: str, style: str, width: int) -> Iterator[Line]:
+    return ([(line, style)] for line in _wrapped(text, width))
 
 
 def _wrapped(text: str, width: int) -> list[str]:

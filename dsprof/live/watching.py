@@ -131,7 +131,7 @@ class Watched:
         """Say what the run does now."""
         first = self.ranks[min(self.ranks)].header
         steps, lengths = sorted(self.recent.steps), self.recent.lengths_ns
-        step_ns = round(median(lengths)) if lengths else None
+        step_ns = _of_known(median, lengths)
         votes = self.recent.votes()
         straggler = self.recent.straggler(votes) if votes else None
         late_ns = dict(zip(votes.ranks, votes.median_ns.tolist(), strict=True)) if votes else {}
@@ -196,8 +196,8 @@ class Watched:
             state=state,
             step=last,
             silent_ns=None if followed.is_over else _bounded_ns(followed.life.silent_s),
-            step_ns=round(median(one.total_ns for one in steps)) if steps else None,
-            exposed_ns=_median(one.exposed_ns for one in steps),
+            step_ns=_of_known(median, (one.total_ns for one in steps)),
+            exposed_ns=_of_known(median, (one.exposed_ns for one in steps)),
             late_ns=late_ns,
             in_flight=flying,
             rss_bytes=memory.rss_bytes if memory else None,
@@ -268,7 +268,7 @@ def _parts(recent: RecentSteps) -> StepParts | None:
     if not rows:
         return None
     parts = {
-        name: _sum([_mean(getattr(one, f"{name}_ns") for one in row) for row in rows])
+        name: _sum([_of_known(fmean, (getattr(one, f"{name}_ns") for one in row)) for row in rows])
         for name in ("compute", "exposed", "copies", "idle")
     }
     total_ns = sum(round(fmean(one.total_ns for one in row)) for row in rows)
@@ -283,14 +283,11 @@ def _parts(recent: RecentSteps) -> StepParts | None:
     )
 
 
-def _mean(values: Iterable[int | None]) -> int | None:
+def _of_known(
+    average: Callable[[Sequence[int]], float], values: Iterable[int | None]
+) -> int | None:
     known = [value for value in values if value is not None]
-    return round(fmean(known)) if known else None
-
-
-def _median(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(median(known)) if known else None
+    return round(average(known)) if known else None
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
