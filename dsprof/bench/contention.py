@@ -12,12 +12,12 @@ from dsprof.analysis.baseline import Hiding
 from dsprof.bench.clock import Clock, clock_of
 from dsprof.bench.groups import Team
 from dsprof.bench.primitives import ELEMENT_BYTES
+from dsprof.bench.products import WIDTH, square_product
 
 _REPEATS = 31
 _OF_MEDIAN = (0.5 - 0.98 / _REPEATS**0.5, 0.5 + 0.98 / _REPEATS**0.5)
 """Between these quantiles of independent values their true median lies, 19 times out of 20."""
 _WIDTHS = {"cpu": 256}
-_WIDTH = 4096  # of the matrices that others multiply: large enough to keep all of a device busy
 _MOST_PRODUCTS = 10_000
 
 
@@ -68,12 +68,7 @@ def _compute(
     team: Team, device: torch.device, clock: Clock, data: torch.Tensor
 ) -> Callable[[], None]:
     """Return products of matrices that take about as long as the all-reduce of `data`."""
-    width = _WIDTHS.get(device.type, _WIDTH)
-    matrix = torch.ones(width, width, device=device)
-    out = torch.empty_like(matrix)
-
-    def product() -> None:
-        torch.mm(matrix, matrix, out=out)
+    product = square_product(torch.float32, _WIDTHS.get(device.type, WIDTH), device)
 
     def collective() -> None:
         dist.all_reduce(data, group=team.group)

@@ -14,7 +14,8 @@ from dsprof.bench.clock import clock_of
 from dsprof.bench.groups import told
 
 _WIDTHS = {"cpu": 512}
-_WIDTH = 4096  # of the matrices that others multiply: large enough to keep all of a device busy
+WIDTH = 4096
+"""Of the matrices that devices other than CPUs multiply: large enough to keep all of one busy."""
 _BUDGET_NS = 300_000_000
 """All repetitions in one precision take about this long; a product in a reference path, half."""
 _MOST = 40
@@ -36,7 +37,7 @@ _PRECISIONS = (
 
 def measure_products(device: torch.device, everyone: Any, size: int) -> tuple[Product, ...]:
     """Time square products on all ranks at once; a precision that a rank refuses is left out."""
-    width = _WIDTHS.get(device.type, _WIDTH)
+    width = _WIDTHS.get(device.type, WIDTH)
     found = []
     for precision in _PRECISIONS:
         if precision.tf32 and not _has_tf32(device):
@@ -53,7 +54,7 @@ def _median_ns(precision: _Precision, width: int, device: torch.device) -> float
     """Return the median time of a product; None where the device does not do it."""
     clock = clock_of(device)
     try:
-        multiply = _product(precision.dtype, width, device)
+        multiply = square_product(precision.dtype, width, device)
         with _tf32(precision.tf32):
             multiply()
             first_ns = max(1, clock(multiply))
@@ -64,7 +65,8 @@ def _median_ns(precision: _Precision, width: int, device: torch.device) -> float
     return float(np.median(times))
 
 
-def _product(dtype: torch.dtype, width: int, device: torch.device) -> Callable[[], None]:
+def square_product(dtype: torch.dtype, width: int, device: torch.device) -> Callable[[], None]:
+    """Return what multiplies two matrices of `width` by `width`."""
     matrix = torch.ones(width, width, device=device).to(dtype)
     out = torch.empty_like(matrix)
 

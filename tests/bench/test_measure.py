@@ -120,7 +120,7 @@ def test_a_device_is_timed_by_its_own_events(monkeypatch):
 @pytest.mark.parametrize(("both_ms", "factor"), [(10, 0.0), (14, 0.5), (18, 1.0), (8, 0.0)])
 def test_hiding_costs_what_both_take_beyond_the_longer(monkeypatch, both_ms, factor):
     # Compute takes 10 ms, the collective 8: hidden free of charge both take 10, for nothing 18.
-    took = {"product": 10, "compute": 10, "collective": 8, "both": both_ms}
+    took = {"multiply": 10, "compute": 10, "collective": 8, "both": both_ms}
     clock = lambda call: took[call.__name__] * 1_000_000  # noqa: E731
     monkeypatch.setattr("dsprof.bench.contention.clock_of", lambda device: clock)
     found = measure_hiding(TwoRanks(), CPU, 1 << 20)
