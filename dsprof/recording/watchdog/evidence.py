@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +19,6 @@ from dsprof.errors import TraceError
 from dsprof.files.redaction import map_text
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.watchdog import look
-from dsprof.recording.watchdog.native_stacks import native_stacks
 from dsprof.recording.watchdog.pace import SECOND_NS
 from dsprof.trace.dumps.faulthandler_text import threads_of
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState
@@ -26,6 +28,9 @@ from dsprof.trace.scope import clock
 
 SILENT_NS = 3 * SECOND_NS
 """A sign of life comes several times a second, where Python runs."""
+
+_PY_SPY_S = 20.0
+_LARGEST_TEXT = 200_000
 
 
 class Evidence:
@@ -66,7 +71,7 @@ class Evidence:
 
     def with_native_stacks(self, dump: HangDump) -> HangDump:
         """Return a dump with the stacks in C++, for which this process is stopped for a while."""
-        stacks = self._disclose(native_stacks(os.getpid()))
+        stacks = self._disclose(_native_stacks(os.getpid()))
         return msgspec.structs.replace(dump, native_stacks=stacks)
 
     def _state(self) -> RankState | None:
@@ -104,3 +109,19 @@ def look_at(pid: int, start: int) -> ProcessState:
     """Look at the process of a live state, unless its number is another one's by now."""
     is_it = process_start(pid) == start
     return look.process_state(pid) if is_it else ProcessState(state=GONE)
+
+
+def _native_stacks(pid: int) -> str:
+    """Return what py-spy says; "" where it is not installed, or may not look."""
+    beside = Path(sys.executable).with_name("py-spy")
+    tool = shutil.which("py-spy") or (str(beside) if beside.exists() else "")
+    if not tool:
+        return ""
+    command = [tool, "dump", "--native", "--pid", str(pid)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_PY_SPY_S, check=False, text=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    return done.stdout[:_LARGEST_TEXT]
