@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     RankSet,
@@ -15,21 +14,24 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised, shortened, some
-from dsprof.rules.evidence.differences import Difference, summary, table
+from dsprof.rules.evidence.differences import Difference, Facet, Values, summary, table
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.rank_log import RankLog
 
 
-class _Facet(NamedTuple):
-    """Something in which all ranks must be alike; `of` is "" where a rank says nothing of it."""
+def _said(of: Callable[[RankLog], str]) -> Callable[[Logs], Values]:
+    """Return the ranks that say each value; "" is to say nothing."""
 
-    name: str
-    of: Callable[[RankLog], str]
-    severity: Severity
-    effect: str
-    amount: Callable[[str], int] | None = None  # what counts, if less is worse
+    def values(logs: Logs) -> Values:
+        found: dict[str, RankSet] = {}
+        for rank, log in logs.ranks.items():
+            if value := of(log):
+                found[value] = found.get(value, 0) | 1 << rank
+        return found
+
+    return values
 
 
 def _plugin(log: RankLog) -> str:
@@ -59,18 +61,15 @@ def _version(log: RankLog) -> str:
     return " ".join(sorted(log.values("version")))
 
 
+_FOREVER = "ranks wait for each other forever"
+_FEWEST = "the rank with the fewest limits all"
+_COPIES = "one side copies through host memory"
 _FACETS = (  # the highest severity first
-    _Facet("version of NCCL", _version, Severity.CRITICAL, "communicators do not form"),
-    _Facet("network plugin", _plugin, Severity.CRITICAL, "ranks wait for each other forever"),
-    _Facet("network", _network, Severity.CRITICAL, "ranks wait for each other forever"),
-    _Facet(
-        "number of network devices",
-        _devices,
-        Severity.MEDIUM,
-        "the rank with the fewest limits all",
-        int,
-    ),
-    _Facet("GPUDirect RDMA", _direct, Severity.MEDIUM, "one side copies through host memory"),
+    Facet("version of NCCL", _said(_version), Severity.CRITICAL, "communicators do not form"),
+    Facet("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
+    Facet("network", _said(_network), Severity.CRITICAL, _FOREVER),
+    Facet("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),
+    Facet("GPUDirect RDMA", _said(_direct), Severity.MEDIUM, _COPIES),
 )
 
 
@@ -98,11 +97,7 @@ class NetworkDiffersAcrossRanks:
         if len(logs.ranks) < 2:
             yield self.meta.not_applicable("Not applicable: only one rank is in the log.")
             return
-        found = [
-            Difference(one.name, said, one.severity, one.effect, one.amount)
-            for one in _FACETS
-            if len(said := _said(logs, one)) > 1
-        ]
+        found = [Difference(one, said) for one in _FACETS if len(said := one.of(logs)) > 1]
         if found:
             yield self._differing(found)
         local = {
@@ -117,7 +112,7 @@ class NetworkDiffersAcrossRanks:
         return self.meta.finding(
             Status.FAIL,
             summary(found),
-            severity=found[0].severity,
+            severity=found[0].facet.severity,
             cause="Hosts have different images, libraries, devices or variables.",
             action="Give all hosts the same image and NCCL variables, and the same LD_LIBRARY_PATH "
             "(libnccl, libnccl-net.so).",
@@ -141,14 +136,6 @@ class NetworkDiffersAcrossRanks:
             ranks=ranks_of(union(local.values())),
             confidence="high",
         )
-
-
-def _said(logs: Logs, facet: _Facet) -> dict[str, RankSet]:
-    found: dict[str, RankSet] = {}
-    for rank, log in logs.ranks.items():
-        if value := facet.of(log):
-            found[value] = found.get(value, 0) | 1 << rank
-    return found
 
 
 RULE: Rule = NetworkDiffersAcrossRanks()

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
 from dsprof.analysis.summary import RunSummary
@@ -15,12 +14,12 @@ from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised
 from dsprof.rules.environment.variable_values import select
-from dsprof.rules.evidence.differences import Difference, summary, table
+from dsprof.rules.evidence.differences import Difference, Facet, Values, summary, table
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
-Values = dict[str, RankSet]
+_Found = dict[str, RankSet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +27,6 @@ class Thresholds:
     """How alike hosts must be."""
 
     clock_share: float = 0.9  # of the fastest CPUs' clock: CPUs of one model differ a little
-
-
-class _Facet(NamedTuple):
-    """Something in which hosts should be alike; ranks of which it is not known are left out."""
-
-    name: str
-    of: Callable[[EnvironmentFacts], Values]
-    severity: Severity  # NONE: worth knowing
-    acts_on: str  # "any" run, an "nccl" run, or one over "tcp" or RoCE
-    effect: str
-    amount: Callable[[str], int] | None = None  # what counts, if less is worse
-    may_differ: bool = False  # by a share
 
 
 class UnequalHosts:
@@ -69,21 +56,21 @@ class UnequalHosts:
         acting = [one for one in _FACETS if _acts(one, facts)]
         least = thresholds.clock_share
         found = [
-            Difference(one.name, held, one.severity, one.effect, one.amount)
+            Difference(one, held)
             for one in sorted(acting, key=lambda one: one.severity.order)
             if _differs(one, held := one.of(facts), least)
         ]
-        if harmful := [one for one in found if one.severity is not Severity.NONE]:
+        if harmful := [one for one in found if one.facet.severity is not Severity.NONE]:
             yield self._differing(harmful)
-        if rest := [one for one in found if one.severity is Severity.NONE]:
+        if rest := [one for one in found if one.facet.severity is Severity.NONE]:
             yield self.meta.finding(Status.INFO, summary(rest), evidence=(table(rest),))
 
     def _differing(self, found: Sequence[Difference]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             summary(found),
-            severity=found[0].severity,
-            cause=f"{capitalised(found[0].effect)}.",
+            severity=found[0].facet.severity,
+            cause=f"{capitalised(found[0].facet.effect)}.",
             action=(
                 "Give all hosts the same image and driver, and exclude hosts that lack a device or "
                 "a port."
@@ -94,12 +81,12 @@ class UnequalHosts:
         )
 
 
-def _acts(facet: _Facet, facts: EnvironmentFacts) -> bool:
+def _acts(facet: Facet, facts: EnvironmentFacts) -> bool:
     over_ethernet = not links(facts) - {"roce"}
     return {"any": True, "nccl": facts.uses_nccl, "tcp": over_ethernet}[facet.acts_on]
 
 
-def _differs(facet: _Facet, held: Values, least: float) -> bool:
+def _differs(facet: Facet, held: Values, least: float) -> bool:
     if facet.amount is None or not facet.may_differ or len(held) < 2:
         return len(held) > 1
     amounts = [facet.amount(value) for value in held]
@@ -107,11 +94,11 @@ def _differs(facet: _Facet, held: Values, least: float) -> bool:
 
 
 def _version(name: str) -> Callable[[EnvironmentFacts], Values]:
-    return lambda facts: dict(facts.versions.get(name, {}))
+    return lambda facts: facts.versions.get(name, {})
 
 
 def _machine(name: str) -> Callable[[EnvironmentFacts], Values]:
-    return lambda facts: dict(facts.machine.get(name, {}))
+    return lambda facts: facts.machine.get(name, {})
 
 
 def _ethernet(facts: EnvironmentFacts) -> Values:
@@ -122,7 +109,7 @@ def _ethernet(facts: EnvironmentFacts) -> Values:
     variable = "NCCL_SOCKET_IFNAME" if facts.uses_nccl else "GLOO_SOCKET_IFNAME"
     if any(value and value[0] != "^" for value in facts.variables.get(variable, {})):
         return {}
-    found: Values = {}
+    found: _Found = {}
     for text, ranks in facts.machine.get("ethernet", {}).items():
         speed = re.search(r"\d+ Mbit/s", text)
         _add(found, speed[0] if speed and not facts.uses_nccl else text, ranks)
@@ -147,7 +134,7 @@ def _counted(ports: str) -> int:
 
 def _ports(facts: EnvironmentFacts) -> Values:
     """Count the active ports of each host that NCCL may use."""
-    found: Values = {}
+    found: _Found = {}
     named = facts.variables.get("NCCL_IB_HCA", {})
     if REDACTED in named:  # which ports it names is not known
         return found
@@ -169,7 +156,7 @@ def _described_ports(adapters: tuple[Adapter, ...], value: str) -> str:
 
 
 def _models(facts: EnvironmentFacts) -> Values:
-    found: Values = {}
+    found: _Found = {}
     for held in facts.accelerators.values():
         for accelerators, ranks in held.items():
             _add(found, _described_models(accelerators), ranks)
@@ -181,78 +168,41 @@ def _described_models(accelerators: tuple[Accelerator, ...]) -> str:
     return ", ".join(f"{count} of {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def _add(found: Values, text: str, ranks: RankSet) -> None:
+def _add(found: _Found, text: str, ranks: RankSet) -> None:
     found[text] = found.get(text, 0) | ranks
 
 
 _NEVER = "ranks with different versions may never connect, or not understand each other"
+_LIMIT = "the host with the fewest limits all, or ranks wait for each other forever"
+_SLOWEST = "all ranks wait for the slowest accelerator"
+_IN_SPEED = "hosts differ in speed and in what they support"
+_SLOW_NETWORK = "the host with the slowest network can limit all"
 _SLOW_CPUS = "the host with the slowest CPUs can be late in each step"
+_CHOICES = "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD makes it choose alike"
+_ETHERNET = "number, speed or bonding of Ethernet interfaces"
+_HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.NONE
 _FACETS = (
-    _Facet("version of NCCL", _version("nccl"), Severity.HIGH, "nccl", _NEVER),
-    _Facet("version of torch", _version("torch"), Severity.HIGH, "any", _NEVER),
-    _Facet(
-        "number of active adapter ports",
-        _ports,
-        Severity.HIGH,
-        "nccl",
-        "the host with the fewest limits all, or ranks wait for each other forever",
-        amount=_counted,
-    ),
-    _Facet(
-        "kind or number of accelerators",
-        _models,
-        Severity.MEDIUM,
-        "any",
-        "all ranks wait for the slowest accelerator",
-    ),
-    _Facet("version of DeepSpeed", _version("deepspeed"), Severity.MEDIUM, "any", _NEVER),
-    _Facet("version of CUDA", _version("cuda"), Severity.MEDIUM, "any", _NEVER),
-    _Facet("version of HIP", _version("hip"), Severity.MEDIUM, "any", _NEVER),
-    _Facet(
-        "driver of NVIDIA",
-        _machine("nvidia_driver"),
-        Severity.MEDIUM,
-        "any",
-        "hosts differ in speed and in what they support",
-    ),
-    _Facet(
-        "driver of AMD",
-        _machine("amdgpu_driver"),
-        Severity.MEDIUM,
-        "any",
-        "hosts differ in speed and in what they support",
-    ),
-    _Facet(
-        "number, speed or bonding of Ethernet interfaces",
-        _ethernet,
-        Severity.MEDIUM,
-        "tcp",
-        "the host with the slowest network can limit all",
-    ),
-    _Facet(
-        "governor of the CPUs' clock",
-        _governors,
-        Severity.LOW,
-        "any",
-        _SLOW_CPUS,
-    ),
-    _Facet(
+    Facet("version of NCCL", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
+    Facet("version of torch", _version("torch"), _HIGH, _NEVER),
+    Facet("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
+    Facet("kind or number of accelerators", _models, _MEDIUM, _SLOWEST),
+    Facet("version of DeepSpeed", _version("deepspeed"), _MEDIUM, _NEVER),
+    Facet("version of CUDA", _version("cuda"), _MEDIUM, _NEVER),
+    Facet("version of HIP", _version("hip"), _MEDIUM, _NEVER),
+    Facet("driver of NVIDIA", _machine("nvidia_driver"), _MEDIUM, _IN_SPEED),
+    Facet("driver of AMD", _machine("amdgpu_driver"), _MEDIUM, _IN_SPEED),
+    Facet(_ETHERNET, _ethernet, _MEDIUM, _SLOW_NETWORK, acts_on="tcp"),
+    Facet("governor of the CPUs' clock", _governors, _LOW, _SLOW_CPUS),
+    Facet(
         "highest clock of the CPUs",
         _machine("cpu_clock"),
-        Severity.MEDIUM,
-        "any",
+        _MEDIUM,
         _SLOW_CPUS,
-        amount=_megahertz,
+        _megahertz,
         may_differ=True,
     ),
-    _Facet(
-        "maker of the CPUs",
-        _machine("cpu_vendor"),
-        Severity.NONE,
-        "nccl",
-        "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD makes it choose alike",
-    ),
-    _Facet("kernel", _machine("kernel"), Severity.NONE, "any", "hosts may differ in speed"),
+    Facet("maker of the CPUs", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
+    Facet("kernel", _machine("kernel"), _NOTE, "hosts may differ in speed"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.environment import (
     RankSet,
@@ -22,19 +22,28 @@ _MOST_VALUES = 4  # in a sentence
 _ROWS = 64
 
 
-class Difference(NamedTuple):
-    """Something in which ranks should be alike and are not."""
+class Facet(NamedTuple):
+    """Something in which ranks should be alike."""
 
     name: str
-    values: Values
+    of: Callable[[Any], Values]  # of the facts of a run; ranks that say nothing of it are left out
     severity: Severity  # NONE: worth knowing
     effect: str
     amount: Callable[[str], int] | None = None  # what counts, if less is worse
+    acts_on: str = "any"  # "any" run, an "nccl" run, or one over "tcp" or RoCE
+    may_differ: bool = False  # by a share
+
+
+class Difference(NamedTuple):
+    """A facet in which ranks are not alike."""
+
+    facet: Facet
+    values: Values
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those with the least amount; without amounts, those with the rarest value."""
-        return ranks_of(standing_out(self.values, self.amount))
+        return ranks_of(standing_out(self.values, self.facet.amount))
 
 
 def summary(found: Sequence[Difference]) -> str:
@@ -44,14 +53,14 @@ def summary(found: Sequence[Difference]) -> str:
     if (left := len(shown) - _MOST_VALUES) > 0:
         shown[_MOST_VALUES:] = [f"and {plural(left, 'more value')}"]
     more = f", and {plural(len(others), 'more difference')}" if others else ""
-    return f"The {first.name} differs: {'; '.join(shown)}{more}."
+    return f"The {first.facet.name} differs: {'; '.join(shown)}{more}."
 
 
 def table(found: Sequence[Difference]) -> Table:
     """List each value and its ranks."""
     columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
     rows = (
-        (one.name, value, written_ranks(ranks), one.effect)
+        (one.facet.name, value, written_ranks(ranks), one.facet.effect)
         for one in found
         for value, ranks in sorted(one.values.items())
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Severity
-from dsprof.rules.evidence.differences import Difference, summary, table
+from dsprof.rules.evidence.differences import Difference, Facet, summary, table
 
 
 def of_driver(*values: str) -> Difference:
     held = {value: 1 << rank for rank, value in enumerate(values)}
-    return Difference("driver", held, Severity.MEDIUM, "hosts differ in speed")
+    facet = Facet("driver", lambda _: held, Severity.MEDIUM, "hosts differ in speed")
+    return Difference(facet, held)
 
 
 def test_a_sentence_names_a_few_values_of_many() -> None:
@@ -30,6 +31,6 @@ def test_a_long_value_is_whole_in_the_table_only() -> None:
 
 def test_the_ranks_with_the_least_amount_stand_out() -> None:
     values = {"8": 0b0001, "7": 0b1110}
-    ports = Difference("number of ports", values, Severity.HIGH, "the least limits all", int)
-    assert ports.ranks == (1, 2, 3)
-    assert ports._replace(amount=None).ranks == (0,)
+    ports = Facet("ports", lambda _: values, Severity.HIGH, "the least limits all", int)
+    assert Difference(ports, values).ranks == (1, 2, 3)
+    assert Difference(ports._replace(amount=None), values).ranks == (0,)
