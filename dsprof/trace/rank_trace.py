@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import repeat
 from operator import attrgetter
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.environment import EnvSnapshot
+from dsprof.trace.collectives import family
 from dsprof.trace.columns import FLAGS, NUMBERS, WORDS, BoolArray, Columns, IntArray
 from dsprof.trace.comm_rows import Rows
 from dsprof.trace.device_activity import DeviceActivity, Profile
@@ -78,6 +79,10 @@ class Collectives(Columns):
             return self.words.index(word)
         except ValueError:
             return -1
+
+    def of_families(self, names: Collection[str]) -> BoolArray:
+        """Say which rows are of one of these families, whatever the spelling of their `op`."""
+        return np.array([family(word) in names for word in self.words], np.bool_)[self.op]
 
 
 def operations(rows: Collectives) -> dict[str, int]:

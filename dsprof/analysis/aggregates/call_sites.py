@@ -35,18 +35,17 @@ class CallSites(Aggregate):
         if not trace.sites:
             return cls({}, 0)
         chosen = np.flatnonzero(in_steps(table.step, steps) & table.on_wire)
-        rows: dict[SiteUse, BlockedTime] = {}
-        for index, sums in blocked_rows(
-            trace, chosen, [table.site, table.phase, table.op], len(steps)
-        ):
-            site = trace.sites.get(int(table.site[index]))
-            use = SiteUse(
+
+        def use_of(row: int) -> SiteUse:
+            site = trace.sites.get(int(table.site[row]))
+            return SiteUse(
                 "" if site is None else f"{site.file}:{site.line} {site.function}".rstrip(),
-                table.words[table.phase[index]],
-                table.words[table.op[index]],
+                table.words[table.phase[row]],
+                table.words[table.op[row]],
             )
-            rows[use] = rows[use].beside(sums) if use in rows else sums
-        return cls(rows, len(steps))
+
+        columns = [table.site, table.phase, table.op]
+        return cls(blocked_rows(trace, chosen, columns, len(steps), use_of), len(steps))
 
 
 AGGREGATE = CallSites

@@ -259,8 +259,7 @@ class _Reading:
         self.most_open = share_of(trace, OPEN_CALLS, _LEAST_OPEN_CALLS, OPEN_CALLS)
         self.most_ended = share_of(trace, ENDED_CALLS, _LEAST_ENDED, _MOST_ENDED)
         rows = trace.collectives
-        pairs = [family(word) in POINT_TO_POINT for word in rows.words]
-        self.is_pair = np.array(pairs, np.bool_)[rows.op] & rows.on_wire
+        self.is_pair = rows.of_families(POINT_TO_POINT) & rows.on_wire
         self._pair_seq = rows.seq[self.is_pair].astype(np.int64)
         self.is_collective = ~self.is_pair & rows.on_wire & ~rows.captured
         self.is_cut = _is_cut(trace)

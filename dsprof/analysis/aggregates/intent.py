@@ -127,7 +127,7 @@ def _demands(
             return dict(demands_of_forwards(engine, progress.forwards, ranks))
         course = Course(progress.steps, progress.flushes, ranks, len(groups))
         return dict(demands_of_zero(engine, course))
-    scattered = gradients[_of(trace.collectives, "reduce_scatter")[gradients]]
+    scattered = gradients[trace.collectives.of_families({"reduce_scatter"})[gradients]]
     shards = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[scattered])]
     sharing = Sharing(
         reductions=progress.reducing_micro_steps,
@@ -143,19 +143,13 @@ def _demands(
 
 def _has_replicas(rows: Collectives, gradients: Array) -> bool:
     """Say whether FSDP all-reduces shards; DTensor does it for tensor parallelism, by its name."""
-    among = _of(rows, "all_reduce") & (rows.requested == rows.code(""))
+    among = rows.of_families({"all_reduce"}) & (rows.requested == rows.code(""))
     return bool(among[gradients].any())
 
 
 def _item_bytes(rows: Collectives, chosen: Array) -> float:
     elements = int(rows.elements[chosen].sum())
     return int(rows.nbytes[chosen].sum()) / elements if elements else 0.0
-
-
-def _of(rows: Collectives, name: str) -> BoolArray:
-    """Say which collectives are of a family."""
-    codes = [code for code, word in enumerate(rows.words) if family(word) == name]
-    return np.isin(rows.op, codes)
 
 
 def _size(trace: RankTrace, group: int) -> int:
@@ -181,7 +175,7 @@ def _in_use(rows: Collectives, has_engine: bool) -> BoolArray:
 def _gathers_of_steps(rows: Collectives) -> BoolArray:
     """Say which are all-gathers that a library asked for in an optimizer step."""
     in_step = (rows.phase == rows.code("step")) & (rows.requested != rows.code(""))
-    return np.asarray(in_step & _of(rows, "all_gather"), np.bool_)
+    return np.asarray(in_step & rows.of_families({"all_gather"}), np.bool_)
 
 
 def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:

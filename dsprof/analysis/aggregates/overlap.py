@@ -11,7 +11,6 @@ from dsprof.analysis.rank.intervals import Array, Intervals, blocked, completion
 from dsprof.analysis.rank.kernel_time import DeviceTime
 from dsprof.analysis.rank.steps import detailed_steps, in_steps, is_timed, kernels
 from dsprof.analysis.summary import Aggregate, RankClock, joined_by
-from dsprof.trace.collectives import family
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace
 
@@ -41,8 +40,7 @@ class Overlap(Aggregate):
         rows, steps = trace.collectives, detailed_steps(trace)
         if (device := kernels(trace)) is not None:
             return cls._of_device(trace, device, steps)
-        barriers = [code for code, word in enumerate(rows.words) if family(word) == "barrier"]
-        mine = in_steps(rows.step, steps) & rows.on_wire & ~np.isin(rows.op, barriers)
+        mine = in_steps(rows.step, steps) & rows.on_wire & ~rows.of_families({"barrier"})
         mine &= ~rows.is_background
         chosen = np.flatnonzero(mine & rows.is_async)
         start, end = blocked(rows)

@@ -9,7 +9,6 @@ import numpy as np
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import Aggregate, RankClock
-from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 
 MOST_PEERS = 64
@@ -41,12 +40,10 @@ class Peers(Aggregate):
 
 def _by_peer(trace: RankTrace, direction: str) -> list[tuple[int, BlockedTime]]:
     table, steps = trace.collectives, detailed_steps(trace)
-    codes = [code for code, word in enumerate(table.words) if family(word) == direction]
-    mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
+    mine = table.of_families({direction}) & in_steps(table.step, steps) & table.on_wire
     chosen = np.flatnonzero(mine & (table.peer >= 0))
-    rows = blocked_rows(trace, chosen, [table.peer], len(steps))
-    found = [(int(table.peer[index]), sums) for index, sums in rows]
-    return sorted(found, key=lambda one: -one[1].nbytes)[:MOST_PEERS]
+    found = blocked_rows(trace, chosen, [table.peer], len(steps), lambda row: int(table.peer[row]))
+    return sorted(found.items(), key=lambda one: -one[1].nbytes)[:MOST_PEERS]
 
 
 AGGREGATE = Peers

@@ -9,7 +9,6 @@ import numpy as np
 
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
 from dsprof.analysis.summary import LARGEST, Aggregate, RankClock
-from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 
 
@@ -66,8 +65,7 @@ def _of_sends(trace: RankTrace) -> tuple[int, int, int]:
     """
     groups = {number: one for number, one in trace.groups.items() if one.role == "pipeline"}
     table = trace.collectives
-    codes = [code for code, word in enumerate(table.words) if family(word) == "send"]
-    mine = np.isin(table.op, codes) & np.isin(table.group, [*groups]) & table.on_wire
+    mine = table.of_families({"send"}) & np.isin(table.group, [*groups]) & table.on_wire
     mine &= in_steps(table.step, detailed_steps(trace))
     if not mine.any():
         return 0, 0, 0

@@ -50,15 +50,13 @@ class Placement(Aggregate):
         known = {n: group for n, group in trace.groups.items() if len(group.ranks) > 1}
         mine = in_steps(table.step, steps) & table.on_wire & np.isin(table.group, list(known))
         purpose = purposes(trace)
-        rows: dict[GroupUse, BlockedTime] = {}
+
+        def use_of(row: int) -> GroupUse:
+            key = known[int(table.group[row])].key
+            return GroupUse(key, PURPOSES[purpose[row]], table.words[table.phase[row]])
+
         columns = [purpose, table.group, table.phase]
-        for index, sums in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
-            kind = GroupUse(
-                known[int(table.group[index])].key,
-                PURPOSES[purpose[index]],
-                table.words[table.phase[index]],
-            )
-            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
+        rows = blocked_rows(trace, np.flatnonzero(mine), columns, len(steps), use_of)
         places = {g.key: Place(g.role, g.label, tuple(g.ranks)) for g in known.values()}
         return cls(places, rows)
 

@@ -42,20 +42,20 @@ class PointToPoint(Aggregate):
     def collect(cls, trace: RankTrace, clock: RankClock) -> PointToPoint:
         """Sort the transfers of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
-        codes = [code for code, word in enumerate(table.words) if family(word) in POINT_TO_POINT]
-        mine = np.isin(table.op, codes) & in_steps(table.step, steps) & table.on_wire
+        mine = table.of_families(POINT_TO_POINT) & in_steps(table.step, steps) & table.on_wire
         batched = np.asarray(table.coalesced > 0, np.bool_)
-        columns: list[IntArray | BoolArray] = [table.op, table.group, table.requested, batched]
-        rows: dict[PointToPointKind, BlockedTime] = {}
-        for index, sums in blocked_rows(trace, np.flatnonzero(mine), columns, len(steps)):
-            group = trace.groups.get(int(table.group[index]))
-            kind = PointToPointKind(
-                family(table.words[table.op[index]]),
+
+        def kind_of(row: int) -> PointToPointKind:
+            group = trace.groups.get(int(table.group[row]))
+            return PointToPointKind(
+                family(table.words[table.op[row]]),
                 group.backend if group is not None else "",
-                table.words[table.requested[index]],
-                bool(batched[index]),
+                table.words[table.requested[row]],
+                bool(batched[row]),
             )
-            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
+
+        columns: list[IntArray | BoolArray] = [table.op, table.group, table.requested, batched]
+        rows = blocked_rows(trace, np.flatnonzero(mine), columns, len(steps), kind_of)
         single = {kind: sums for kind, sums in rows.items() if not kind.is_batched}
         both = {kind.family for kind in single} == POINT_TO_POINT
         return cls(

@@ -115,8 +115,7 @@ class StartUp(Aggregate):
 def _entries(trace: RankTrace, clock: RankClock) -> Iterator[tuple[Call, Entry]]:
     rows = trace.collectives
     of_all = [n for n, group in trace.groups.items() if group.size == trace.header.world_size]
-    codes = [code for code, word in enumerate(rows.words) if family(word) in SYNCHRONISING]
-    mine = np.isin(rows.op, codes) & np.isin(rows.group, of_all) & (rows.step <= 0)
+    mine = rows.of_families(SYNCHRONISING) & np.isin(rows.group, of_all) & (rows.step <= 0)
     chosen = np.flatnonzero(mine & rows.on_wire & ~rows.captured)
     chosen = chosen[np.argsort(rows.issue_ns[chosen], kind="stable")][:CALLS]
     issued_ns = clock.on_run(rows.issue_ns[chosen]).tolist()

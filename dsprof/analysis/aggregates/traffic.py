@@ -136,8 +136,7 @@ def _gradients(trace: RankTrace) -> BoolArray:
     flushed = rows.flush > 0
     if flushed.any():
         return np.asarray(flushed, np.bool_)
-    codes = [code for code, word in enumerate(rows.words) if family(word) in REDUCTIONS]
-    reduces = np.isin(rows.op, codes) & (rows.nbytes >= _SCALAR_BYTES)
+    reduces = rows.of_families(REDUCTIONS) & (rows.nbytes >= _SCALAR_BYTES)
     forward = rows.phase == rows.code("forward")
     busy_forward = np.unique(rows.group[reduces & forward])
     if not (forward.any() or span_columns(trace).named("forward").any()):

@@ -39,17 +39,17 @@ class WireDtypes(Aggregate):
         purpose = purposes(trace)
         columns: list[IntArray | BoolArray] = [purpose, table.op, table.phase, table.dtype]
         columns.append(table.is_async)
-        rows: dict[WireKind, BlockedTime] = {}
-        for index, sums in blocked_rows(trace, chosen, columns, len(steps)):
-            kind = WireKind(
-                PURPOSES[purpose[index]],
-                family(table.words[table.op[index]]),
-                table.words[table.phase[index]],
-                table.words[table.dtype[index]],
-                bool(table.is_async[index]),
+
+        def kind_of(row: int) -> WireKind:
+            return WireKind(
+                PURPOSES[purpose[row]],
+                family(table.words[table.op[row]]),
+                table.words[table.phase[row]],
+                table.words[table.dtype[row]],
+                bool(table.is_async[row]),
             )
-            rows[kind] = rows[kind].beside(sums) if kind in rows else sums
-        return cls(rows)
+
+        return cls(blocked_rows(trace, chosen, columns, len(steps), kind_of))
 
     def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
         """Return the rows of the kinds that are wanted."""

@@ -26,7 +26,7 @@ from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.sampling import sample
 from dsprof.analysis.rank.steps import is_timed
 from dsprof.analysis.summary import RankClock
-from dsprof.trace.collectives import SYNCHRONISING, family
+from dsprof.trace.collectives import SYNCHRONISING
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header
 
@@ -90,9 +90,8 @@ def clock_samples(trace: RankTrace) -> ClockSamples:
     """
     trace = on_device_clock(trace)
     rows, start = trace.collectives, trace.header.started_monotonic_ns
-    codes = [code for code, word in enumerate(rows.words) if family(word) in SYNCHRONISING]
     earliest, latest = _ends(trace)
-    usable = np.isin(rows.op, codes) & (latest > 0) & rows.on_wire & ~rows.is_untimed
+    usable = rows.of_families(SYNCHRONISING) & (latest > 0) & rows.on_wire & ~rows.is_untimed
     seen: Groups = {}
     for number, group in trace.groups.items():
         mine = np.flatnonzero(usable & (rows.group == number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from dsprof.analysis.summary import SMALLEST, Sums
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 
+K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", int, float)
 
 
@@ -71,18 +72,25 @@ def between_ranks(trace: RankTrace, steps: Array) -> Array:
 
 
 def blocked_rows(
-    trace: RankTrace, chosen: Array, columns: Sequence[IntArray | BoolArray], steps: int
-) -> Iterator[tuple[int, BlockedTime]]:
-    """Group the `chosen` collectives by `columns`; yield the row of one and the sums of each group.
+    trace: RankTrace,
+    chosen: Array,
+    columns: Sequence[IntArray | BoolArray],
+    steps: int,
+    kind_of: Callable[[int], K],
+) -> dict[K, BlockedTime]:
+    """Add up the `chosen` collectives of one rank that agree in `columns`, by their kind.
 
-    `columns` have one element a row of the trace.
+    `columns` have one element a row of the trace, and `kind_of` gets the number of a row.
     """
+    rows: dict[K, BlockedTime] = {}
     if not len(chosen) or not steps:
-        return
+        return rows
     groups = group_rows([column[chosen] for column in columns])
-    yield from zip(
-        chosen[groups.first].tolist(), blocked_sums(trace, chosen, groups, steps), strict=True
-    )
+    found = blocked_sums(trace, chosen, groups, steps)
+    for row, sums in zip(chosen[groups.first].tolist(), found, strict=True):
+        kind = kind_of(row)
+        rows[kind] = rows[kind].beside(sums) if kind in rows else sums
+    return rows
 
 
 def blocked_sums(

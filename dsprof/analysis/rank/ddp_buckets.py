@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dsprof.analysis.rank.intervals import Array
-from dsprof.trace.collectives import family
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, Flush
 
@@ -46,9 +45,9 @@ def _backwards(trace: RankTrace, group: int) -> Iterator[Array]:
     if group not in groups:
         return
     same = [number for number, known in groups.items() if known.key == groups[group].key]
-    ops = [code for code, word in enumerate(table.words) if family(word) == "all_reduce"]
-    chosen = np.isin(table.group, same) & np.isin(table.op, ops) & (table.flush == 0)
-    rows = np.flatnonzero(chosen & (table.phase == table.code("backward")))
+    reduces = table.of_families({"all_reduce"}) & (table.phase == table.code("backward"))
+    chosen = np.isin(table.group, same) & reduces & (table.flush == 0)
+    rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(table.issue_ns[rows], kind="stable")]
     where = np.stack([table.step[rows], table.micro_step[rows]], axis=1)
     cuts = np.flatnonzero(np.any(np.diff(where, axis=0), axis=1)) + 1

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from dsprof.analysis.rank.record_columns import int_column, span_columns
 from dsprof.analysis.rank.remembered import remembered
-from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Copy, Phase
@@ -157,8 +156,7 @@ def unseen(rows: Collectives) -> BoolArray:
 
 def without_size(rows: Collectives) -> BoolArray:
     """Say of which collectives it is not known how much they sent; a barrier sends nothing."""
-    barriers = [code for code, word in enumerate(rows.words) if family(word) == "barrier"]
-    return np.asarray((rows.tensors == 0) & ~np.isin(rows.op, barriers), np.bool_)
+    return np.asarray((rows.tensors == 0) & ~rows.of_families({"barrier"}), np.bool_)
 
 
 def _ends_with_a_later_one(rows: Collectives, unwaited: BoolArray) -> BoolArray:

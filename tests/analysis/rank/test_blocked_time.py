@@ -9,8 +9,8 @@ from tests.factories.trace import MS, header, issued, rank_trace, step, sync
 
 def held(trace, steps=2):
     table = trace.collectives
-    rows = blocked_rows(trace, np.arange(len(table)), [table.op], steps)
-    return {table.words[table.op[index]]: sums for index, sums in rows}
+    every = np.arange(len(table))
+    return blocked_rows(trace, every, [table.op], steps, lambda row: table.words[table.op[row]])
 
 
 def test_sums_by_the_columns():
