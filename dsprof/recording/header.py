@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
+from dataclasses import asdict
+from typing import Any
 
 from dsprof import environment
 from dsprof._version import __version__
+from dsprof.config import Config
 from dsprof.environment.processes import pid_namespace
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 from dsprof.trace.scope import clock
@@ -35,6 +39,33 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
         anonymized=anonymized,
         pid_namespace=pid_namespace(),
     )
+
+
+def header_of_training(
+    rank: int, world_size: int, config: Config, backend: str, process_key: str
+) -> Header:
+    """Return the same of a process that trains: with its libraries, settings and jobs."""
+    torch, deepspeed = sys.modules["torch"], sys.modules.get("deepspeed")
+    header = header_of(
+        rank,
+        world_size,
+        backend=backend,
+        device=_device_of(torch, backend),
+        anonymized=config.anonymize,
+    )
+    header.versions["torch"] = str(torch.__version__)
+    if deepspeed is not None:
+        header.versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
+    header.config = asdict(config)
+    header.job_keys = [process_key, *environment.job_keys(os.environ)]
+    header.restarts = environment.restarts(os.environ)
+    return header
+
+
+def _device_of(torch: Any, backend: str) -> str:
+    """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
+    may_use_it = "nccl" in backend and torch.backends.cuda.is_built()  # before it is initialized
+    return "cuda" if torch.cuda.is_initialized() or may_use_it else "cpu"
 
 
 def _now_ns() -> tuple[int, int]:

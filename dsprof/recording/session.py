@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any
 from dsprof import environment
 from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
 from dsprof.files.redaction import redact_text
-from dsprof.findings.frames import library
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.captures import Captures
-from dsprof.recording.children import is_exit_skipped, repeats_parent, when_child_ends
 from dsprof.recording.group_store import number_of_run
-from dsprof.recording.header import header_of
+from dsprof.recording.header import header_of_training
 from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
 from dsprof.recording.observer import dismiss
@@ -36,6 +34,14 @@ from dsprof.recording.recorder.pseudonyms import Anonymizer
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.recording.recorder.shared_key import SharedKey
+from dsprof.recording.this_process import (
+    is_command,
+    is_exit_skipped,
+    is_of_several,
+    is_script,
+    repeats_parent,
+    when_child_ends,
+)
 from dsprof.recording.trailer import trailer_of, with_writer
 from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
 from dsprof.trace.dumps.state_file import process_of
@@ -158,13 +164,15 @@ class Session:
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
+        from dsprof.hooks.wire.groups import backend_of
         from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
         self._traces += 1
         recorder, config = self.recorder, self.config
-        header = self._header()
+        place = self._rank, self._world_size
+        header = header_of_training(*place, config, backend_of(), self._key)
         anonymizer = Anonymizer(header.run_key) if config.anonymize else None
         key = SharedKey()
         if not config.anonymize and self._world_size > 1:
@@ -250,27 +258,6 @@ class Session:
         going_on = [one for one in self._ended if not one.is_done or one.error is not None]
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
-
-    def _header(self) -> Header:
-        from dsprof.hooks.wire.groups import backend_of
-
-        torch, deepspeed = sys.modules["torch"], sys.modules.get("deepspeed")
-        backend = backend_of()
-        header = header_of(
-            self._rank,
-            self._world_size,
-            backend=backend,
-            device=_device_of(torch, backend),
-            anonymized=self.config.anonymize,
-        )
-        header.versions["torch"] = str(torch.__version__)
-        if deepspeed is not None:
-            header.versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
-        names = self.config.__dataclass_fields__
-        header.config = {name: getattr(self.config, name) for name in names}
-        header.job_keys = [self._key, *environment.job_keys(os.environ)]
-        header.restarts = environment.restarts(os.environ)
-        return header
 
     def _prepare(self, header: Header, key: SharedKey) -> list[Any]:
         """Describe the environment, and let a process follow the trace that has begun."""
@@ -390,7 +377,7 @@ class Session:
 
         DSPROF=1 reaches launchers and tools, too, which are not to communicate: of these no word.
         """
-        is_of_user = _is_command() or (self._is_called and not _is_of_several())
+        is_of_user = is_command() or (self._is_called and not is_of_several())
         if not is_of_user or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
@@ -421,30 +408,6 @@ def _from_here(path: str) -> Path:
 
 def _process_key() -> str:
     return f"{OF_PROCESS}{os.urandom(6).hex()}"
-
-
-def _is_command() -> bool:
-    """Say whether this process is what `dsprof run` became, or the program with DSPROF=1."""
-    return os.environ.get(COMMAND_PID) == str(os.getpid())
-
-
-def _is_script() -> bool:
-    """Say whether this process runs a file of the user: no launcher, tool or line of code."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    return file.endswith(".py") and not library(f"{file}:1")
-
-
-def _is_of_several() -> bool:
-    """Say whether this process is one of several of a program, and not the first."""
-    processes = sys.modules.get("multiprocessing.process")
-    is_child = processes is not None and processes.parent_process() is not None
-    return is_child or os.environ.get("RANK", "0") != "0"
-
-
-def _device_of(torch: Any, backend: str) -> str:
-    """Return what a run computes on; torch.cuda.is_available() would spoil later forks."""
-    may_use_it = "nccl" in backend and torch.backends.cuda.is_built()  # before it is initialized
-    return "cuda" if torch.cuda.is_initialized() or may_use_it else "cpu"
 
 
 def say(text: str) -> None:
@@ -478,9 +441,9 @@ def start(
     if not has_gil():
         say(f"not recording: {NO_GIL}")
         return
-    if torch_is_complete and _is_script() and not _is_of_several():
+    if torch_is_complete and is_script() and not is_of_several():
         os.environ.setdefault(COMMAND_PID, str(os.getpid()))  # what it starts itself stays silent
-    if _is_command():  # it says itself at its end that nothing was recorded
+    if is_command():  # it says itself at its end that nothing was recorded
         dismiss(os.environ.get(OBSERVER, ""))
     _current = Session(config, is_called=not torch_is_complete)
     install = _guarded(_current.install)

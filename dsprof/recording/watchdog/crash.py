@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dsprof.recording.children import when_child_ends
+from dsprof.recording.this_process import when_child_ends
 from dsprof.recording.watchdog.look import oom_kills
 from dsprof.trace.lost_peers import lost
 from dsprof.trace.schema import Note

@@ -1,4 +1,4 @@
-"""Processes that others started: ranks of multiprocessing, and helpers of ranks."""
+"""What this process is: the program of a user, or a child that multiprocessing started."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
+from dsprof.config import COMMAND_PID
 from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
+from dsprof.findings.frames import library
 from dsprof.trace.dumps.state_file import memory_folders, read_sign
 
 
@@ -17,17 +20,18 @@ def when_child_ends(tell: Callable[[], None]) -> None:
 
     In any other process it is never called.
     """
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None and sys.modules["multiprocessing.process"].parent_process() is not None:
-        util.Finalize(None, tell, exitpriority=0)
+    if _parent() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, tell, exitpriority=0)
 
 
 def is_exit_skipped() -> bool:
     """Say whether this process will not call what waits for its exit: a forked child does not."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None or process.parent_process() is None:
+    if _parent() is None:
         return False
-    return getattr(process.current_process(), "_start_method", None) in ("fork", "forkserver")
+    process = sys.modules["multiprocessing.process"].current_process()
+    return getattr(process, "_start_method", None) in ("fork", "forkserver")
 
 
 def repeats_parent(rank: int, world_size: int) -> bool:
@@ -37,8 +41,7 @@ def repeats_parent(rank: int, world_size: int) -> bool:
     a process group of its own. Other children are ranks of other jobs, as of one that a notebook
     starts, or began before the group of their parent.
     """
-    process = sys.modules.get("multiprocessing.process")
-    parent = process.parent_process() if process is not None else None
+    parent = _parent()
     if parent is None or parent.pid is None:
         return False
     states = f"dsprof-{os.getuid()}-*-{rank}-{parent.pid}.state"
@@ -51,3 +54,25 @@ def repeats_parent(rank: int, world_size: int) -> bool:
             if is_parent and sign.started_ns < began_ns:
                 return True
     return False
+
+
+def is_command() -> bool:
+    """Say whether this process is what `dsprof run` became, or the program with DSPROF=1."""
+    return os.environ.get(COMMAND_PID) == str(os.getpid())
+
+
+def is_script() -> bool:
+    """Say whether this process runs a file of the user: no launcher, tool or line of code."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return file.endswith(".py") and not library(f"{file}:1")
+
+
+def is_of_several() -> bool:
+    """Say whether this process is one of several of a program, and not the first."""
+    return _parent() is not None or os.environ.get("RANK", "0") != "0"
+
+
+def _parent() -> Any:
+    """Return the parent of a child of multiprocessing; None in any other process."""
+    process = sys.modules.get("multiprocessing.process")
+    return None if process is None else process.parent_process()
