@@ -23,7 +23,7 @@ from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_head
 from dsprof.trace.readers.call_rows import Call, CallRows, GroupTable
 from dsprof.trace.readers.json_pieces import BETWEEN_OBJECTS, Pieces
 from dsprof.trace.schema import LARGEST_WORLD, Header, Note, Trailer
-from dsprof.trace.source import UNDECODABLE, Source, check_damage
+from dsprof.trace.source import Source
 
 RUN_KEY = "NCCL Inspector"
 _MARK = re.compile(rb'"inspector_output_format_version"\s*:')
@@ -116,7 +116,7 @@ class InspectorReader(OneRankReader):
             trace = RankTrace(str(path), dump.header(path), rows.build())
             trace.nbytes = source.nbytes
         trace.groups = dump.groups.by_number()
-        trace.broken_lines = dump.broken
+        trace.broken_lines = dump.pieces.broken
         trace.knows_durations = True
         trace.trailer = Trailer(reason="exit")
         trace.is_sampled = dump.lost > 0
@@ -128,15 +128,11 @@ class _Dump:
     """The collectives of an open file, and what was seen beside them."""
 
     def __init__(self, source: Source, where: str) -> None:
-        self._where = where
-        self._whole = 0
-        self._pieces = Pieces(source, BETWEEN_OBJECTS)
-        self._decode = msgspec.json.Decoder(_Record).decode
+        self.pieces = Pieces(source, where, BETWEEN_OBJECTS)
         self._here = self._largest = _Communicator()
         self._writer = _Writer()
         self._end_ns = 0
         self._started_us = 0
-        self._undecodable = 0
         self._timed_by_host = 0
         self._dropped: dict[_Communicator, int] = {}
         self.groups = GroupTable()
@@ -147,22 +143,12 @@ class _Dump:
         Raises:
             TraceError: most records are broken.
         """
-        for piece in self._pieces:
-            try:
-                record = self._decode(piece)
-            except UNDECODABLE:
-                self._undecodable += 1
-                check_damage(self._where, self._undecodable, self._whole)
+        for piece in self.pieces:
+            if (record := self.pieces.decoded(piece, _Record)) is None:
                 continue
-            self._whole += 1
             self._note(record)
             if (perf := record.coll_perf or record.p2p_perf) is not None:
                 yield self._call(*msgspec.structs.astuple(perf))
-
-    @property
-    def broken(self) -> int:
-        """Records that could not be read."""
-        return self._undecodable + self._pieces.too_long
 
     @property
     def lost(self) -> int:

@@ -22,7 +22,7 @@ from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.json_pieces import Pieces
 from dsprof.trace.schema import Header, Note, Trailer
-from dsprof.trace.source import UNDECODABLE, Source, check_damage
+from dsprof.trace.source import UNDECODABLE, Source
 
 RUN_KEY = "execution trace"
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"(\d+\.\d+\.\d+(?:-chakra[\d.]*)?)"')
@@ -62,7 +62,7 @@ class ExecutionTraceReader(OneRankReader):
             trace = RankTrace(str(path), _header(path, nodes.head, calls), rows.build())
             trace.nbytes = source.nbytes
         trace.groups = calls.named(groups.by_number())
-        trace.broken_lines = nodes.broken
+        trace.broken_lines = nodes.pieces.broken
         trace.notes = [Note("execution traces record the order of communication, not its times")]
         if nodes.is_closed:
             trace.trailer = Trailer(reason="exit")
@@ -73,31 +73,20 @@ class _Nodes:
     """The nodes of an open file that communicate, or create groups; `head` precedes them."""
 
     def __init__(self, source: Source, where: str) -> None:
-        self._where = where
-        self._pieces = Pieces(source, _SEAM)
-        self._undecodable = 0
+        self.pieces = Pieces(source, where, _SEAM)
         self.head = b""
         self.is_closed = False
 
     def __iter__(self) -> Iterator[Node]:
         """Yield those nodes."""
-        for number, piece in enumerate(self._pieces, 1):
+        for piece in self.pieces:
             text = piece
             if not self.head and (begin := _NODES.search(piece)):
                 self.head, text = piece[: begin.start()], piece[begin.end() :]
             if end := _END.search(text, max(0, len(text) - 256)):
                 self.is_closed, text = True, text[: end.start()]
-            if OF_INTEREST.search(text):
-                try:
-                    yield msgspec.json.decode(text, type=Node)
-                except UNDECODABLE:
-                    self._undecodable += 1
-                    check_damage(self._where, self._undecodable, number - self._undecodable)
-
-    @property
-    def broken(self) -> int:
-        """Nodes that could not be read."""
-        return self._undecodable + self._pieces.too_long
+            if OF_INTEREST.search(text) and (node := self.pieces.decoded(text, Node)) is not None:
+                yield node
 
 
 def _header(path: Path, head: bytes, calls: NodeCalls) -> Header:
