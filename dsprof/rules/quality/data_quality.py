@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    in_several,
-    named_ranks,
-    ranks_of,
-    union,
-)
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
-from dsprof.analysis.aggregates.run import Run, is_of_memory
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
-from dsprof.analysis.hang.fates import killed_beside
-from dsprof.analysis.hang.model import HangVerdict
-from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import (
-    broken_off,
-    capitalised,
-    named,
-    plural,
-)
-from dsprof.rules.evidence.endings import (
-    after_step,
-    completed_last,
-    known_ends,
-    last_completed,
-    on_ranks,
-    raised_at,
-)
-from dsprof.rules.evidence.hang_remedies import after_kills
-from dsprof.rules.evidence.raised import (
-    RUN_FAILED,
-    after_device_error,
-    messages,
-    who_failed,
-)
+from dsprof.findings.wording import capitalised, named, plural
+from dsprof.rules.quality.end_of_run import EndOfRun
 from dsprof.rules.quality.limits_of_figures import Thresholds, limits_of_figures
 from dsprof.rules.reasons import UNREAD
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE, HOST_MEMORY, LAUNCHER
 
-_SIGNAL = "signal "
-_AFTER_SIGNAL = {
-    "signal SIGKILL": "Check the memory of {host}: `dmesg`",
-    "signal SIGBUS": "Check the space in /dev/shm on {host}",
-    "signal SIGTERM": "Find out who ended it: a scheduler, preemption, a user",
-}
-"""What to do where a process left no traceback."""
-_ENDED_BY_SLURM = {
-    "time limit": (
-        "The job reached its time limit",
-        "Request more time with `--time`, or save a checkpoint before the limit",
-    ),
-    "cancelled": ("The job was cancelled", "Ask who called `scancel` if you did not"),
-    "preemption": ("Another job preempted this one", "Save checkpoints; submit with `--requeue`"),
-    "node failure": ("A node failed", "Leave it out with `--exclude`, and report it"),
-}
-_ENDED_BY_SIGNAL = {
-    "SIGTERM": ("SIGTERM ended torchrun and its ranks", "Find out who sent it: preemption, a user"),
-    "SIGHUP": ("The terminal of torchrun closed", "Start it with nohup, or in tmux"),
-}
-_ENDED = _ENDED_BY_SLURM | _ENDED_BY_SIGNAL
-_HOST_MEMORY = (
-    "A process took more host memory than Slurm granted",
-    "Request more with `--mem`, or lower `num_workers` of data loaders",
-)
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
 
@@ -95,37 +38,21 @@ class DataQuality:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Report each kind of gap by itself."""
-        facts = run[Run]
-        gaps = [
-            *self._gaps(run, run[Endings], run[FlightRecorders], run[Logs]),
-            *self._interrupted(facts, run[Endings]),
-            *self._remarks(run, thresholds),
-        ]
+        end = EndOfRun(self.meta, run)
+        gaps = [*self._gaps(run, end), *end.interrupted(), *self._remarks(run, thresholds)]
         yield from gaps
-        if not gaps and not facts.is_recorded:
+        if not gaps and not run[Run].is_recorded:
             title = "The files show no gaps"
             text = "They were not recorded by dsprof: whether they are complete is unknown."
             yield self.meta.finding(Status.PASS, text, title=title)
 
-    def _gaps(
-        self, run: RunSummary, endings: Endings, flights: FlightRecorders, logs: Logs
-    ) -> Iterable[Finding]:
+    def _gaps(self, run: RunSummary, end: EndOfRun) -> Iterable[Finding]:
         facts = run[Run]
         if facts.unread_ranks:
             yield self._missing(facts)
-        if facts.unclean_ranks:
-            if not endings.ranks:
-                yield self._cut(facts.unclean_ranks)
-            elif _has_ray_ended(run):
-                yield self._ended_by_ray(facts.unclean_ranks, endings)
-            else:
-                yield self._unclean(facts, endings, logs)
-        if not facts.is_recorded:
-            yield from self._ended_as_logged(logs)
-        # Rule device-out-of-memory explains the others.
-        exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
-        if exceptions:
-            yield self._failed(exceptions, endings, flights)
+        if facts.unclean_ranks and not run[Endings].ranks:
+            yield self._cut(facts.unclean_ranks)
+        yield from end.findings()
         if facts.sampled_ranks:
             yield self._sampled(facts.sampled_ranks)
         yield from self._refused(facts)
@@ -166,307 +93,6 @@ class DataQuality:
             cause=cause,
             action=action,
             ranks=tuple(missing),
-            confidence="high",
-        )
-
-    def _unclean(self, run: Run, endings: Endings, logs: Logs) -> Finding:
-        ranks = run.unclean_ranks
-        ends = known_ends(endings.ranks, ranks, run.selection)
-        if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
-            return self._ended_from_outside(ended[0], ranks, ends)
-        first = {} if _is_explained(logs) else _failed_first(logs, endings)
-        raised = {rank for some in run.exceptions.values() for rank in some}
-        interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
-        if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
-            return self._failed_first(first, ranks, ends, logs.raised())
-        if HOST_MEMORY in logs.values(LAUNCHER):
-            return self._failed_as_logged(*_HOST_MEMORY, evidence=_last_calls(ends))
-        problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
-        others = {*ended_with(ranks, endings.ranks)}
-        if failed := others & raised or others & interrupted:
-            because = "failed" if failed & raised else "ended by Ctrl-C"
-            return self.meta.finding(
-                Status.INFO,
-                f"{problem}: probably killed because {named(failed)} {because}.",
-                title="Records break off because another rank ended",
-                cause="A launcher kills the other ranks when one of them fails.",
-                ranks=tuple(ranks),
-                evidence=_last_calls(ends),
-                confidence="medium",
-            )
-        if ended := [how for how in _ENDED_BY_SIGNAL if how in logs.values(FROM_OUTSIDE)]:
-            return self._ended_from_outside(ended[0], ranks, ends)
-        exited = (
-            f" {capitalised(named(others))} had exited without an exception: if by an error code, "
-            "such as by sys.exit(1), the launcher killed the others."
-        )
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}: killed, crashed, or still running."
-            f"{completed_last(ends, ranks)}{_in_flight(run) if ends else ''}",
-            problem=problem,
-            fix=f"Read the last lines of the log of {named(ranks)}",
-            title="Records break off",
-            severity=Severity.HIGH,
-            cause="A process that exits closes its record, unless its disk is too slow. A process "
-            f"that is killed by a signal or by the job's time limit cannot.{exited * bool(others)}",
-            action=f"Read the last lines of the log of {named(ranks)}; `ends early` there means a "
-            "disk that is too slow. Give the log of torchrun to the report, too: it names the rank "
-            "that failed first. What was recorded is analysed; of a killed process up to the last "
-            "half second is missing.",
-            ranks=tuple(ranks),
-            evidence=_last_calls(ends),
-            confidence="high",
-        )
-
-    def _ended_by_ray(self, ranks: Sequence[int], endings: Endings) -> Finding:
-        ends = {rank: endings.ranks[rank] for rank in ranks}
-        return self.meta.finding(
-            Status.FAIL,
-            f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}, when Ray ended them.",
-            title="Records break off",
-            severity=Severity.LOW,
-            cause="Ray kills workers that are done, so their records are not closed. Up to the "
-            "last half second is missing. A worker that failed there looks the same.",
-            action="Make `dsprof.disable()` the last line of the training function.",
-            fix="End the training function by `dsprof.disable()`",
-            ranks=tuple(ranks),
-            evidence=_last_calls(ends),
-            confidence="medium",
-        )
-
-    def _ended_as_logged(self, logs: Logs) -> Iterable[Finding]:
-        """Report how a run failed of which only logs tell."""
-        if _is_explained(logs):
-            return
-        raised = logs.raised()
-        failed = {} if _has_nccl_error(logs) else logs.values(LAUNCHER)
-        if first := logs.values(FAILED_FIRST):
-            yield self._failed_first(first, (), {}, raised)
-        elif HOST_MEMORY in failed:
-            yield self._failed_as_logged(*_HOST_MEMORY)
-        elif raised:
-            yield self._failed_by_exception(raised)
-        elif failed:
-            problem = f"A process of the run failed: {', '.join(failed)}"
-            yield self._failed_as_logged(problem, "Find the first traceback in the log")
-        elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
-            yield self._ended_from_outside(ended[0], (), {})
-
-    def _failed_by_exception(self, raised: Mapping[str, RankSet]) -> Finding:
-        """Report the exceptions of ranks, as a log holds them."""
-        ranks = ranks_of(union(raised.values()))
-        fix = "Find the first traceback in the log"
-        problem = f"{who_failed({}, raised)} failed"
-        return self._failed_as_logged(problem, fix, ranks, raised=raised)
-
-    def _failed_first(
-        self,
-        first: Mapping[str, RankSet],
-        broken: Sequence[int],
-        ends: Mapping[int, Ending],
-        raised: Mapping[str, RankSet],
-    ) -> Finding:
-        """Report who failed first, as a log says; the records of `broken` end there."""
-        everyone = union(first.values())
-        ranks = ranks_of(everyone)
-        raised = {what: some & everyone for what, some in raised.items() if some & everyone}
-        is_one = len(ranks) == 1
-        fix = f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
-        if all(how.startswith(_SIGNAL) for how in first):  # leaves no traceback
-            known = _AFTER_SIGNAL.get(next(iter(first)), "") if len(first) == 1 else ""
-            fix = known.format(host="its host" if is_one else "their hosts")
-            fix = fix or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
-        return self._failed_as_logged(
-            f"{who_failed(first, raised)} failed first{'' if is_one else ' on their hosts'}",
-            fix,
-            ranks,
-            f"{after_step(ends, ranks)}; {broken_off(broken)}" if broken else "",
-            _last_calls(ends),
-            raised,
-        )
-
-    def _failed_as_logged(
-        self,
-        problem: str,
-        fix: str,
-        ranks: tuple[int, ...] = (),
-        more: str = "",
-        evidence: tuple[Table, ...] = (),
-        raised: Mapping[str, RankSet] = MappingProxyType({}),
-    ) -> Finding:
-        fix, otherwise = after_device_error(raised) or (fix, "")
-        killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
-        several = apart = ""
-        if twice := in_several(raised.values()):
-            several = (
-                f" The logs give {named_ranks(twice)} several last exceptions: they are probably "
-                "of several runs or starts."
-            )
-            apart = " Give the logs of one start."
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}{more}.",
-            problem=problem,
-            fix=fix,
-            title=RUN_FAILED,
-            severity=Severity.HIGH,
-            cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}{several}",
-            action=f"{fix}.{otherwise}{apart}",
-            ranks=ranks,
-            evidence=evidence,
-            confidence="low" if twice else "high",
-        )
-
-    def _ended_from_outside(
-        self, how: str, ranks: Sequence[int], ends: Mapping[int, Ending]
-    ) -> Finding:
-        problem, fix = _ENDED[how]
-        killed = f"{after_step(ends, ranks)}; {broken_off(ranks)}" if ranks else ""
-        kept = " The record is analysed; up to half a second at its end is missing."
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}{killed}.{completed_last(ends, ranks)}",
-            problem=problem,
-            fix=fix,
-            title=problem,
-            severity=Severity.MEDIUM,
-            cause="The log of the job says so.",
-            action=f"{fix}.{kept * bool(ranks)}",
-            ranks=tuple(ranks),
-            evidence=_last_calls(ends),
-            confidence="high",
-        )
-
-    def _interrupted(self, run: Run, endings: Endings) -> Iterable[Finding]:
-        ranks = sorted(r for r, end in endings.ranks.items() if end.is_interrupted)
-        ends = known_ends(endings.ranks, ranks, run.selection)
-        if ranks:
-            yield self.meta.finding(
-                Status.INFO,
-                f"Ctrl-C ended {named(ranks)}{after_step(ends, ranks)}."
-                f"{completed_last(ends, ranks)}",
-                title="The run was interrupted",
-                ranks=tuple(ranks),
-                evidence=_last_calls(ends),
-            )
-
-    def _failed(
-        self, exceptions: dict[str, list[int]], endings: Endings, flights: FlightRecorders
-    ) -> Finding:
-        failed = {rank for some in exceptions.values() for rank in some}
-        known = {rank: end for rank, end in endings.ranks.items() if rank in failed}
-        if silent := silent_before(known, endings.ranks):
-            how = f"{capitalised(broken_off(sorted(silent)))} earlier"
-            return self._followed(exceptions, sorted(failed), sorted(silent), how)
-        if known and all(map(endings.has_followed, known)):
-            if full := [r for r, end in sorted(endings.ranks.items()) if _is_out_of_memory(end)]:
-                how = f"{capitalised(named(full))} ran out of device memory"
-                return self._followed(exceptions, sorted(failed), full, how)
-            return self._lost_others(exceptions, known, endings)
-        if known and all(end.has_lost_others for end in known.values()):
-            return self._timed_out(exceptions, sorted(known), verdicts(endings, flights)[0])
-        followed = sorted(known.keys() - first_failed(known))
-        first = {
-            what: kept
-            for what, some in exceptions.items()
-            if (kept := [rank for rank in some if rank not in followed])
-        }
-        told = ", ".join(
-            f"{w} ({named(some)}{raised_at(some, known)})" for w, some in first.items()
-        )
-        ranks = sorted(failed - {*followed})
-        is_part = len(ranks) < len(endings.ranks)
-        lost = f" {capitalised(named(followed))} then lost the connection or timed out."
-        look = f"Find the traceback of {named(ranks)} in the logs"
-        of_known = [rank for rank in ranks if rank in known][:1]
-        killed = "".join(killed_beside(rank, endings) for rank in of_known)
-        remedy = "".join(after_kills(rank, endings) for rank in of_known)
-        return self.meta.finding(
-            Status.FAIL,
-            f"The program failed: {told}.{lost * bool(followed)}",
-            problem=f"The program failed: {told}",
-            fix=look if is_part else "Find the first traceback in the logs",
-            title="Ranks ended by an exception",
-            severity=Severity.HIGH,
-            cause=f"The program did not catch the exception.{killed} The record up to it is "
-            "complete and analysed.",
-            action=f"{look}.{remedy}"
-            if is_part
-            else "Find the first traceback in the logs: a rank that fails leaves the others in a "
-            f"collective, which then fails as well.{remedy}",
-            ranks=tuple(ranks),
-            confidence="high",
-        )
-
-    def _lost_others(
-        self, exceptions: Iterable[str], failed: Mapping[int, Ending], endings: Endings
-    ) -> Finding:
-        """Report ranks that failed because another one had: none of them is the cause."""
-        who, has_all = capitalised(named(sorted(failed))), endings.has_all
-        exited = exited_before(failed, endings.ranks)
-        problem = f"{who} lost the connection to another rank or timed out"
-        look = "Find the first traceback in the logs"
-        cause = "Another rank failed first; its trace was not read."
-        action = f"{look} of all ranks{'' if has_all else ', or analyse all their traces'}."
-        if exited:
-            look = f"Find out why {named(exited)} ran fewer iterations"
-            cause, action = f"{capitalised(named(exited))} had exited normally before.", f"{look}."
-        elif has_all:
-            cause = "No rank recorded an exception of its own."
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}: {', '.join(exceptions)}.",
-            problem=problem,
-            fix=look,
-            title="Ranks lost the connection to others",
-            severity=Severity.HIGH,
-            cause=cause,
-            action=action,
-            confidence="high",
-        )
-
-    def _timed_out(
-        self, exceptions: Iterable[str], ranks: Sequence[int], verdict: HangVerdict
-    ) -> Finding:
-        """Report ranks that gave up a call, as a consequence where it is known for whom."""
-        problem = f"A call of {named(ranks)} timed out"
-        if verdict.ranks and not verdict.is_healthy:
-            return self.meta.finding(
-                Status.INFO,
-                f"{problem}: {', '.join(exceptions)}.",
-                title="Calls timed out",
-                cause=verdict.sentence,
-                ranks=tuple(ranks),
-                confidence=verdict.confidence,
-            )
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}: {', '.join(exceptions)}.",
-            problem=problem,
-            fix="Find out what the call waited for",
-            title="Calls timed out",
-            severity=Severity.HIGH,
-            cause="A rank did not join the call in time, called another one, or the timeout is too "
-            "short.",
-            action="Find out what the call waited for: `dsprof hang FOLDER` says it, if that is on "
-            "record.",
-            ranks=tuple(ranks),
-            confidence="high",
-        )
-
-    def _followed(
-        self, exceptions: Iterable[str], failed: Sequence[int], first: Sequence[int], how: str
-    ) -> Finding:
-        kinds = ", ".join(exceptions)
-        return self.meta.finding(
-            Status.INFO,
-            f"{capitalised(named(failed))} ended by {kinds}: the connection to another rank was "
-            f"lost. {how}.",
-            title="Ranks lost the connection to a rank that had ended",
-            cause=f"The exception is a consequence of the end of {named(first)}.",
-            action=f"Find out why {named(first)} ended.",
-            ranks=tuple(failed),
             confidence="high",
         )
 
@@ -551,28 +177,6 @@ class DataQuality:
             )
 
 
-def _failed_first(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:
-    """Return how ranks failed first on their hosts; not those that only lost one of another."""
-    told = logs.values(FAILED_FIRST)
-    followed = union(1 << r for r, end in endings.ranks.items() if end.has_lost_others)
-    first = {how: ranks & ~followed for how, ranks in told.items() if ranks & ~followed}
-    return first or told
-
-
-def _is_out_of_memory(end: Ending) -> bool:
-    return end.trailer is not None and is_of_memory(end.trailer.exception)
-
-
-def _is_explained(logs: Logs) -> bool:
-    """Say whether another rule finds in the logs why the run failed."""
-    return any(log.out_of_memory or log.timeouts for log in logs.ranks.values())
-
-
-def _has_nccl_error(logs: Logs) -> bool:
-    """Say whether rule nccl-warning has more to say of the end of a run than its launcher."""
-    return any(text.startswith("NCCL error") for text in logs.warnings())
-
-
 def _lost(run: Run) -> dict[str, int]:
     found = {_DROPPED: 0, _UNREADABLE: 0}
     for facts in run.ranks.values():
@@ -585,30 +189,6 @@ def _lost(run: Run) -> dict[str, int]:
 def _lost_action(lost: dict[str, int]) -> str:
     again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
     return f"{again}Record fewer steps (start_step, steps), or write to a faster disk."
-
-
-def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
-    return (last_completed(ends),) if ends else ()
-
-
-def _has_ray_ended(run: RunSummary) -> bool:
-    """Whether all ranks are workers of Ray whose records break off after the same step, idle."""
-    facts, ends = run[Run], run[Endings].ranks
-    of_ray = union(run[EnvironmentFacts].variables.get("RAY_JOB_ID", {}).values())
-    ranks = [*range(facts.first.world_size)]
-    if ranks_of(of_ray) != tuple(ranks) or facts.unclean_ranks != ranks or run[Logs].ranks:
-        return False
-    is_idle = not any(facts.ranks[rank].in_flight for rank in ranks)
-    return is_idle and ends.keys() == {*ranks} and len({end.step for end in ends.values()}) == 1
-
-
-def _in_flight(run: Run) -> str:
-    """Say which of the ranks whose record breaks off had a collective in flight."""
-    calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
-    awaited = {rank: call for rank, call in calls.items() if call}
-    if not awaited:  # what a device had not ended is not seen
-        return " No collective in flight was recorded." if run.is_cpu else ""
-    return f" In flight at the end: {on_ranks(awaited)}."
 
 
 RULE: Rule = DataQuality()
