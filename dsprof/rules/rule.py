@@ -26,6 +26,7 @@ class RuleMeta:
     needs: tuple[type[Aggregate], ...]  # aggregates that `check` reads
     order: int = 1000  # the lower owns exposed time that two could save: more specific first
     min_steps: int = 0  # with fewer recorded steps the verdict is unknown
+    on_cpus: str = ""  # why a run on CPUs is not applicable; "": it is
     needs_ranks: bool = False  # a single-rank run is not applicable
     needs_environment: bool = False  # unknown if no rank recorded its environment
     needs_sizes: bool = False  # unknown if no collective has a size

@@ -73,6 +73,8 @@ def _answer(rule: Rule, run: RunSummary, thresholds: Any) -> list[Finding]:
         return [meta.not_applicable("No step is marked.")]
     if meta.min_steps and (steps := _measured_steps(run)) < meta.min_steps:
         return [meta.too_few(steps, meta.min_steps)]
+    if meta.on_cpus and Run in run and run[Run].is_cpu:
+        return [meta.not_applicable(meta.on_cpus)]
     if meta.needs_ranks and _ranks(run) < 2:
         return [meta.not_applicable(SINGLE_RANK)]
     if meta.needs_environment and not run[EnvironmentFacts].recorded:

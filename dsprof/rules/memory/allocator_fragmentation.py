@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
-from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
@@ -63,15 +62,13 @@ class AllocatorFragmentation:
         ),
         category="memory",
         order=440,
-        needs=(Memory, Snapshots, Run, Engines, EnvironmentFacts),
+        needs=(Memory, Snapshots, Engines, EnvironmentFacts),
+        on_cpus="The run was on CPUs: there is no device allocator.",
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each rank by its snapshot, by its last step, and by retries since the first."""
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable("The run was on CPUs: there is no device allocator.")
-            return
         snapshots = run[Snapshots].ranks
         ranks = {rank: m for rank, m in run[Memory].ranks.items() if m.device_last.get(RESERVED)}
         if snapshots:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from dsprof.analysis.aggregates.buffers import Buffers, RankBuffers
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
-from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank.buffer_levels import Gathered
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -65,7 +64,8 @@ class CommunicationBufferPressure:
         ),
         category="memory",
         order=500,
-        needs=(Buffers, Engines, Memory, Run),
+        needs=(Buffers, Engines, Memory),
+        on_cpus="The run was on CPUs: buffers cannot be distinguished from other host memory.",
     )
     thresholds = Thresholds()
 
@@ -80,11 +80,7 @@ class CommunicationBufferPressure:
             rank: list(_parts(run[Engines], buffers, thresholds))
             for rank, buffers in run[Buffers].ranks.items()
         }
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable(
-                "The run was on CPUs: buffers cannot be distinguished from other host memory."
-            )
-        elif not any(found.values()):
+        if not any(found.values()):
             yield self._nothing(run[Buffers])
         elif not peaks.keys() & found.keys():
             yield self.meta.unknown("Unknown: no counters of the device were recorded.")

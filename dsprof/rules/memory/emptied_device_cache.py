@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
-from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -72,15 +71,13 @@ class EmptiedDeviceCache:
         "cudaMalloc in the next step.",
         category="memory",
         order=450,
-        needs=(Memory, Run, Snapshots),
+        needs=(Memory, Snapshots),
+        on_cpus=ON_CPUS,
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge each rank; after a retry the allocator itself empties the cache."""
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable(ON_CPUS)
-            return
         histories = {rank: one.returned for rank, one in run[Snapshots].ranks.items() if one.peak}
         if histories:
             yield from self._in_history(histories, thresholds)

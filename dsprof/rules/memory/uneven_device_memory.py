@@ -8,12 +8,11 @@ from statistics import median
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
-from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, size
-from dsprof.rules.reasons import ON_CPUS, SINGLE_RANK
+from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import PEAK_ALLOCATED
 
@@ -40,7 +39,9 @@ class UnevenDeviceMemory:
         ),
         category="memory",
         order=480,
-        needs=(Memory, Run, Engines, Steps),
+        needs=(Memory, Engines, Steps),
+        on_cpus=ON_CPUS,
+        needs_ranks=True,
     )
     thresholds = Thresholds()
 
@@ -55,11 +56,7 @@ class UnevenDeviceMemory:
         # A rank that ended early may have been below its peak.
         partial = {*run[Steps].partial_ranks}
         whole = {rank: peak for rank, peak in peaks.items() if rank not in partial}
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable(ON_CPUS)
-        elif run[Run].first.world_size < 2:
-            yield self.meta.not_applicable(SINGLE_RANK)
-        elif len(whole) < 2:
+        if len(whole) < 2:
             throughout = " throughout the run" * (len(peaks) > 1)
             yield self.meta.unknown(
                 f"Unknown: the device memory of fewer than two ranks was recorded{throughout}."

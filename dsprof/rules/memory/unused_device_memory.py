@@ -10,7 +10,6 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.rank.intent import communication_dtype
 from dsprof.analysis.summary import RunSummary
@@ -58,7 +57,8 @@ class UnusedDeviceMemory:
         ),
         category="memory",
         order=510,
-        needs=(Engines, Logs, Memory, Run, Steps, Traffic),
+        needs=(Engines, Logs, Memory, Run, Traffic),
+        on_cpus=ON_CPUS,
     )
     thresholds = Thresholds()
 
@@ -69,9 +69,6 @@ class UnusedDeviceMemory:
             for rank, m in run[Memory].ranks.items()
             if m.device_max.get(DEVICE_TOTAL) and PEAK_RESERVED in m.device_max
         }
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable(ON_CPUS)
-            return
         failed = run[Run].out_of_memory_ranks or any(
             log.out_of_memory for log in run[Logs].ranks.values()
         )
