@@ -20,11 +20,15 @@ class EngineTraffic(NamedTuple):
     number: int = -1  # of several
     trains: bool = True
 
-    def named(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+    def named(self, findings: Iterable[Finding]) -> Iterable[Finding]:
         """Say of findings which of several engines they are about."""
-        for finding in findings:
-            words = f"Engine {self.number}: {finding.summary}"
-            yield finding if self.number < 0 else replace(finding, summary=words)
+        return findings if self.number < 0 else of_engine(self.number, findings)
+
+
+def of_engine(number: int, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Say of findings that they are about this one of several engines."""
+    for finding in findings:
+        yield replace(finding, summary=f"Engine {number}: {finding.summary}")
 
 
 def engine_by_engine(engines: Engines, traffic: Traffic) -> list[EngineTraffic]:

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding
 from dsprof.rules.configuration.engine_settings import EngineSettings
+from dsprof.rules.engine_by_engine import of_engine
 from dsprof.rules.reasons import NO_ENGINE, NO_WRITTEN_CONFIG
 from dsprof.rules.rule import NoThresholds, RuleMeta
 from dsprof.trace.schema import EngineConfig
@@ -35,9 +34,8 @@ class ConfigRule(ABC):
         lines = engines.lines or {}
         for engine in different:
             settings = EngineSettings(engine, lines, engines.deepspeed, engines.device)
-            which = f"Engine {engine.engine}: " if len(different) > 1 else ""
-            for finding in self.judge(settings, thresholds):
-                yield msgspec.structs.replace(finding, summary=f"{which}{finding.summary}")
+            found = self.judge(settings, thresholds)
+            yield from of_engine(engine.engine, found) if len(different) > 1 else found
 
     @abstractmethod
     def judge(self, settings: EngineSettings, thresholds: Any) -> Iterable[Finding]:

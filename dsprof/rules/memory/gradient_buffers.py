@@ -22,7 +22,11 @@ class GradientBuffers(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all."""
-        return self.capacity * self.slots * self.item_bytes
+        return self.bytes_beyond(0)
+
+    def bytes_beyond(self, elements: int) -> int:
+        """Return how many bytes fewer buffers of so many elements would have."""
+        return (self.capacity - elements) * self.slots * self.item_bytes
 
 
 def gradient_buffers(engines: Engines) -> GradientBuffers | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
-from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, size
+from dsprof.rules.engine_by_engine import of_engine
 from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.knowledge.buckets import zero_elements
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
@@ -44,7 +42,8 @@ class OversizedBucket:
         "them or not: at the default, 0.9 or 1.9 GiB in half precision.",
         category="memory",
         order=490,
-        needs=(Engines, Memory, Run),
+        needs=(Engines, Memory),
+        on_cpus="The run was on CPUs: untouched pages of a buffer take no memory.",
     )
     thresholds = Thresholds()
 
@@ -52,11 +51,7 @@ class OversizedBucket:
         """Compare with all gradients; under pressure, with the memory in use."""
         peaks = [m.device_max.get(PEAK_RESERVED, 0) for m in run[Memory].ranks.values()]
         made = [(one, buffers) for one in run[Engines].each if (buffers := gradient_buffers(one))]
-        if run[Run].is_cpu:
-            yield self.meta.not_applicable(
-                "The run was on CPUs: untouched pages of a buffer take no memory."
-            )
-        elif not made:
+        if not made:
             yield self.meta.not_applicable(
                 "No engine with ZeRO and contiguous gradients was recorded."
             )
@@ -65,9 +60,8 @@ class OversizedBucket:
         else:
             several, pressed = len(run[Engines].engines) > 1, is_short(run[Memory])
             for one, buffers in made:
-                which = f"Engine {one.engines[0].engine}: " if several else ""
-                for finding in self._of_engine(one, buffers, max(peaks), thresholds, pressed):
-                    yield replace(finding, summary=f"{which}{finding.summary}")
+                found = self._of_engine(one, buffers, max(peaks), thresholds, pressed)
+                yield from of_engine(one.engines[0].engine, found) if several else found
 
     def _of_engine(
         self,
@@ -79,8 +73,8 @@ class OversizedBucket:
     ) -> Iterable[Finding]:
         parameters = engines.engines[0].parameters
         needed, advised = min(buffers.capacity, parameters), zero_elements(parameters)
-        wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
-        if wasted >= max(thresholds.wasted_bytes, thresholds.wasted_share * peak):
+        least = max(thresholds.wasted_bytes, thresholds.wasted_share * peak)
+        if buffers.bytes_beyond(needed) >= least:
             yield self._wasted(engines, buffers, needed, peak, pressed)
         elif (
             pressed
@@ -92,8 +86,7 @@ class OversizedBucket:
     def _wasted(
         self, engines: Engines, buffers: GradientBuffers, needed: int, peak: int, pressed: bool
     ) -> Finding:
-        wasted = (buffers.capacity - needed) * buffers.slots * buffers.item_bytes
-        elements = zero_elements(needed)
+        wasted, elements = buffers.bytes_beyond(needed), zero_elements(needed)
         return self.meta.finding(
             Status.FAIL if pressed else Status.INFO,
             f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
@@ -113,7 +106,7 @@ class OversizedBucket:
     def _pressed(
         self, engines: Engines, buffers: GradientBuffers, peak: int, advised: int
     ) -> Finding:
-        freed = (buffers.capacity - advised) * buffers.slots * buffers.item_bytes
+        freed = buffers.bytes_beyond(advised)
         return self.meta.finding(
             Status.FAIL,
             f"Allocations were retried while gradient buffers held "
