@@ -19,7 +19,7 @@ from dsprof.errors import TraceError
 from dsprof.files.inputs import is_local
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.files.redaction.known_settings import written_config, written_variables
-from dsprof.findings.wording import some
+from dsprof.findings.wording import named, some
 from dsprof.trace import column_cache
 from dsprof.trace.background import mark_background
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
@@ -56,6 +56,7 @@ from dsprof.trace.trace_files import (
 )
 
 _NATIVE_NAME = re.compile(r"^(?P<start>trace.*)\.rank(?P<rank>\d{1,9})\.json(?:\.gz)?$")
+_NOTHING = "no trace of {} was found{}; omit the option to read all ranks"
 _MOST_VARIABLES = 1 << 12
 _TOO_MANY_VARIABLES = (
     "{path} holds {count:,} environment variables, more than any process has: they are excluded"
@@ -197,7 +198,8 @@ def _selected(files: Sequence[Path], selection: Selection) -> list[Path]:
         if name is None or selection.holds_rank(int(name["rank"]))
     ]
     if files and not kept:
-        raise _nothing_selected(selection)
+        ranks = named(int(name["rank"]) for name in names.values() if name is not None)
+        raise TraceError(_NOTHING.format(selection, f" (there are traces of {ranks})"))
     return kept
 
 
@@ -211,15 +213,13 @@ def _of_each_start(files: Iterable[Path]) -> set[Path]:
     return {path for _, path in lowest.values()}
 
 
-def _nothing_selected(selection: Selection, chosen: Choice | None = None) -> TraceError:
+def _nothing_selected(selection: Selection, chosen: Choice) -> TraceError:
     hosts: list[str] = []
-    if chosen is not None and selection.hosts and not selection.ranks:  # else few were opened
+    if selection.hosts and not selection.ranks:  # else few were opened
         hosts = sorted({file.header.host for files in chosen.ranks for file in files} - {""})
     there = f" (the hosts are {some(hosts)})" if hosts else ""
-    if chosen is None or len(chosen.epochs) < 2:
-        return TraceError(
-            f"no trace of {selection} was found{there}; omit the option to read all ranks"
-        )
+    if len(chosen.epochs) < 2:
+        return TraceError(_NOTHING.format(selection, there))
     return TraceError(
         f"epoch {chosen.number} of {len(chosen.epochs)} has no trace of {selection}{there}; name "
         "another with --epoch, or omit the option to read all ranks"

@@ -119,6 +119,14 @@ def test_hosts_are_chosen_by_name(tmp_path):
         find_run([tmp_path], Selection(ranks=ranks_in("1"), hosts=hosts_in("one")))
 
 
+def test_a_rank_without_a_trace_is_answered_with_those_that_have_one(tmp_path):
+    write_run(tmp_path, 3)
+    with pytest.raises(
+        TraceError, match=r"^no trace of rank 7 .* \(there are traces of ranks 0-2\)"
+    ):
+        find_run([tmp_path], Selection(ranks=ranks_in("7")))
+
+
 def test_the_report_says_what_is_left_out_and_calls_no_rank_missing(tmp_path):
     write_run(tmp_path, 3)
     chosen = Selection(ranks=ranks_in("0-1"))
