@@ -11,9 +11,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dsprof.analysis.aggregates import AGGREGATES
+from dsprof.analysis.aggregates.communication import Communication
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.alignment.clocks import align, clock_samples, shared_clock
 from dsprof.analysis.summarise import summarise_traces
-from dsprof.analysis.summary import RunSummary
+from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
 from dsprof.rules.runner import judge
@@ -327,15 +333,21 @@ def disagreeing() -> Iterator[RankTrace]:
         yield rank_trace(rank, steps=steps)
 
 
-def summary(*traces: RankTrace) -> RunSummary:
-    """All aggregates of traces of one run."""
+def summary(*traces: RankTrace, kinds: Iterable[type[Aggregate]] = AGGREGATES) -> RunSummary:
+    """Aggregates of traces of one run."""
     alignment = shared_clock([t.header for t in traces]) or align(map(clock_samples, traces))
-    return summarise_traces(traces, alignment)
+    return summarise_traces(traces, alignment, [*kinds])
+
+
+def summary_for(rule: Rule, *traces: RankTrace) -> RunSummary:
+    """What a rule reads of traces of one run, and what the runner asks for every rule."""
+    of_runner = (Communication, EnvironmentFacts, Run, Steps, Traffic)
+    return summary(*traces, kinds={*rule.meta.needs, *of_runner})
 
 
 def judged(rule: Rule, *traces: RankTrace, **thresholds: Any) -> list[Finding]:
     """What a rule says about a run; `thresholds` replace some of its own."""
-    return judged_summary(rule, summary(*traces), **thresholds)
+    return judged_summary(rule, summary_for(rule, *traces), **thresholds)
 
 
 def judged_summary(rule: Rule, run: RunSummary, **thresholds: Any) -> list[Finding]:
@@ -366,7 +378,7 @@ def said(rule: Rule, *traces: RankTrace, **thresholds: Any) -> Finding:
 
 def assert_reached_at(rule: Rule, *traces: RankTrace, **measured: float) -> None:
     """A threshold that equals what was measured is reached, one that is a trifle higher is not."""
-    run = summary(*traces)
+    run = summary_for(rule, *traces)
     for name, value in measured.items():
         trifle = 1 if isinstance(value, int) else math.ulp(value)
         given = [replace(rule.thresholds, **{name: value + n * trifle}) for n in (-1, 0, 1)]
