@@ -18,7 +18,7 @@ from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line, fits
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
 from dsprof.trace.reader import Chunk, add_collectives, read_lines, take_rare
 from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
-from dsprof.trace.schema import Group, Header, Heartbeat, MemorySample
+from dsprof.trace.schema import Group, Header, MemorySample
 
 _LOOK_BYTES = 1 << 22
 """Read of one file at once: a run that is long over is caught up with in several looks."""
@@ -75,7 +75,6 @@ class FollowedRank:
         self._grown_at = -inf
         self.memory: MemorySample | None = None
         self.device: dict[str, int] = {}  # counters of its memory: samples of their own
-        self.heartbeat: Heartbeat | None = None
         self._lasting = RankTrace(str(path), header)
         tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
         self._files = [_GrowingFile(one) for one in (path, *tails)]
@@ -178,7 +177,6 @@ class FollowedRank:
         for sample in trace.memory:
             self.memory = sample if sample.rss_bytes >= 0 else self.memory
             self.device = sample.device or self.device
-        self.heartbeat = trace.heartbeats[-1] if trace.heartbeats else self.heartbeat
 
 
 def _since(chunk: Chunk, step: int) -> Chunk:
