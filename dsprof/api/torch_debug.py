@@ -78,7 +78,8 @@ def _lines() -> list[str]:
     figures = [f"{name} = {value:g}" for name, value in session.metrics().items()]
     now_ns = time.perf_counter_ns()
     flying = [_called(state, call, now_ns) for call in state.in_flight]
-    return [f"in step {state.step}", *figures, *(flying or ["no collective in flight"])]
+    place = f"in step {state.step}" if state.step >= 0 else "before the first step"
+    return [place, *figures, *(flying or ["no collective in flight"])]
 
 
 def _called(state: RankState, call: StateCall, now_ns: int) -> str:
