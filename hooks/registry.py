@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dsprof.config import Config
 from dsprof.hooks.base import Hook
-from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.native import (
@@ -14,6 +13,7 @@ from dsprof.hooks.wire.native import (
     has_kernels,
     watch_starvation,
 )
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.plugins.parts import folders_in, in_folder
 from dsprof.recording.recorder.recorder import Recorder
 

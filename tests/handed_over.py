@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
+from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective

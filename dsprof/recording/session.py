@@ -165,7 +165,7 @@ class Session:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.groups import backend_of
-        from dsprof.hooks.wire.c10d import OP_NAMES, reduce_op_name
+        from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)

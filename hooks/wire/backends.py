@@ -18,8 +18,8 @@ import torch.distributed as dist
 from dsprof.hooks.base import Target
 from dsprof.hooks.patching import Patch
 from dsprof.hooks.subclasses import Subclasses, own_patches
-from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS, WireOp
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.hooks.wire.work import PythonWorks
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from dsprof.hooks.base import Hook, Target, hide_from_dynamo
-from dsprof.hooks.wire.c10d import Apart
+from dsprof.hooks.wire.process_group import Apart
 from dsprof.recording.recorder.recorder import Recorder
 
 

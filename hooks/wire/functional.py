@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dsprof.hooks.base import Hook, hide_from_dynamo
-from dsprof.hooks.wire.c10d import is_traced
+from dsprof.hooks.wire.collectives import is_traced
 from dsprof.hooks.wire.layers import KEY, Layers, check_slot
 from dsprof.recording.recorder.in_flight import NOTICEABLE_NS
 from dsprof.recording.recorder.recorder import Recorder

@@ -19,8 +19,9 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Target
 from dsprof.hooks.subclasses import descendants
-from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.wire.dispatcher import DispatcherHook
 from dsprof.hooks.wire.operations import WIRE_OPS
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Note
 

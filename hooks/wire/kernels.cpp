@@ -1,7 +1,7 @@
-// The kernels of hooks/wire/c10d.py and hooks/wire/functional.py in C++, at BackendSelect in torch's
-// dispatcher. A kernel in Python has all arguments converted for its call, back again for what is
-// below, and the result likewise; that takes longer than the record. Here a call is passed on as it
-// came, and Python gets what its record is made of.
+// The kernels of hooks/wire/dispatcher.py and hooks/wire/functional.py in C++, at BackendSelect in
+// torch's dispatcher. A kernel in Python has all arguments converted for its call, back again for
+// what is below, and the result likewise; that takes longer than the record. Here a call is passed
+// on as it came, and Python gets what its record is made of.
 //
 // What is once in the dispatcher stays there and passes everything on: torch cannot take a kernel
 // out without harm to a thread that is on its way to it.

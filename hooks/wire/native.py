@@ -23,7 +23,8 @@ import torch
 
 from dsprof.files.ownership import why_untrusted
 from dsprof.hooks.base import Hook, hide_from_dynamo, nothing
-from dsprof.hooks.wire.c10d import DispatcherHook, is_traced
+from dsprof.hooks.wire.collectives import is_traced
+from dsprof.hooks.wire.dispatcher import DispatcherHook
 from dsprof.hooks.wire.functional import WAIT, FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.operations import WireOp

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from dsprof.hooks.call_sites import Sites
 from dsprof.hooks.dtypes import DTYPES
-from dsprof.hooks.wire.c10d import is_traced
+from dsprof.hooks.wire.collectives import is_traced
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.work import PythonWorks
 from dsprof.recording.recorder.hot_state import Context

@@ -73,6 +73,9 @@ WIRE_OPS: dict[str, WireOp] = {
     "recv_any_source_": WireOp("recv", _first, is_point_to_point=True),
 }
 
+BLOCKING = "monitored_barrier"
+"""Returns no Work, but when all ranks have come; gloo does it, in a group of any backend."""
+
 METHODS: dict[str, str] = {
     "allreduce": "allreduce_",
     "allreduce_coalesced": "allreduce_coalesced_",

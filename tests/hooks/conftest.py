@@ -12,10 +12,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from dsprof.hooks import base
 from dsprof.hooks.base import Hook
 from dsprof.hooks.patching import PatchSet, forget_imports
-from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook
+from dsprof.hooks.wire.dispatcher import DispatcherHook
 from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.hooks.wire.work import WorkHook
 from dsprof.recording.recorder import hot_state, in_flight, progress
 from dsprof.recording.recorder.recorder import Recorder

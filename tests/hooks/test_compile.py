@@ -9,7 +9,7 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 
-from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from tests.hooks.conftest import COMPLETE
 

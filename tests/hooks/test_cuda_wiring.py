@@ -13,7 +13,7 @@ import torch.distributed._functional_collectives as functional
 from dsprof.hooks.device.cuda import CudaHook
 from dsprof.hooks.patching import PatchSet
 from dsprof.hooks.wire import groups
-from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
 from tests.factories.fake_cuda import FakeCuda, Host

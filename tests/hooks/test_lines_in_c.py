@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.hooks.wire.c10d import OP_NAMES, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.wire.process_group import ProcessGroupHook
+from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Step

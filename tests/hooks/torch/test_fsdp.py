@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dsprof.hooks.torch.ddp import DDPHook
 from dsprof.hooks.torch.fsdp import FSDPHook
-from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Fetch, Flush, Model, Phase
 from tests.handed_over import handed_over

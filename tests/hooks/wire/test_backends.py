@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from dsprof.hooks.base import Hook
 from dsprof.hooks.wire.backends import BackendHook
-from dsprof.hooks.wire.c10d import ProcessGroupHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from tests.handed_over import collectives
 from tests.hooks.conftest import COMPLETE

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from dsprof.hooks.base import Hook
-from dsprof.hooks.wire.c10d import ProcessGroupHook
 from dsprof.hooks.wire.coalescing import CoalescingHook
+from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.schema import Collective

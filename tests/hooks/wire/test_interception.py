@@ -185,7 +185,7 @@ def test_a_thread_waits_for_the_one_that_brings_the_dispatcher_in(tmp_path: obje
     """Without that it would communicate unseen meanwhile."""
     body = """
         import threading, time
-        from dsprof.hooks.wire.c10d import DispatcherHook
+        from dsprof.hooks.wire.dispatcher import DispatcherHook
         install, begun = DispatcherHook.install, threading.Event()
         def slow(hook, module):
             begun.set()

@@ -23,7 +23,7 @@ import torch.distributed._functional_collectives as functional
 from dsprof.errors import DsprofError
 from dsprof.hooks.patching import forget_imports
 from dsprof.hooks.wire import native
-from dsprof.hooks.wire.c10d import DispatcherHook
+from dsprof.hooks.wire.dispatcher import DispatcherHook
 from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.native import NativeDispatcherHook, NativeFunctionalHook, NativeHook
 from dsprof.hooks.wire.native_build import verify

@@ -14,10 +14,12 @@ import torch
 import torch.distributed as dist
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
-from dsprof.hooks.wire.c10d import DispatcherHook, ProcessGroupHook, reduce_op_name
+from dsprof.hooks.wire.dispatcher import DispatcherHook
 from dsprof.hooks.wire.interception import CompleteHook
 from dsprof.hooks.wire.native import NativeDispatcherHook
 from dsprof.hooks.wire.operations import METHODS, WIRE_OPS
+from dsprof.hooks.wire.process_group import ProcessGroupHook
+from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.contexts import NOBODY, flushing
 from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
