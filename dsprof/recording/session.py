@@ -23,7 +23,7 @@ from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on,
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
-from dsprof.recording.captures import Captures
+from dsprof.recording.capture.captures import Captures
 from dsprof.recording.group_store import number_of_run
 from dsprof.recording.header import header_of_training
 from dsprof.recording.hook_installer import HookInstaller

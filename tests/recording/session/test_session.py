@@ -200,7 +200,7 @@ def test_without_a_watchdog_the_rest_is_recorded(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("dsprof.recording.capture", "forget_announced"),
+        ("dsprof.recording.capture.thread", "forget_announced"),
         ("dsprof.recording.session", "keep_states_of_the_dead"),
     ],
 )

@@ -22,8 +22,8 @@ from torch.autograd import profiler as torch_functions
 from torch.autograd import profiler_legacy
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from dsprof.recording.profiler_window import profile_file, window, writing
-from dsprof.recording.profiler_window.window import ProfilerWindow
+from dsprof.recording.capture.profiler import profile_file, window, writing
+from dsprof.recording.capture.profiler.window import ProfilerWindow
 from dsprof.recording.recorder.redacted_records import Redaction
 from dsprof.trace.lines import LINES
 from dsprof.trace.reader import read_header

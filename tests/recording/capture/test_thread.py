@@ -18,7 +18,7 @@ from torch.distributed import TCPStore
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.files import notes
-from dsprof.recording.capture import Capture
+from dsprof.recording.capture.thread import Capture
 from dsprof.recording.group_store import connect
 from dsprof.trace.dumps.kept_states import remove_stale
 from dsprof.trace.reader import read_trace
@@ -58,7 +58,7 @@ def _begun(
     def fail(_: str, error: BaseException) -> None:
         raise error
 
-    with patch("dsprof.recording.capture_announcements.memory_folders", lambda: iter([memory])):
+    with patch("dsprof.recording.capture.announcements.memory_folders", lambda: iter([memory])):
         capture = Capture(header, folder, writer, lambda: AT[rank], fail)
     capture._begin()
     return capture, writer
@@ -67,7 +67,7 @@ def _begun(
 @pytest.fixture
 def store() -> Iterator[TCPStore]:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with patch("dsprof.recording.capture_announcements.default_store", lambda: server):
+    with patch("dsprof.recording.capture.announcements.default_store", lambda: server):
         yield server
 
 
@@ -139,7 +139,7 @@ def test_a_request_so_soon_after_another_waits(
         ask(tmp_path, steps)
         capture._tick()
     assert kept(writer) == [range(105, 125)]
-    with patch("dsprof.recording.capture.clock", lambda: clock() + LEAST_PAUSE_S * 10**9):
+    with patch("dsprof.recording.capture.thread.clock", lambda: clock() + LEAST_PAUSE_S * 10**9):
         capture._tick()
     assert kept(writer) == [range(105, 125), range(105, 135)]
 
@@ -267,7 +267,7 @@ def test_a_node_that_looks_late_misses_no_announcement(
 
 
 def test_only_one_rank_of_a_node_asks_the_store(tmp_path: Path, store: TCPStore) -> None:
-    with patch("dsprof.recording.capture_announcements.connect", Mock(wraps=connect)) as connected:
+    with patch("dsprof.recording.capture.announcements.connect", Mock(wraps=connect)) as connected:
         nodes = [[_rank(tmp_path, 2 * node + rank, node) for rank in (0, 1)] for node in (0, 1)]
         for _, writer in [*nodes[0], *nodes[1]]:
             writer.alarms.add(Alarm(90, "slow", ""))
@@ -313,7 +313,7 @@ def full(memory: Path) -> Iterator[None]:
             raise OSError(errno.ENOSPC, "No space left on device")
         return notes.put(path, data, is_first=is_first)
 
-    with patch("dsprof.recording.capture_announcements.notes", Mock(wraps=notes, put=put)):
+    with patch("dsprof.recording.capture.announcements.notes", Mock(wraps=notes, put=put)):
         yield
 
 
@@ -390,7 +390,7 @@ def test_a_store_that_is_stopped_holds_one_thread(
         raise RuntimeError("the connection was closed")
 
     with (
-        patch("dsprof.recording.capture_announcements.connect", connect),
+        patch("dsprof.recording.capture.announcements.connect", connect),
         patch("dsprof.recording.group_store.PATIENCE_S", 0.001),
     ):
         for _ in range(100):
@@ -408,7 +408,7 @@ def test_a_store_that_fails_is_asked_ever_more_rarely(
     capture, _ = ranks[0]
     capture._nodes._connection = None
     with patch(
-        "dsprof.recording.capture_announcements.connect", Mock(side_effect=OSError)
+        "dsprof.recording.capture.announcements.connect", Mock(side_effect=OSError)
     ) as connected:
         for _ in range(1000):
             capture._tick()
@@ -443,7 +443,10 @@ def test_what_an_earlier_run_was_asked_for_is_not_followed(
     if is_answered:
         agree(tmp_path, Captured(request.id, 100, 20))
     capture, writer = _rank(tmp_path, 0)
-    with patch("dsprof.recording.capture._QUIET_NS", 0), patch.object(capture, "_is_soon", bool):
+    with (
+        patch("dsprof.recording.capture.thread._QUIET_NS", 0),
+        patch.object(capture, "_is_soon", bool),
+    ):
         for step in range(100):
             writer.alarms.add(Alarm(step, "slow", ""))
             capture._tick()
@@ -472,7 +475,7 @@ def test_a_store_that_answers_late_has_no_news_of_before(tmp_path: Path, store: 
     before, killed = _rank(tmp_path, 0)
     killed.alarms.add(Alarm(5000, "slow", ""))
     before._tick()
-    with patch("dsprof.recording.capture_announcements.connect", Mock(side_effect=OSError)):
+    with patch("dsprof.recording.capture.announcements.connect", Mock(side_effect=OSError)):
         capture, writer = _rank(tmp_path, 2, node=1)
     for _ in range(20):
         capture._tick()

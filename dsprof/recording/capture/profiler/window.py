@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsprof.recording.profiler_window.main_thread import caller
-from dsprof.recording.profiler_window.others import OtherProfilers
-from dsprof.recording.profiler_window.writing import ProfileWriter
+from dsprof.recording.capture.profiler.main_thread import caller
+from dsprof.recording.capture.profiler.others import OtherProfilers
+from dsprof.recording.capture.profiler.writing import ProfileWriter
 from dsprof.trace.schema import Header, Note
 
 _MOST_STEPS = 20

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Literal
 
 from dsprof.environment import count
 from dsprof.files import notes
-from dsprof.recording.capture_announcements import (
+from dsprof.recording.capture.announcements import (
     HELD,
     LOOK_TICKS,
     AllNodes,
     NodeMemory,
     kind_of,
 )
-from dsprof.recording.capture_signal import CaptureSignal
+from dsprof.recording.capture.on_signal import CaptureSignal
 from dsprof.recording.group_store import name_of_run
 from dsprof.trace.latch import Latch
 from dsprof.trace.rolling.alarms import Alarm
@@ -47,7 +47,7 @@ from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
 
 if TYPE_CHECKING:
-    from dsprof.recording.profiler_window.window import ProfilerWindow
+    from dsprof.recording.capture.profiler.window import ProfilerWindow
 
 _TICK_S = 1.0
 _TOLD_S = 2 * LOOK_TICKS * _TICK_S

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dsprof.recording.profiler_window.profile_file import write_profile
+from dsprof.recording.capture.profiler.profile_file import write_profile
 from dsprof.trace.dumps.state_file import process_of
 from dsprof.trace.rolling.earlier import header_of
 from dsprof.trace.rolling.parts import PROFILE, part_of

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsprof.config import Config
-from dsprof.recording.capture import Capture
-from dsprof.recording.capture_signal import NO_SIGNAL, CaptureSignal
+from dsprof.recording.capture.on_signal import NO_SIGNAL, CaptureSignal
+from dsprof.recording.capture.thread import Capture
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Header
 
 if TYPE_CHECKING:
-    from dsprof.recording.profiler_window.window import ProfilerWindow
+    from dsprof.recording.capture.profiler.window import ProfilerWindow
 
 
 class Captures:
@@ -90,7 +90,7 @@ class Captures:
 
     def _profiler_window(self) -> ProfilerWindow | None:
         """Return the window of torch.profiler; None if torch cannot be used so."""
-        from dsprof.recording.profiler_window.window import ProfilerWindow
+        from dsprof.recording.capture.profiler.window import ProfilerWindow
 
         if self._profiler is None:
             recorder = self._recorder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.recording.capture_signal import CaptureSignal
+from dsprof.recording.capture.on_signal import CaptureSignal
 
 
 @pytest.fixture(autouse=True)
