@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 
 from dsprof.files.ownership import is_own
 
@@ -40,15 +42,32 @@ def refresh(folder: Path) -> None:
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
+def now_s(folder: Path) -> float:
+    """Return the time by the clock of the file system, as files show when they were written.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    with TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_mtime
+
+
 def read(path: Path, most_bytes: int) -> bytes:
     """Return a small file of this user; nothing where there is none, or it is larger."""
     with suppress(OSError):
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(file)
-            is_small = stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes
-            is_fit = is_small and is_own(status)
-            return os.read(file, most_bytes) if is_fit else b""
-        finally:
-            os.close(file)
+        return read_if(path, most_bytes, lambda of: of.st_size <= most_bytes and is_own(of))
     return b""
+
+
+def read_if(path: Path, size: int, is_fit: Callable[[os.stat_result], bool]) -> bytes:
+    """Return the start of a regular file, through no link; nothing if its status does not fit.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
+        return os.read(file, size) if stat.S_ISREG(status.st_mode) and is_fit(status) else b""
+    finally:
+        os.close(file)

@@ -13,7 +13,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.files import notes
-from dsprof.files.inputs import is_file, open_input
+from dsprof.files.inputs import is_file, read_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, process_of
 from dsprof.trace.lines import fits
@@ -122,11 +122,7 @@ def read_dump(path: Path) -> HangDump:
         TraceError: it cannot be read, or is none.
     """
     try:
-        with open_input(path) as file:
-            data = file.read(LARGEST_BYTES + 1)
-        if len(data) > LARGEST_BYTES:
-            raise TraceError(f"{path}: larger than any dump of a hang")
-        dump = msgspec.json.decode(data, type=HangDump)
+        dump = msgspec.json.decode(read_input(path, LARGEST_BYTES), type=HangDump)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -8,7 +8,6 @@ checked, and what does not fit is skipped.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ import msgspec
 
 from dsprof.environment import boot_id
 from dsprof.errors import TraceError
+from dsprof.files import notes
 from dsprof.trace.lines import fits
 from dsprof.trace.schema import LARGEST_WORLD, Group, Header, Site
 
@@ -266,14 +266,7 @@ def read_bytes(path: Path, size: int = SIZE_BYTES) -> bytes:
         TraceError: it is none, or cannot be read.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(file)
-            data = b""
-            if stat.S_ISREG(status.st_mode) and status.st_size == SIZE_BYTES:
-                data = os.read(file, size)
-        finally:
-            os.close(file)
+        data = notes.read_if(path, size, lambda status: status.st_size == SIZE_BYTES)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) != size:

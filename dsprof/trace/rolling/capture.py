@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Annotated, BinaryIO, Literal
 
 import msgspec
@@ -150,8 +148,8 @@ def _waits_s(folder: Path) -> float:
     with suppress(OSError), (folder / _REQUEST).open("rb") as file:
         if _locked(file):  # who asked was killed
             return 0.0
-    with suppress(FileNotFoundError), TemporaryFile(dir=folder) as file:
-        age_s = os.fstat(file.fileno()).st_mtime - asked_at_s(folder)
+    with suppress(FileNotFoundError):
+        age_s = notes.now_s(folder) - asked_at_s(folder)
         return PATIENCE_S - age_s if 0 <= age_s < PATIENCE_S else 0.0
     return 0.0
 

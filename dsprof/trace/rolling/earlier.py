@@ -22,13 +22,13 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from dsprof.environment import boot_id, count
 from dsprof.errors import TraceError
+from dsprof.files import notes
 from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state
 from dsprof.trace.host_folders import HOSTS, shared_folder
 from dsprof.trace.lines import LINES
@@ -201,13 +201,7 @@ def _is_over(book: Path, locks: ExitStack) -> bool:
         return False
     except OSError:
         is_here = False
-    return is_here or is_closed(book) or _now_s(book.parent) - written_at_s(book) > _QUIET_S
-
-
-def _now_s(folder: Path) -> float:
-    """Return the time by the clock of the file system, as files show when they were written."""
-    with TemporaryFile(dir=folder) as file:
-        return os.fstat(file.fileno()).st_mtime
+    return is_here or is_closed(book) or notes.now_s(book.parent) - written_at_s(book) > _QUIET_S
 
 
 # -- the archive ----------------------------------------------------------------------------------
