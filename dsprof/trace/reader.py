@@ -18,6 +18,7 @@ from dsprof.trace.background import mark_background
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
 from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line, fits
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
+from dsprof.trace.rolling.packed import places_of
 from dsprof.trace.rolling.parts import (
     KEPT,
     STEPS,
@@ -27,7 +28,6 @@ from dsprof.trace.rolling.parts import (
     lost_parts,
     part_of,
     parts_of,
-    places_of,
 )
 from dsprof.trace.rolling.rollups import FULL_FROM_S, complete, end_of
 from dsprof.trace.rolling.step_sums import sums_of

@@ -27,16 +27,8 @@ from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.rolling.earlier import hold, put_away, put_away_moved
 from dsprof.trace.rolling.interest import Interest
-from dsprof.trace.rolling.parts import (
-    KEPT,
-    SERIES,
-    STEPS,
-    Extent,
-    Packed,
-    Tails,
-    files_of_rank,
-    part_of,
-)
+from dsprof.trace.rolling.packed import Packed
+from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, files_of_rank, part_of
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
 from dsprof.trace.rolling.step_sums import (
     add_sums,
@@ -48,6 +40,7 @@ from dsprof.trace.rolling.step_sums import (
     nothing_yet,
     take_memory,
 )
+from dsprof.trace.rolling.tails import Extent, Tails
 from dsprof.trace.rolling.threads import Threads
 from dsprof.trace.schema import (
     LATE_STEPS,

@@ -8,6 +8,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+WRITTEN_BYTES = 1 << 18
+"""What is written in many small parts is written together: a write is a request to a server."""
+
 _ROOM_BYTES = 1 << 14
 _SEARCHED_BYTES = 1 << 20
 _PROBE_BYTES = 1 << 20
@@ -56,6 +59,16 @@ class OwnFile:
         """Close the file, if it is open; twice does no harm."""
         with suppress(OSError):
             os.close(self.fileno())
+
+
+def create(path: Path | str, how: int = os.O_EXCL, folder: OwnFile | None = None) -> OwnFile:
+    """Create a file that is appended to, or `how` says otherwise; no link is followed.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how
+    return OwnFile(path, flags, folder)
 
 
 def open_folder(folder: Path) -> OwnFile:

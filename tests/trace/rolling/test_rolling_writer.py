@@ -25,9 +25,11 @@ from dsprof.trace import reader
 from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
+from dsprof.trace.rolling import packed as packed_files
 from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.capture import Captured
-from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, Packed, part_of, places_of
+from dsprof.trace.rolling.packed import Packed, places_of
+from dsprof.trace.rolling.parts import KEPT, SERIES, TAILS, part_of
 from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import (
@@ -238,7 +240,7 @@ def test_blocks_that_are_packed_together_are_one_request_to_the_disk(
         requests.append(data)
         disk.append(file, data, size_bytes)
 
-    monkeypatch.setattr(parts, "append", append)
+    monkeypatch.setattr(packed_files, "append", append)
     packed = Packed(disk.open_folder(tmp_path), "kept.gz", 1_000_000)
     for step in range(20):
         packed.add(range(step, step + 1), (1.0,), b"a line\n")

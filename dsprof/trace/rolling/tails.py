@@ -1,0 +1,131 @@
+"""The newest lines of a rolling recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from dsprof.trace.rolling.parts import TAILS, part_of
+from dsprof.trace.writing.disk import (
+    WRITTEN_BYTES,
+    OwnFile,
+    append,
+    create,
+    give_up_lines,
+    has_room,
+)
+
+
+class Extent(NamedTuple):
+    """Where lines are."""
+
+    segment: int
+    start: int
+    end: int
+
+
+class Tails:
+    """The newest lines, in two files by turns: when the newer is full the older begins anew."""
+
+    def __init__(self, book: Path, most_bytes: int, begin: Callable[[int], bytes]) -> None:
+        """`begin` gives the first line of a segment, by its number."""
+        self._most_bytes, self._begin = most_bytes, begin
+        self._files: list[OwnFile] = []
+        try:
+            for ending in TAILS:
+                self._files.append(create(part_of(book, ending)))
+        except OSError:
+            self.close()
+            raise
+        self.segment = 0
+        self._size = 0
+        self._unwritten = bytearray()
+        self._refused: OSError | None = None
+        self._put(begin(0))
+
+    @property
+    def oldest(self) -> int:
+        """The number of the older segment."""
+        return max(self.segment - 1, 0)
+
+    def write(self, data: bytes) -> Extent:
+        """Append lines, in the next segment if this one is full; `flush` writes them."""
+        if self._size + len(data) > self._most_bytes:
+            self._attempt(self._begin_next)
+        start = self._size
+        self._put(data)
+        return Extent(self.segment, start, self._size)
+
+    def read(self, extent: Extent) -> bytes:
+        """Return lines of a segment that is still there."""
+        self.flush()
+        length = extent.end - extent.start
+        file = self._files[extent.segment % len(self._files)]
+        return os.pread(file.fileno(), length, extent.start)
+
+    def flush(self) -> None:
+        """Write the lines so far, in one call.
+
+        Raises:
+            OSError: the disk refuses them, or refused some since the last call. All are kept.
+        """
+        error, self._refused = self._refused, None
+        if error is not None:
+            raise error
+        if self._unwritten:
+            append(self._newest, bytes(self._unwritten), self._size - len(self._unwritten))
+            self._unwritten.clear()
+
+    def try_room(self) -> None:
+        """Check that the disk takes more.
+
+        Raises:
+            OSError: it does not.
+        """
+        has_room(self._newest, self._size - len(self._unwritten))
+
+    def give_up_lines(self) -> bytes:
+        """Remove the last lines to make room on the disk; return them."""
+        written = give_up_lines(self._newest, self._size - len(self._unwritten))
+        lines = written + self._unwritten
+        self._size -= len(lines)
+        self._unwritten.clear()
+        return lines
+
+    def touch(self) -> None:
+        """Show that the files are in use; raises what `OwnFile.touch` does."""
+        for file in self._files:
+            file.touch()
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            self._files.pop().close()
+
+    @property
+    def _newest(self) -> OwnFile:
+        return self._files[self.segment % len(self._files)]
+
+    def _put(self, data: bytes) -> None:
+        self._unwritten += data
+        self._size += len(data)
+        if len(self._unwritten) >= WRITTEN_BYTES:
+            self._attempt(self.flush)
+
+    def _begin_next(self) -> None:
+        self.flush()
+        first = self._begin(self.segment + 1)
+        os.ftruncate(self._files[(self.segment + 1) % len(self._files)].fileno(), 0)
+        self.segment += 1
+        self._size = 0
+        self._put(first)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        """Keep an error for `flush`: raised in `write` it would lose the lines of the caller."""
+        if self._refused is None:
+            try:
+                act()
+            except OSError as error:
+                self._refused = error
