@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_quiet
 from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
-from dsprof.cli.output import print_bytes
-from dsprof.errors import escaped
+from dsprof.cli.output import print_lines
 from dsprof.findings.wording import plural, some
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
         lines = broken(budget, diagnosis)
         beside = _missing(diagnosis) + _beside(unjudged(budget, diagnosis))
         holds = f"{arguments.budget}: the budget holds{beside}"
-        said = lines or ([] if arguments.quiet else [holds])
-        print_bytes("".join(f"{escaped(line)}\n" for line in said).encode())
+        print_lines(lines or ([] if arguments.quiet else [holds]))
         return 1 if lines else 0
 
 

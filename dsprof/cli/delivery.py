@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes, terminal
+from dsprof.cli.output import (
+    STANDARD_OUTPUT,
+    check_writable,
+    print_bytes,
+    print_lines,
+    tell,
+    terminal,
+)
 from dsprof.config.settings import did_you_mean, in_one_line
-from dsprof.errors import DsprofError, escaped
+from dsprof.errors import DsprofError
 
 _HEAD_BYTES = 1 << 12
 _RUN = re.compile(rb'<meta name="dsprof-run" content="([^"]*)">')
@@ -97,17 +103,14 @@ def deliver(render: Render, arguments: Namespace, output: Path, noun: str, **opt
         return
     document = render(arguments.format, **options)
     if os.path.exists(output) and output.is_fifo():
-        print(f"dsprof: waiting for a reader of {escaped(str(output))}", file=sys.stderr)
+        tell(f"waiting for a reader of {output}")
     replaced = _run_of(output)
     write_whole(output, document)
     if replaced and replaced != _named_run(document):
-        print(
-            f"dsprof: {escaped(f'{output} was the report of {replaced}: replaced')}",
-            file=sys.stderr,
-        )
+        tell(f"{output} was the report of {replaced}: replaced")
     if not arguments.quiet:
         print_bytes(render("text", **terminal()))
-        print_bytes(f"\n{noun}: {escaped(os.path.realpath(output))}\n".encode())
+        print_lines(["", f"{noun}: {os.path.realpath(output)}"])
     if arguments.open:
         show_address(output.resolve().as_uri())
 
@@ -133,4 +136,4 @@ def show_address(address: str) -> None:
     import webbrowser
 
     if not webbrowser.open(address):
-        print(f"dsprof: no browser starts here; open {address}", file=sys.stderr)
+        tell(f"no browser starts here; open {address}")

@@ -18,7 +18,7 @@ from typing import Literal
 
 from dsprof._version import __version__
 from dsprof.cli.loading import threshold_schema
-from dsprof.cli.output import print_bytes
+from dsprof.cli.output import print_lines
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import (
     CONFIG_VARIABLE,
@@ -30,7 +30,7 @@ from dsprof.config import (
     unmirrored,
 )
 from dsprof.config.settings import Setting
-from dsprof.errors import ConfigError, escaped
+from dsprof.errors import ConfigError
 from dsprof.files.redaction import redact_text
 from dsprof.recording.interpreter import NO_GIL, has_gil
 
@@ -59,13 +59,13 @@ Exit code 0: DSPROF=1 would record here; 1: it would not."""
     def run(self, arguments: Namespace) -> int:
         """Print the checks."""
         checks = list(_checks(os.environ))
-        lines = [f"{check.state:>4}  {escaped(redact_text(check.text))}" for check in checks]
+        lines = [f"{check.state:>4}  {redact_text(check.text)}" for check in checks]
         obstacles = sum(check.state == "no" for check in checks)
         if obstacles:
             lines += ["", f"DSPROF=1 would record nothing here: see each 'no' above ({obstacles})."]
         else:
             lines += ["", "DSPROF=1 would record here, from the first collective on."]
-        print_bytes("\n".join([*lines, ""]).encode())
+        print_lines(lines)
         return 1 if obstacles else 0
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof.cli.output import print_bytes, terminal
+from dsprof.cli.output import print_bytes, print_lines, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
-from dsprof.errors import ConfigError, OutputError, escaped
+from dsprof.errors import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -72,9 +72,9 @@ As one of several ranks it is 0, or the launcher would stop the others."""
         if place.rank == 0:
             print_bytes(render(diagnosis, "text", **terminal()))
             if folder:
-                print_bytes(f"\nAll ranks: dsprof report {escaped(str(folder))}\n".encode())
+                print_lines(["", f"All ranks: dsprof report {folder}"])
         elif not folder:
-            print_bytes(_in_brief(diagnosis, failed))
+            print_lines(_in_brief(diagnosis, failed))
         return int(bool(failed) and place.world_size == 1)
 
 
@@ -153,12 +153,9 @@ def _write(folder: Path, header: Header, found: EnvSnapshot) -> None:
         ) from None
 
 
-def _in_brief(diagnosis: Diagnosis, failed: Sequence[Finding]) -> bytes:
-    """Return a line for each problem, so that those of many ranks can be read together."""
+def _in_brief(diagnosis: Diagnosis, failed: Sequence[Finding]) -> Iterator[str]:
+    """Yield a line for each problem, so that those of many ranks can be read together."""
     run = diagnosis.run
     texts = [f"[{one.severity.value.upper()}] {one.summary}" for one in failed]
-    lines = [
-        escaped(f"rank {run.ranks[0]} on {run.hosts[0]}: {text}")
-        for text in texts or ["no problems found"]
-    ]
-    return "\n".join([*lines, ""]).encode()
+    for text in texts or ["no problems found"]:
+        yield f"rank {run.ranks[0]} on {run.hosts[0]}: {text}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
 
 from dsprof.cli.loading import add_epoch, add_paths, progress_on_terminal
-from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes
-from dsprof.errors import escaped
+from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes, print_lines, tell
 
 if TYPE_CHECKING:
     from dsprof.api.export.timeline import RankTracks
@@ -70,8 +68,7 @@ Arrows of timelines join the ends of a collective on different ranks."""
         write = _write_timeline if arguments.to in _TIMELINES else _write_table
         write(arguments)
         if is_file:
-            where = escaped(os.path.realpath(arguments.output))
-            print_bytes(f"Exported: {where}\n".encode())
+            print_lines([f"Exported: {os.path.realpath(arguments.output)}"])
         return 0
 
 
@@ -128,5 +125,4 @@ def _write_table(arguments: Namespace) -> None:
         write(file, rows)
     recorded = run.diagnosis.run.steps if arguments.table == "steps" else 0
     if recorded > len(rows):
-        text = f"{len(rows):,} of {recorded:,} steps; --table rank_steps has all, by rank"
-        print(f"dsprof: {text}", file=sys.stderr)
+        tell(f"{len(rows):,} of {recorded:,} steps; --table rank_steps has all, by rank")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.cli.output import print_bytes
+from dsprof.cli.output import print_lines, tell
 from dsprof.cli.versions import version_of
-from dsprof.errors import DsprofError, escaped
+from dsprof.errors import DsprofError
 
 if TYPE_CHECKING:
     from dsprof.config.deepspeed import WrittenConfig
@@ -72,10 +71,10 @@ def _lint(path: Path, version: str) -> int:
         check_keys(path, config.values)
     except DsprofError as error:
         before, name, why = str(error).partition(str(path))  # /etc/passwd: is no password
-        print(f"dsprof: {escaped(before + name)}{_shown(why)}", file=sys.stderr)
+        tell(f"{before}{name}{_shown(why)}")
         return 2
     findings = lint(config, version, machine=snapshot(os.environ))
-    print_bytes("\n".join([*_report(path, version, config, findings), "", ""]).encode())
+    print_lines([*_report(path, version, config, findings), ""])
     return int(
         any(
             finding.status is Status.FAIL
@@ -135,4 +134,4 @@ def _rows(table: Table) -> Iterator[str]:
 def _shown(text: object) -> str:
     from dsprof.files.redaction import redact_text
 
-    return escaped(redact_text(str(text)))
+    return redact_text(str(text))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from dsprof.cli.loading import add_paths, local_path
+from dsprof.cli.output import tell
 from dsprof.cli.serve import port
 from dsprof.errors import DsprofError
 
@@ -75,8 +76,7 @@ docs/how-to/watch.md lists the metrics."""
         collector = RunCollector()
         port = listen(collector, arguments.host, arguments.port)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        shown = f"http://{host}:{port}/metrics"
-        print(f"dsprof: {shown}; Ctrl-C quits", file=sys.stderr, flush=True)
+        tell(f"http://{host}:{port}/metrics; Ctrl-C quits")
         signal(SIGTERM, _quit)
         watched = found(arguments.paths)
         try:
@@ -89,11 +89,9 @@ docs/how-to/watch.md lists the metrics."""
         def show(now: RunNow) -> None:
             nonlocal is_removed
             if now.is_removed and not is_removed:
-                print(
-                    "dsprof: the traces were moved or removed while the run goes on, so its "
-                    "metrics are no longer served",
-                    file=sys.stderr,
-                    flush=True,
+                tell(
+                    "the traces were moved or removed while the run goes on, so its metrics are no "
+                    "longer served"
                 )
             is_removed = now.is_removed
             collector.show(now, watched.totals)

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
-from dsprof.errors import OutputError
+from dsprof.errors import OutputError, escaped
 
 STANDARD_OUTPUT = Path("-")
 
@@ -60,6 +60,16 @@ def _has_colour(is_terminal: bool) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (is_terminal and os.environ.get("TERM") != "dumb")
+
+
+def tell(text: str) -> None:
+    """Write a line on what happens to standard error."""
+    print(f"dsprof: {escaped(text)}", file=sys.stderr, flush=True)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write lines as `print_bytes` does; what they quote does not steer a terminal."""
+    print_bytes("".join(f"{escaped(line)}\n" for line in lines).encode())
 
 
 def print_bytes(data: bytes) -> None:

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from dsprof._version import __version__
-from dsprof.cli.output import print_bytes
+from dsprof.cli.output import print_lines
 from dsprof.config.settings import did_you_mean, in_one_line
-from dsprof.errors import DsprofError, escaped
+from dsprof.errors import DsprofError
 
 if TYPE_CHECKING:
     from dsprof.analysis.summary import Aggregate
@@ -39,8 +39,8 @@ and the package that it comes from.
         """Print the list or the page."""
         from dsprof.rules import all_rules
 
-        rules = all_rules()
-        _print(_listed(rules) if arguments.explain is None else _page(rules, arguments.explain))
+        rules, name = all_rules(), arguments.explain
+        print_lines(_listed(rules) if name is None else _page(rules, name))
         return 0
 
 
@@ -63,12 +63,8 @@ to do, when it is wrong, and its thresholds.
         """Print the page."""
         from dsprof.rules import all_rules
 
-        _print(_page(all_rules(), arguments.rule))
+        print_lines(_page(all_rules(), arguments.rule))
         return 0
-
-
-def _print(lines: Iterable[str]) -> None:
-    print_bytes("".join(f"{escaped(line)}\n" for line in lines).encode())
 
 
 def _listed(rules: Iterable[Rule]) -> Iterator[str]:

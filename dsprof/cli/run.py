@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import get_type_hints
 
 from dsprof.cli.loading import threshold_schema
+from dsprof.cli.output import tell
 from dsprof.cli.start import become
 from dsprof.cli.versions import loads_plugins, version_of
 from dsprof.config import (
@@ -72,10 +72,9 @@ nothing, set DSPROF=1 on each node."""
             raise DsprofError("no command to start; type it after --: dsprof run -- COMMAND...")
         variables, out = _variables(os.environ, vars(arguments))
         if not loads_plugins(torch := version_of("torch")):
-            print(
-                f"dsprof: torch {torch} loads no plugins (2.6 and later do), so recording starts "
-                "from PYTHONPATH, which python -I and -E do not read",
-                file=sys.stderr,
+            tell(
+                f"torch {torch} loads no plugins (2.6 and later do), so recording starts from "
+                "PYTHONPATH, which python -I and -E do not read"
             )
             variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
         variables[COMMAND_PID] = str(os.getpid())

@@ -13,8 +13,8 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 from dsprof.cli.loading import add_paths, local_path
-from dsprof.cli.output import print_bytes
-from dsprof.errors import DsprofError, TraceError, escaped
+from dsprof.cli.output import print_bytes, tell
+from dsprof.errors import DsprofError, TraceError
 
 if TYPE_CHECKING:
     from dsprof.live.watching import Watched
@@ -70,7 +70,7 @@ def found(paths: Sequence[Path]) -> Watched:
     """
     from dsprof.live.watching import NotGrowingError, Watched
 
-    names = escaped(", ".join(map(str, paths)))
+    names = ", ".join(map(str, paths))
     said = None
     while True:
         try:
@@ -82,8 +82,7 @@ def found(paths: Sequence[Path]) -> Watched:
                 raise
             why = "" if _is_nothing_there(paths) else f"; {error}"
         if why != said:
-            what = f"dsprof: waiting for the first trace in {names}; Ctrl-C quits{why}"
-            print(what, file=sys.stderr, flush=True)
+            tell(f"waiting for the first trace in {names}; Ctrl-C quits{why}")
             said = why
         time.sleep(_WAIT_S)
 
