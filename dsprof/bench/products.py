@@ -15,7 +15,7 @@ from dsprof.bench.groups import told
 
 _WIDTHS = {"cpu": 512}
 WIDTH = 4096
-"""Of the matrices that devices other than CPUs multiply: large enough to keep all of one busy."""
+"""Matrices for devices other than CPUs are this wide, large enough to keep all of a device busy."""
 _BUDGET_NS = 300_000_000
 """All repetitions in one precision take about this long; a product in a reference path, half."""
 _MOST = 40

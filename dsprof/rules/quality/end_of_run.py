@@ -71,7 +71,7 @@ _HOST_MEMORY = (
 
 
 class EndOfRun(NamedTuple):
-    """The end of a run, as findings of a rule tell it."""
+    """The end of a run, as findings of a rule state it."""
 
     meta: RuleMeta
     run: RunSummary
