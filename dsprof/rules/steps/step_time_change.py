@@ -59,7 +59,7 @@ _IN_A_LINE = 2
 
 
 class _Told(NamedTuple):
-    """A level as sentences tell it."""
+    """A level as sentences state it."""
 
     level: Level
     ends: Ends
