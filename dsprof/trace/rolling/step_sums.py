@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsprof.trace.device_counters import ALLOCATED
-from dsprof.trace.rolling.threads import Threads
 from dsprof.trace.schema import (
     AT_WORK,
     COMM,
@@ -25,6 +24,32 @@ from dsprof.trace.writing.last_step import Sum
 
 if TYPE_CHECKING:
     from dsprof.trace.rank_trace import RankTrace
+
+
+class Threads:
+    """Which threads train: what another one waits for holds no step up (`dsprof.trace.background`).
+
+    Takes records in their order. A thread is known to train once its first phase has ended.
+    """
+
+    def __init__(self) -> None:
+        self._training: set[int] = set()
+        self._others: set[int] = set()  # that communicated while another thread was at work
+
+    def train(self, thread: int) -> None:
+        """Know a thread that runs a phase."""
+        self._training.add(thread)
+
+    def blocked_ns(self, thread: int, is_at_work: bool, blocked_ns: int) -> int:
+        """Return how long collectives of a thread held the step up.
+
+        `is_at_work` says whether they were issued in a phase of `AT_WORK`.
+        """
+        if thread <= 0 or thread in self._training:
+            return blocked_ns
+        if is_at_work:
+            self._others.add(thread)
+        return 0 if self._training and thread in self._others else blocked_ns
 
 
 def nothing_yet() -> StepTotals:

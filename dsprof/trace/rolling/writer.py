@@ -31,6 +31,7 @@ from dsprof.trace.rolling.packed import Packed
 from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, files_of_rank, part_of
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
 from dsprof.trace.rolling.step_sums import (
+    Threads,
     add_sums,
     count_collective,
     count_phase,
@@ -41,7 +42,6 @@ from dsprof.trace.rolling.step_sums import (
     take_memory,
 )
 from dsprof.trace.rolling.tails import Extent, Tails
-from dsprof.trace.rolling.threads import Threads
 from dsprof.trace.schema import (
     LATE_STEPS,
     Collective,
