@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import msgspec
-
 from dsprof.trace.lines import Line
 from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
@@ -384,7 +382,10 @@ class RollingWriter(TraceWriter):
             elif kind is Stall:
                 count_stall(details.sums, cast(Stall, record))
             elif kind is Step:
-                lines += self._memory_line(cast(Step, record), details)
+                step = cast(Step, record)
+                sample = self._reach(step)
+                details.end(step, sample)
+                lines += self._memory_lines(step, sample)
                 if len(self._unjudged) > _JUDGED_TOGETHER:
                     self._write_piece(details, lines)
                     lines = []
@@ -400,16 +401,6 @@ class RollingWriter(TraceWriter):
         """Take what a hook found in use on the device at the end of a step."""
         if sample.at == "step" and sample.step in self._unjudged:
             take_memory(details.sums, sample)
-
-    def _memory_line(self, record: Step, details: _Details) -> list[Line]:
-        if self._step < 0:
-            self._undescribed += self._define(self._source.prepare_late())
-        self._step = record.step
-        sample = self._memory_at(record.end_ns, record.step)
-        details.end(record, sample)
-        if self._source.last_step.is_asked:
-            self._source.last_step.end(record, sample, self._header.device)
-        return self._lines.record(msgspec.structs.replace(sample, step=record.step))
 
     # -- steps that are over ------------------------------------------------------------------
 
@@ -531,14 +522,9 @@ class RollingWriter(TraceWriter):
         for batch in self._series.values():
             batch.pack()
 
-    def _finish(self) -> None:
-        self._drain()
-        if self._given_up:
-            return
+    def _write_rest(self) -> None:
         self._write(self._last_lines())
         self._judge_before(self._step + 1)
         self._end_spans()
         self._step_lines.pack()
         self._flush()
-        self.cpu_ns = time.thread_time_ns()
-        self._write_trailer()

@@ -306,8 +306,14 @@ class TraceWriter:
             return
         last_step.take(record)
         if isinstance(record, Step):
-            sample = self._memory_at(record.end_ns, record.step)
-            last_step.end(record, sample, self._header.device)
+            self._show_end(record)
+
+    def _show_end(self, record: Step) -> MemorySample:
+        """Show the figures of a step that has ended; return what memory was then."""
+        sample = self._memory_at(record.end_ns, record.step)
+        if self._source.last_step.is_asked:
+            self._source.last_step.end(record, sample, self._header.device)
+        return sample
 
     def _resume(self, outage: Outage, *, is_last: bool = False) -> bool:
         """End the outage if the disk has room and a whole step follows; say whether it has ended.
@@ -476,17 +482,19 @@ class TraceWriter:
         return True
 
     def _end_step(self, record: Step) -> list[Line]:
+        self.counted_only_steps += not self._is_kept(record.step)
+        lines = [*self._lines.record(record), *self._memory_lines(record, self._reach(record))]
+        return lines + self._counter_lines(record.step)
+
+    def _reach(self, record: Step) -> MemorySample:
+        """Take the end of a step; return what memory was then."""
         if self._step < 0:
             self._undescribed += self._define(self._source.prepare_late())
-        self._step = record.step
-        self._ended_ns = record.end_ns
-        self.counted_only_steps += not self._is_kept(record.step)
-        sample = self._memory_at(record.end_ns, record.step)
-        sample = msgspec.structs.replace(sample, step=record.step)
-        if self._source.last_step.is_asked:
-            self._source.last_step.end(record, sample, self._header.device)
-        lines = [*self._lines.record(record), *self._lines.record(sample)]
-        return lines + self._counter_lines(record.step)
+        self._step, self._ended_ns = record.step, record.end_ns
+        return self._show_end(record)
+
+    def _memory_lines(self, record: Step, sample: MemorySample) -> list[Line]:
+        return self._lines.record(msgspec.structs.replace(sample, step=record.step))
 
     def _memory_at(self, at_ns: int, step: int) -> MemorySample:
         """Return what memory was at a moment, or within a second before it."""
@@ -560,10 +568,14 @@ class TraceWriter:
         self._drain()
         if self._given_up:
             return
-        self._write(self._last_lines() + self._counter_lines(self._step + 2))
-        self._write_index()
+        self._write_rest()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()
+
+    def _write_rest(self) -> None:
+        """Write what is known only at the end."""
+        self._write(self._last_lines() + self._counter_lines(self._step + 2))
+        self._write_index()
 
     def _write_index(self) -> None:
         index = self._index.built(self._at_bytes, self._step, self._ended_ns)
