@@ -253,16 +253,12 @@ _FRESH_S = 15.0
 
 def is_growing(run: RunFiles) -> bool:
     """Say whether a rank has shown life lately, and not written its last line."""
-    for path, header in zip(run.files, run.headers, strict=True):
-        if is_local(path) and _is_alive(path, header) and can_grow(path) and not _has_ended(path):
-            return True
-    return False
+    return any(map(_grows, run.files, run.headers))
 
 
 def goes_on(run: RunFiles) -> bool:
     """Say whether a run grows, and none of its ranks is known to have been killed."""
-    ranks = zip(run.files, run.headers, strict=True)
-    return is_growing(run) and not any(_is_killed(path, header) for path, header in ranks)
+    return is_growing(run) and not any(map(_is_killed, run.files, run.headers))
 
 
 def _is_killed(path: Path, header: Header) -> bool:
@@ -274,9 +270,12 @@ def can_grow(path: Path) -> bool:
     return path.suffix != ".gz" and reader_of(path) in (NATIVE, None)
 
 
-def _is_alive(path: Path, header: Header) -> bool:
+def _grows(path: Path, header: Header) -> bool:
+    if not is_local(path):
+        return False
     life = life_of(path, header)
-    return life.silent_s < _FRESH_S and not life.is_gone
+    is_alive = life.silent_s < _FRESH_S and not life.is_gone
+    return is_alive and can_grow(path) and not _has_ended(path)
 
 
 def _has_ended(path: Path) -> bool:
