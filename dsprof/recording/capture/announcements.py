@@ -17,7 +17,7 @@ import msgspec
 
 from dsprof.files import notes
 from dsprof.recording.group_store import Fail, Questions, connect, default_store
-from dsprof.trace.dumps.state_file import memory_folders, state_name
+from dsprof.trace.dumps.state_file import memory_folders, run_prefix
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class NodeMemory:
     def __init__(self, run: str, folder: Path) -> None:
         memory = next(memory_folders(), None)
         self.is_there = memory is not None
-        name = state_name(f"{run} {os.path.realpath(folder)}", 0, 0).rsplit("-", 2)[0]
+        name = run_prefix(f"{run} {os.path.realpath(folder)}")
         self._announced = (memory or Path()) / f"{name}-capture.state"
         self._proposed = (memory or Path()) / f"{name}-proposal.state"
 

@@ -39,7 +39,7 @@ from dsprof.trace.dumps.state_file import (
     process_digest,
     read_sign,
     read_state,
-    state_name,
+    run_prefix,
 )
 from dsprof.trace.schema import Header
 
@@ -73,7 +73,7 @@ class Exchange:
         self._header, self._folder, self._note = header, folder, note
         self._within = partial(within, fail=fail)
         self._born_ns = on_monotonic_ns(process_start(os.getpid()))
-        self._run = state_name(header.run_key, 0, 0).rsplit("-", 2)[0]
+        self._run = run_prefix(header.run_key)
         self._job = number_of_run(header)
         memory, name = next(memory_folders(), None), name_of_run(header)
         near = (f"dsprof-{os.getuid()}-{name}-", ".state", header.started_epoch_ns)

@@ -22,7 +22,7 @@ from dsprof.trace.dumps.state_file import (
     memory_folders,
     read_bytes,
     read_state,
-    state_name,
+    run_prefix,
 )
 from dsprof.trace.host_folders import shared_folder, traces_in
 from dsprof.trace.life import SILENT_S
@@ -52,9 +52,8 @@ def keep_states_of(run: RunFiles) -> None:
 
 def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
     """Copy the states of this run's processes that are gone into the folder of their traces."""
-    run = state_name(run_key, 0, 0).rsplit("-", 2)[0]
     for memory in memory_folders():
-        for path in memory.glob(f"{run}-*.state"):
+        for path in memory.glob(f"{run_prefix(run_key)}-*.state"):
             with suppress(OSError, TraceError, ValueError):
                 if process_start(int(path.stem.rpartition("-")[2])):
                     continue  # without reading what a running sibling has

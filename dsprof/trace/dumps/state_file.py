@@ -112,10 +112,15 @@ class RankState(msgspec.Struct):
         return [call for call in self.calls if call.is_in_flight]
 
 
+def run_prefix(run_key: str) -> str:
+    """Return how the names of the files of a run of this user begin."""
+    run = blake2b(run_key.encode(errors="replace"), digest_size=6).hexdigest()
+    return f"dsprof-{os.getuid()}-{run}"
+
+
 def state_name(run_key: str, rank: int, pid: int) -> str:
     """Return the name of the file of a process of this user."""
-    run = blake2b(run_key.encode(errors="replace"), digest_size=6).hexdigest()
-    return f"dsprof-{os.getuid()}-{run}-{rank}-{pid}.state"
+    return f"{run_prefix(run_key)}-{rank}-{pid}.state"
 
 
 def state_of(header: Header) -> str:
