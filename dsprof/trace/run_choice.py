@@ -109,9 +109,9 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
     again: list[Stranger] = []
     for file in sorted(run, key=attrgetter("place")):
         tells = file.reader.tells
-        told = [one for one in ranks[file.header.rank] if tells in one.reader.tells]
-        if told and Facts.LOG not in tells:
-            reason = f"contains the same facts about rank {file.header.rank} as {told[0].path}"
+        told = next((one for one in ranks[file.header.rank] if tells in one.reader.tells), None)
+        if told is not None and Facts.LOG not in tells:
+            reason = f"contains the same facts about rank {file.header.rank} as {told.path}"
             again.append(Stranger(file.path, reason))
         else:
             ranks[file.header.rank].append(file)

@@ -11,6 +11,8 @@ import pytest
 
 from dsprof.diagnosis.model import to_json
 from dsprof.errors import TraceError
+from dsprof.trace.readers.base import Facts
+from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.trace_files import is_diagnosis
 from tests.factories import kineto
@@ -255,6 +257,25 @@ def test_a_readme_that_quotes_a_log_is_read_where_it_is_given_by_name(tmp_path: 
     assert find_run([page]).files == (page,)
     with pytest.raises(TraceError, match="folders inside are not searched: run1"):
         find_run([tmp_path])
+
+
+def test_logs_of_one_rank_are_not_compared_with_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def tells(reader: object) -> Facts:
+        asked.append(reader)
+        return Facts.LOG
+
+    monkeypatch.setattr(LogReader, "tells", property(tells))
+    count = 60
+    for number in range(count):
+        said = f"host{number}: NCCL version 2.20.{number}+cuda12.4\n"
+        (tmp_path / f"node{number}.log").write_text(said)
+    run = find_run([tmp_path])
+    assert len([*run.files, *run.beside[0]]) == count
+    assert len(asked) < count**2 // 4
 
 
 def test_a_file_that_is_removed_while_its_folder_is_read_is_no_broken_link(
