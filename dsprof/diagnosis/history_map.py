@@ -13,17 +13,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.run.busy_spans import busy_spans
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import StepMap, StepMark
-from dsprof.diagnosis.step_map import (
-    COLUMNS,
-    NO_DATA,
-    ROWS,
-    Cells,
-    Layout,
-    Times,
-    aggregated,
-    blocks_of,
-    host_ranks,
-)
+from dsprof.diagnosis.step_map import NO_DATA, Cells, Layout, Times, map_of
 from dsprof.findings.wording import duration
 
 
@@ -32,19 +22,9 @@ def history_map(summary: RunSummary) -> StepMap:
     laid = history_layout(summary)
     if laid is None:
         return StepMap()
-    ranks = laid.ranks
-    unit = host_ranks(summary[Run], ranks)
-    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(laid.steps), COLUMNS)
-    cells = aggregated(laid, rows, columns)
-    return StepMap(
-        ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
-        steps=laid.blocks(columns),
-        row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
-        total_ns=cells.total.tolist(),
-        exposed_ns=cells.exposed.tolist(),
-        compute_ns=cells.compute.tolist(),
-        marks=[*_marks(summary, ranks, rows[0].stop, columns[0].stop)],
-    )
+    made, rows, columns = map_of(laid, summary[Run])
+    made.marks = [*_marks(summary, laid.ranks, rows[0].stop, columns[0].stop)]
+    return made
 
 
 def history_layout(summary: RunSummary) -> Layout | None:

@@ -19,7 +19,6 @@ from dsprof.analysis.run.series import slow_places
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.model import StepMap, StepMark
-from dsprof.diagnosis.typical_step import CHANGE
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration
 
@@ -31,7 +30,7 @@ _LONG_SHARE = 0.25
 """The same for a rank that is no straggler: ranks that take turns wait briefly for each other."""
 _SLOW_SHARE = 0.25
 NO_DATA = -1
-_LATE, _SLOW = "late-rank", "periodic-slow-step"
+_CHANGE, _LATE, _SLOW = "step-time-change", "late-rank", "periodic-slow-step"
 
 Cells = npt.NDArray[np.int64]
 
@@ -76,9 +75,7 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
     if laid is None:
         return StepMap()
     ranks, numbers = laid.ranks, [first for first, _ in laid.steps]
-    unit = host_ranks(summary[Run], ranks)
-    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(numbers), COLUMNS)
-    cells = aggregated(laid, rows, columns)
+    made, rows, columns = map_of(laid, summary[Run])
     blocks = [numbers[one] for one in columns]
     late = [*_stragglers(summary, blocks, _late(findings))]
     found = [
@@ -87,26 +84,36 @@ def step_map(summary: RunSummary, findings: Sequence[Finding], settled_from: int
         *_outliers(steps, blocks),
         *_changes(findings, settled_from),
     ]
-    return StepMap(
+    made.marks = [
+        StepMark(
+            kind=one.kind,
+            step=one.step,
+            rank=one.rank,
+            column=_place(one.step, numbers, columns),
+            row=None if one.rank is None else _place(one.rank, ranks, rows),
+            text=one.text,
+        )
+        for one in found
+        if numbers[0] <= one.step and (one.rank is None or one.rank in ranks)
+    ]
+    return made
+
+
+def map_of(laid: Layout, run: Run) -> tuple[StepMap, Sequence[slice], Sequence[slice]]:
+    """Return a map without marks, and which ranks are its rows and which steps its columns."""
+    ranks = laid.ranks
+    unit = host_ranks(run, ranks)
+    rows, columns = blocks_of(len(ranks), ROWS, unit), blocks_of(len(laid.steps), COLUMNS)
+    cells = aggregated(laid, rows, columns)
+    made = StepMap(
         ranks=[(ranks[one.start], ranks[one.stop - 1]) for one in rows],
         steps=laid.blocks(columns),
+        row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
         total_ns=cells.total.tolist(),
         exposed_ns=cells.exposed.tolist(),
         compute_ns=cells.compute.tolist(),
-        row_hosts=rows[0].stop // unit if rows[0].stop > 1 and unit > 1 else 0,
-        marks=[
-            StepMark(
-                kind=one.kind,
-                step=one.step,
-                rank=one.rank,
-                column=_place(one.step, numbers, columns),
-                row=None if one.rank is None else _place(one.rank, ranks, rows),
-                text=one.text,
-            )
-            for one in found
-            if numbers[0] <= one.step and (one.rank is None or one.rank in ranks)
-        ],
     )
+    return made, rows, columns
 
 
 def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
@@ -117,7 +124,7 @@ def _place(value: int, values: Sequence[int], blocks: Sequence[slice]) -> int:
 
 def host_ranks(run: Run, ranks: Sequence[int]) -> int:
     """Return how many neighbours each host has; 1 where hosts differ or their ranks are spread."""
-    hosts = [run.ranks[rank].header.host for rank in ranks]
+    hosts = [run.hosts[rank] for rank in ranks]
     counts = [len([*same]) for _, same in groupby(hosts)]
     return counts[0] if len(set(counts)) == 1 and len(counts) == len(set(hosts)) else 1
 
@@ -235,7 +242,9 @@ def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]
 
 def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[_Found]:
     """Find where the pace changes."""
-    changed = [one for one in findings if one.rule == CHANGE and one.status.is_remark and one.steps]
+    changed = [
+        one for one in findings if one.rule == _CHANGE and one.status.is_remark and one.steps
+    ]
     if settled_from is not None and not any(one.steps[0] == settled_from for one in changed):
         yield _Found("change", settled_from, f"Settled from step {settled_from} on")
     yield from (_Found("change", one.steps[0], one.problem) for one in changed)

@@ -15,7 +15,7 @@ from dsprof.diagnosis import model
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration, plural
 
-CHANGE = "step-time-change"
+_CHANGE = "step-time-change"
 _APART = 0.05
 """A mean that differs from the median by more than this share of it is shown, too."""
 
@@ -56,7 +56,7 @@ def _early(steps: Steps, findings: Iterable[Finding]) -> int:
     early = unsettled(np.array([same.parts[n].total_ns for n in same.measured], np.float64))
     if not early:
         return 0
-    changed = (f.steps[0] for f in findings if f.rule == CHANGE and f.status is Status.INFO)
+    changed = (f.steps[0] for f in findings if f.rule == _CHANGE and f.status is Status.INFO)
     count = bisect_left(steps.measured, next(changed, same.measured[early]))
     return count if 2 * count <= len(steps.measured) else 0
 
