@@ -54,8 +54,7 @@ def _unfit(machine: Machine, run: Run) -> Iterator[str]:
 
 def _differences(machine: Machine, summary: RunSummary) -> Iterator[str]:
     run, facts = summary[Run], summary[EnvironmentFacts]
-    hosts = {rank.header.host for rank in run.ranks.values()}
-    if strange := sorted(hosts - set(machine.hosts)):
+    if strange := sorted({*run.hosts.values()} - set(machine.hosts)):
         yield f"the run was on {some(strange)}, the baseline is of {some(machine.hosts)}"
     gpus = {name for names in facts.devices.get("gpus", ()) for name in names}
     if gpus and machine.gpus and gpus != set(machine.gpus):

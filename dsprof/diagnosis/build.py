@@ -91,9 +91,7 @@ def summarise_all(
         TraceError: no file can be read.
     """
     found = with_epochs(summarise(run, _kinds(), engine=engine, progress=progress), run, engine)
-    steps = found[Steps]
-    step_ns = steps.total.total_ns / max(len(steps.measured), 1)
-    endings = found[Endings]
+    step_ns, endings = found[Steps].mean_ns, found[Endings]
     is_failed = endings.is_stalled(step_ns) or endings.has_failed(step_ns)
     is_over = found[Logs].is_job_over or is_failed
     is_moving = is_running and not is_over

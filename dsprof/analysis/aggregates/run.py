@@ -119,10 +119,15 @@ class Run(Aggregate):
         """Whether any file tells how many ranks there were; else there were those present."""
         return self._ends.is_world_known
 
+    @cached_property
+    def hosts(self) -> dict[int, str]:
+        """The host of each rank present; "" where no file names it."""
+        return {rank: facts.header.host for rank, facts in self.ranks.items()}
+
     @property
     def is_one_host(self) -> bool:
         """Whether all ranks present ran on one host."""
-        return len({facts.header.host for facts in self.ranks.values()}) == 1
+        return len({*self.hosts.values()}) == 1
 
     @property
     def missing_ranks(self) -> list[int]:

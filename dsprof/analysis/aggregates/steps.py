@@ -268,6 +268,11 @@ class Steps(Aggregate):
         )
 
     @property
+    def mean_ns(self) -> float:
+        """The length of a measured step, mean over ranks and steps; 0 without any."""
+        return self.total.total_ns / max(len(self.measured), 1)
+
+    @property
     def exposed_share(self) -> float | None:
         """Exposed communication / time of the measured steps."""
         if self.total.exposed_ns is None or not self.total.total_ns:

@@ -17,7 +17,7 @@ _OTHERS = "others"
 def peer_traffic(summary: RunSummary) -> PeerTraffic:
     """Lay out what was sent in a step; empty where nothing was."""
     peers = summary[Peers]
-    names = _names(peers, {n: facts.header.host for n, facts in summary[Run].ranks.items()})
+    names = _names(peers, summary[Run].hosts)
     labels = list(dict.fromkeys(names.values()))
     place = {name: number for number, name in enumerate(labels)}
     found = PeerTraffic(

@@ -125,7 +125,7 @@ def _partial(run: Run, steps: Steps) -> Iterator[str]:
     world, hosts = run.first.world_size, run.selection.hosts
     if run.is_world_known and any(some.stop > world for some in run.selection.ranks):
         yield f"The run has {plural(world, 'rank')}: of those requested, the others do not exist"
-    if hosts and (unknown := hosts.difference(one.header.host for one in run.ranks.values())):
+    if hosts and (unknown := hosts.difference(run.hosts.values())):
         yield f"No rank of this run was on host {', '.join(sorted(unknown))}"
     if steps.is_sampled:
         kept = f"{len(steps.numbers):,} of {steps.recorded:,} steps"

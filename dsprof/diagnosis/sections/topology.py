@@ -24,7 +24,7 @@ Groups = dict[str, Place]
 
 def topology(summary: RunSummary) -> Topology:
     """Lay out ranks and groups; empty where one host has one group, which needs no picture."""
-    hosts = {n: run.header.host for n, run in summary[Run].ranks.items() if run.header.host}
+    hosts = {rank: host for rank, host in summary[Run].hosts.items() if host}
     found = summary[Placement]
     ranks = sorted({*summary[Run].ranks, *(n for p in found.groups.values() for n in p.ranks)})
     layouts = _layouts(found.groups)

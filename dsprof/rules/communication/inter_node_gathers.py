@@ -167,11 +167,10 @@ class InterNodeGathers:
 
 
 def _crossing(run: RunSummary, gathers: dict[GroupUse, BlockedTime]) -> _Crossing:
-    host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
     rows, counts = dict[_Gather, BlockedTime](), set[int]()
     for use, row in gathers.items():
         place = run[Placement].groups[use.group]
-        hosts = place.hosts(host_of)
+        hosts = place.hosts(run[Run].hosts)
         if len(hosts) > 1 and max(hosts.values()) > 1:
             kind = _Gather(place.role or place.label, len(place.ranks), use.phase)
             rows[kind] = rows[kind] + row if kind in rows else row
@@ -199,8 +198,8 @@ def _takes_hpz(run: RunSummary, gathers: dict[_Gather, BlockedTime], engine: Eng
 def _fill_hosts(run: RunSummary, size: int) -> bool:
     """Say whether every `size` ranks that follow each other, as hpZ takes them, share a host."""
     blocks: dict[int, set[str]] = {}
-    for rank, facts in run[Run].ranks.items():
-        blocks.setdefault(rank // max(size, 1), set()).add(facts.header.host)
+    for rank, host in run[Run].hosts.items():
+        blocks.setdefault(rank // max(size, 1), set()).add(host)
     return all(len(hosts) == 1 for hosts in blocks.values())
 
 

@@ -25,7 +25,7 @@ def one_after_another(case: Case) -> Turns | None:
         return None
     hosts: dict[str, list[int]] = {}
     for rank in late.ranks:
-        hosts.setdefault(run[Run].ranks[rank].header.host, []).append(rank)
+        hosts.setdefault(run[Run].hosts[rank], []).append(rank)
     for sets in ([(rank,) for rank in late.ranks], [*map(tuple, hosts.values())]):
         found = turns(late, sets, case.least_ns / 2)
         if found and found.cost_ns >= case.least_ns:
@@ -35,7 +35,7 @@ def one_after_another(case: Case) -> Turns | None:
 
 
 def _late(run: Run, ranks: tuple[int, ...]) -> str:
-    return named(ranks) if len(ranks) == 1 else run.ranks[ranks[0]].header.host
+    return named(ranks) if len(ranks) == 1 else run.hosts[ranks[0]]
 
 
 def moving_straggler(meta: RuleMeta, case: Case, moving: Turns) -> Finding:

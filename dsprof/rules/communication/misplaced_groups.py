@@ -73,7 +73,7 @@ class MisplacedGroups:
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge the groups of each role and size together."""
-        host_of = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
+        host_of = run[Run].hosts
         sizes = sorted(Counter(host_of.values()).values(), reverse=True)
         inner = {key: p for key, p in run[Placement].groups.items() if p.role in _INNER}
         if len(set(host_of.values())) < 2 and not run[Run].missing_ranks:

@@ -65,16 +65,15 @@ class SlowLink:
         if not kinds:
             yield self._nothing_to_compare(run, bool(matched))
             return
-        step_ns = steps.total.total_ns / max(len(steps.measured), 1)
         slow = _slow(kinds, thresholds)
         costs = {
             ranks: sum(excess for _, _, excess in found) / len(steps.measured)
             for ranks, found in slow.items()
         }
         worst = max(costs, key=lambda ranks: costs[ranks], default=())
-        if worst and costs[worst] >= thresholds.step_share * step_ns:
+        if worst and costs[worst] >= thresholds.step_share * steps.mean_ns:
             yield self._finding(
-                run[Run], slow, worst, costs[worst], costs[worst] / step_ns, thresholds
+                run[Run], slow, worst, costs[worst], costs[worst] / steps.mean_ns, thresholds
             )
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:

@@ -104,8 +104,7 @@ def own_ms(run: RunSummary, calls: Calls, *, are_apart: bool = False) -> float |
 
 def share_of_step(ms: float, steps: Steps) -> float:
     """Return `ms` of each step as a share of the mean length of the measured steps."""
-    total_ms = steps.total.total_ns / 1e6
-    return ms * len(steps.measured) / total_ms if total_ms else 0.0
+    return ms * 1e6 / steps.mean_ns if steps.mean_ns else 0.0
 
 
 def caller(calls: Calls) -> Caller | None:

@@ -43,8 +43,7 @@ def utilisation(run: RunSummary) -> Utilisation:
     peak = _peak(run, precision)
     if peak is None:
         return Utilisation(flops, None, precision, unknown=_unknown_peak(run, precision))
-    step_s = steps.total.total_ns / len(steps.measured) / 1e9
-    return Utilisation(flops, peak, precision, flops / (step_s * peak))
+    return Utilisation(flops, peak, precision, flops / (steps.mean_ns / 1e9 * peak))
 
 
 def _unknown_model(run: RunSummary) -> str:

@@ -113,8 +113,8 @@ def _hosts(
     found: dict[str, list[tuple[int, RankMemory]]] = {}
     for rank, memory in sorted(run[Memory].ranks.items()):
         total, left = read(memory)
-        if total and left is not None and rank in run[Run].ranks:
-            found.setdefault(run[Run].ranks[rank].header.host, []).append((rank, memory))
+        if total and left is not None and rank in run[Run].hosts:
+            found.setdefault(run[Run].hosts[rank], []).append((rank, memory))
     return [
         _Host(
             name,

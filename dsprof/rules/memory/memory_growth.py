@@ -149,11 +149,12 @@ def _device_room(memory: RankMemory) -> int | None:
 
 def _sharing_hosts(grown: list[_Growth], run: Run) -> list[_Growth]:
     """Tell each rank how the others on its host grow: they use up the same memory."""
-    hosts = {one.rank: run.ranks[one.rank].header.host for one in grown}
     totals: defaultdict[str, float] = defaultdict(float)
     for one in grown:
-        totals[hosts[one.rank]] += one.per_step
-    return [one._replace(others_per_step=totals[hosts[one.rank]] - one.per_step) for one in grown]
+        totals[run.hosts[one.rank]] += one.per_step
+    return [
+        one._replace(others_per_step=totals[run.hosts[one.rank]] - one.per_step) for one in grown
+    ]
 
 
 def _too_few(longest: int, thresholds: Thresholds) -> str:

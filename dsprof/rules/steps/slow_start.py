@@ -46,8 +46,7 @@ class SlowStart:
         if (length_ns := start.length_ns) is None:
             yield self.meta.unknown("Step 0 was not recorded on all ranks.")
             return
-        step_ns = steps.total.total_ns / max(len(steps.measured), 1)
-        if length_ns < max(thresholds.start_s * 1e9, thresholds.steps * step_ns):
+        if length_ns < max(thresholds.start_s * 1e9, thresholds.steps * steps.mean_ns):
             return
         latest = start.latest_entry
         if latest is None or latest[1].late_by_ns < thresholds.late_share * length_ns:

@@ -149,7 +149,7 @@ class StepTimeChange:
             return
         times = np.array([mean_step_ns(span) for span in spans.values()], np.float64)
         spells = spells_of(times, thresholds.share, thresholds.chance)
-        hosts = {rank: facts.header.host for rank, facts in run[Run].ranks.items()}
+        hosts = run[Run].hosts
         kinds = partial(kinds_of_sums, spans, hosts, thresholds)
         slowest = [span.slowest[2] for span in spans.values()]
         for level in levels_of(times, spells, kinds, thresholds):
