@@ -1,7 +1,7 @@
 """Savings in ms of a step: the one place where rules do this arithmetic.
 
-A saving follows from the trace: what is exposed, what the change removes, what it adds. Formulas
-and their measured accuracy: docs/background/savings.md.
+A saving follows from the trace: what is exposed, what the change removes, what it adds. A range is
+low and high, in ms of one step. Formulas and their measured accuracy: docs/background/savings.md.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.baseline import Sample, fitted
 from dsprof.analysis.run.transfer_speed import transfers
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Range
 from dsprof.trace.collectives import family
-
-Range = tuple[float, float]
-"""Low and high, in ms of one step."""
 
 LEAST_DOUBT = 0.25
 """Every saving is uncertain by at least this share: a record is a sample, and the step after a
@@ -50,9 +48,7 @@ def about(low_ms: float, high_ms: float | None = None) -> Range | None:
 
 def is_hidden(blocked_ms: float, steps: Steps, share: float) -> bool:
     """Say whether calls are known to hold less than `share` of the mean measured step."""
-    total_ms = steps.total.total_ns / 1e6
-    known = steps.exposed_share is not None and total_ms > 0
-    return known and blocked_ms * len(steps.measured) < share * total_ms
+    return steps.exposed_share is not None and blocked_ms * 1e6 < share * steps.mean_ns
 
 
 def omitting_saves(own_ms: float | None, mean_ms: float | None, share: float = 1.0) -> Range | None:

@@ -27,7 +27,7 @@ from dsprof.analysis.run.lateness import (
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Status, Table
+from dsprof.findings.finding import Finding, Range, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
 from dsprof.rules.communication.late_rank_case import Case, Known, Thresholds
 from dsprof.rules.communication.late_rank_causes import (
@@ -52,7 +52,7 @@ from dsprof.rules.communication.late_rank_turns import moving_straggler, one_aft
 from dsprof.rules.evidence.spans import span_behind
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, about
+from dsprof.rules.savings import about
 
 _ALONE = 0.25
 """With less of its delay left in the least of the waits, a rank is mostly late beside others."""
@@ -82,7 +82,7 @@ class LateRank:
 
     def _by_arrivals(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         arrivals, steps = run[Arrivals], run[Steps]
-        step_ns = steps.total.total_ns / max(len(steps.measured), 1)
+        step_ns = steps.mean_ns
         cases = []
         for one in alike(arrivals):
             late = lateness(one, steps.measured)
@@ -243,8 +243,8 @@ def _late_together(case: Case) -> Together | None:
 
 def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
     """Return cause and action if the ranks are those of hosts of their own."""
-    mine = {run.ranks[rank].header.host for rank in ranks}
-    others = {facts.header.host for rank, facts in run.ranks.items() if rank not in ranks}
+    mine = {run.hosts[rank] for rank in ranks}
+    others = {host for rank, host in run.hosts.items() if rank not in ranks}
     if not others or mine & others:
         return None
     hosts = some(sorted(mine), 4)

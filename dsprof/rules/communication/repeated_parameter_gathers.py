@@ -13,14 +13,14 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import count, duration, percent, size
 from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, about
+from dsprof.rules.savings import about
 from dsprof.trace.schema import EngineConfig
 
 

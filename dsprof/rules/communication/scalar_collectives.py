@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_NOT_KNOWN
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Details, Finding, Severity, Status
+from dsprof.findings.finding import Details, Finding, Range, Severity, Status
 from dsprof.findings.wording import count, duration, percent, plural
 from dsprof.rules.evidence.calls import (
     Calls,
@@ -27,7 +27,7 @@ from dsprof.rules.evidence.calls import (
 from dsprof.rules.evidence.scalars import is_object, is_scalar
 from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, omitting_saves
+from dsprof.rules.savings import omitting_saves
 from dsprof.trace.collectives import REDUCTIONS, family
 
 

@@ -17,7 +17,7 @@ from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import count, size
 from dsprof.rules.evidence.calls import calls_per_step, calls_table, over_all_ranks
 from dsprof.rules.evidence.scalars import is_scalar
@@ -26,7 +26,6 @@ from dsprof.rules.reasons import NO_COLLECTIVE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import (
     NOMINAL_NS_PER_BYTE,
-    Range,
     is_hidden,
     joining_saves,
     ns_per_byte,

@@ -8,9 +8,9 @@ from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Table
+from dsprof.findings.finding import Column, Range, Table
 from dsprof.findings.wording import count
-from dsprof.rules.savings import Range, faster_products_save
+from dsprof.rules.savings import faster_products_save
 
 _INSTRUCTIONS = ("cpu_bf16", "cpu_fp16")
 

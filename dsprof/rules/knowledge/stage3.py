@@ -7,8 +7,9 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.collectives import SIZE_CLASSES
 from dsprof.analysis.summary import RunSummary
+from dsprof.findings.finding import Range
 from dsprof.rules.evidence.calls import Calls, blocked_ms, bytes_per_step, calls_per_step
-from dsprof.rules.savings import Range, joining_saves, ns_per_byte
+from dsprof.rules.savings import joining_saves, ns_per_byte
 from dsprof.trace.collectives import family
 
 PERSISTENCE = "stage3_param_persistence_threshold"

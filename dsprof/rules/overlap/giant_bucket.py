@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import count, duration, percent, size
 from dsprof.rules.evidence.calls import (
     AnyCalls,
@@ -28,7 +28,7 @@ from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
 from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, hiding_saves
+from dsprof.rules.savings import hiding_saves
 
 
 @dataclass(frozen=True, slots=True)

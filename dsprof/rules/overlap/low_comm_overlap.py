@@ -17,7 +17,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wait_causes import WaitCauses
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Details, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import duration, percent, plural
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import share_of_step
@@ -32,7 +32,7 @@ from dsprof.rules.knowledge.stage3 import (
 )
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, hiding_saves
+from dsprof.rules.savings import hiding_saves
 
 
 @dataclass(frozen=True, slots=True)

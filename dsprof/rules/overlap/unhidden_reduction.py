@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.evidence.calls import (
     AnyCalls,
@@ -27,7 +27,7 @@ from dsprof.rules.evidence.calls import (
 from dsprof.rules.knowledge.deepspeed.conflicts import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import Range, hiding_saves
+from dsprof.rules.savings import hiding_saves
 
 _BACKWARD_SHARE = 0.5
 """This share of the time in which a step waits for nothing can hide reductions: backward computes
