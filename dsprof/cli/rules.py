@@ -10,7 +10,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from dsprof._version import __version__
 from dsprof.cli.output import print_lines
 from dsprof.config.settings import did_you_mean, in_one_line
 from dsprof.errors import DsprofError
@@ -26,8 +25,8 @@ class RulesCommand:
     name = "rules"
     help = "list the rules"
     description = """\
-List the rules by category, each with what it needs from a trace, its thresholds
-and the package that it comes from.
+List the rules by category, each with what it needs from a trace and its
+thresholds. Rules of plugins name their package.
 
   dsprof rules
   dsprof explain late-rank"""
@@ -76,7 +75,8 @@ def _listed(rules: Iterable[Rule]) -> Iterator[str]:
             yield f"      needs {', '.join(map(_words, rule.meta.needs))}"
             if thresholds := _thresholds(rule):
                 yield f"      thresholds {thresholds}"
-            yield f"      from {rule.meta.package or f'dsprof {__version__}'}"
+            if rule.meta.package:
+                yield f"      from {rule.meta.package}"
         yield ""
 
 

@@ -25,6 +25,13 @@ def test_a_page_is_printed_in_a_notebook() -> None:
     assert out.getvalue().startswith("# late-rank\n")
 
 
+def test_only_rules_of_plugins_name_a_package(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["rules", "--no-plugins"]) == 0
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert "  late-rank: Ranks wait for a late rank" in lines
+    assert not [line for line in lines if line.strip().startswith("from ")]
+
+
 def test_rules_explains_as_explain_does(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     pages = []
     for arguments in (["explain", "late-rank"], ["rules", "--explain", "late-rank"]):
