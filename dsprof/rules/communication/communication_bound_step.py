@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean, median_high
 
@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
 from dsprof.analysis.run.lateness import CHANCE
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.series import Floats
@@ -48,6 +48,7 @@ _PEERS_ACTION = (
     "Otherwise start receives earlier, and compute before you wait for them."
 )
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
+_MOST = 0.5  # of the waiting, and more
 _SMALL_BYTES = 1 << 16
 """The mean size of a call below which latency, and not the link, decides how long it takes."""
 
@@ -168,7 +169,7 @@ class CommunicationBoundStep:
         thresholds: Thresholds,
     ) -> Finding:
         summary = _waiting(run[Steps], share)
-        by_peers = _is_point_to_point(run)
+        by_peers = _sent_share(run) > _MOST
         if by_peers:
             summary += " Most of it is in sends and receives."
         elif share - by_network >= _LEAST_SHARE:
@@ -260,12 +261,20 @@ class CommunicationBoundStep:
         )
 
 
+def _share_of_waits(traffic: Traffic, is_one: Callable[[Use, Volume], bool]) -> float:
+    """Return how much of the waiting is for some uses."""
+    chosen_ns = sum(one.exposed_ns for use, one in traffic.uses.items() if is_one(use, one))
+    return chosen_ns / max(sum(one.exposed_ns for one in traffic.uses.values()), 1)
+
+
+def _is_small(volume: Volume) -> bool:
+    return volume.nbytes < _SMALL_BYTES * volume.calls
+
+
 def _is_by_latency(traffic: Traffic) -> bool:
     """Whether most of the waiting is for uses whose calls are small."""
-    waits = [(one, one.exposed_ns) for one in traffic.uses.values()]
-    small_ns = sum(ns for one, ns in waits if one.nbytes < _SMALL_BYTES * one.calls)
-    is_known = not any(one.unsized or one.untimed for one, _ in waits)
-    return is_known and 2 * small_ns > sum(ns for _, ns in waits)
+    is_known = not any(one.unsized or one.untimed for one in traffic.uses.values())
+    return is_known and _share_of_waits(traffic, lambda _, one: _is_small(one)) > _MOST
 
 
 def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
@@ -280,16 +289,9 @@ def _waiting(steps: Steps, share: float) -> str:
     return f"Exposed communication takes {took} per step on average ({percent(share)})."
 
 
-def _is_point_to_point(run: RunSummary) -> bool:
-    """Whether most of the waiting is in sends and receives."""
-    return 2 * _sent_share(run) > 1
-
-
 def _sent_share(run: RunSummary) -> float:
     """Return how much of the waiting is in sends and receives."""
-    uses = run[Traffic].uses
-    sent_ns = sum(one.exposed_ns for use, one in uses.items() if use.family in POINT_TO_POINT)
-    return sent_ns / max(sum(one.exposed_ns for one in uses.values()), 1)
+    return _share_of_waits(run[Traffic], lambda use, _: use.family in POINT_TO_POINT)
 
 
 def _between_stages(run: RunSummary, share: float, least_transfer: float) -> str:
@@ -303,12 +305,12 @@ def _between_stages(run: RunSummary, share: float, least_transfer: float) -> str
         group.role == "pipeline" for group in run[Arrivals].groups.values()
     )
     where = f"in sends and receives between the {f'{stages} ' if stages else ''}stages of the "
-    if is_staged and _is_point_to_point(run):
+    sent = _sent_share(run)
+    if is_staged and sent > _MOST:
         return f"Most of it is {where}pipeline."
     split = attribution(run) if is_staged else None
     if split is None:
         return ""
-    sent = _sent_share(run)
     waiting, transfer = ((1 - sent) * part for part in (split.waiting, split.transfer))
     if sent * share <= waiting or transfer >= least_transfer:
         return ""
@@ -365,21 +367,17 @@ def _grows_with_batch(run: RunSummary) -> bool:
 
     So are all-to-alls (experts, sharded embeddings), and reductions of tensor parallelism.
     """
-    uses = run[Traffic].uses
-    of_batch_ns = sum(
-        one.exposed_ns
-        for use, one in uses.items()
-        if use.purpose == "other"
-        and (use.family == "all_to_all" or (use.family in REDUCTIONS and not run[Engines].engines))
-        and one.nbytes >= _SMALL_BYTES * one.calls
-    )
-    return 2 * of_batch_ns > sum(one.exposed_ns for one in uses.values())
+    families = {"all_to_all"} if run[Engines].engines else {"all_to_all", *REDUCTIONS}
+
+    def is_of_batch(use: Use, volume: Volume) -> bool:
+        return use.purpose == "other" and use.family in families and not _is_small(volume)
+
+    return _share_of_waits(run[Traffic], is_of_batch) > _MOST
 
 
 def _is_for_gradients(traffic: Traffic) -> bool:
     """Whether most of the waiting is for the reduction of gradients."""
-    of_gradients_ns = sum(one.exposed_ns for one in traffic.of("gradients").values())
-    return 2 * of_gradients_ns > sum(one.exposed_ns for one in traffic.uses.values())
+    return _share_of_waits(traffic, lambda use, _: use.purpose == "gradients") > _MOST
 
 
 def _beyond(steps: Steps, late: tuple[int, ...]) -> float:
@@ -392,7 +390,7 @@ def _ahead_ns(steps: Steps, late: tuple[int, ...]) -> float:
     """Return how much longer than on the late ranks the one that waits longest waits in a step."""
     shares = steps.exposed_by_rank()
     share = max(shares.values()) - fmean(shares[rank] for rank in late)
-    return share * steps.total.total_ns / len(steps.measured)
+    return share * steps.mean_ns
 
 
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
