@@ -26,10 +26,8 @@ class InertConfigKey(ConfigRule):
         id="inert-config-key",
         title="Every key has an effect at this ZeRO stage",
         failing_title="Keys of the DeepSpeed configuration have no effect",
-        why=(
-            "DeepSpeed accepts the keys of all stages at every stage and silently ignores those "
-            "that it does not use."
-        ),
+        why="DeepSpeed accepts the keys of all stages at every stage and silently ignores those "
+        "that it does not use.",
         category="configuration",
         order=570,
         needs=(Engines,),

@@ -24,10 +24,8 @@ class OverriddenConfigValue(ConfigRule):
         id="overridden-config-value",
         title="All written values are in force",
         failing_title="A written value is not in force",
-        why=(
-            "Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
-            "changes to the file then have no effect."
-        ),
+        why="Code of a trainer, or DeepSpeed itself, replaces settings after the file was read; "
+        "changes to the file then have no effect.",
         category="configuration",
         order=580,
         needs=(Engines,),

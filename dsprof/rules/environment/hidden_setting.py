@@ -38,10 +38,8 @@ class HiddenSetting:
         yield self.meta.finding(
             Status.INFO,
             f"Files or the process itself set {plural(len(rows), 'variable')}: {names}.",
-            action=(
-                "Check that they are meant for this run; a variable of the process overrides a "
-                "file."
-            ),
+            action="Check that they are meant for this run; a variable of the process overrides a "
+            "file.",
             evidence=(_table(rows),),
         )
 

@@ -36,10 +36,8 @@ class UnequalHosts:
         id="unequal-hosts",
         title="Hosts have the same software and devices",
         failing_title="Hosts have different software or devices",
-        why=(
-            "Ranks wait for the slowest: the host with the fewest adapters or the slowest "
-            "accelerator limits all, and some version mixes never connect."
-        ),
+        why="Ranks wait for the slowest: the host with the fewest adapters or the slowest "
+        "accelerator limits all, and some version mixes never connect.",
         category="environment",
         order=710,
         needs=(EnvironmentFacts,),

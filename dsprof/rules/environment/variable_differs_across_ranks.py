@@ -134,10 +134,8 @@ class VariableDiffersAcrossRanks:
             Status.FAIL,
             f"The DeepSpeed configuration differs across ranks: {_listed(found)}{_hint(found)}.",
             severity=Severity.HIGH,
-            cause=(
-                "Ranks read different configuration files, or build their configuration from "
-                "values that differ."
-            ),
+            cause="Ranks read different configuration files, or build their configuration from "
+            "values that differ.",
             action="Give all ranks the same configuration file.",
             evidence=(_table(found),),
             ranks=_outliers(found),

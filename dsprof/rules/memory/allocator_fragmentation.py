@@ -56,10 +56,8 @@ class AllocatorFragmentation:
         id="allocator-fragmentation",
         title="Device memory shows little fragmentation",
         failing_title="Device memory is fragmented",
-        why=(
-            "Fragments cannot serve large requests: the allocator flushes its cache and retries, "
-            "which stalls the device, until a request fails."
-        ),
+        why="Fragments cannot serve large requests: the allocator flushes its cache and retries, "
+        "which stalls the device, until a request fails.",
         category="memory",
         order=440,
         needs=(Memory, Snapshots, Engines, EnvironmentFacts),

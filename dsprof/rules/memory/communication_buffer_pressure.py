@@ -58,10 +58,8 @@ class CommunicationBufferPressure:
         id="communication-buffer-pressure",
         title="Communication buffers take little device memory",
         failing_title="Communication buffers take scarce device memory",
-        why=(
-            "Gathered parameters and gradient buckets take memory that activations or a larger "
-            "micro-batch could use."
-        ),
+        why="Gathered parameters and gradient buckets take memory that activations or a larger "
+        "micro-batch could use.",
         category="memory",
         order=500,
         needs=(Buffers, Engines, Memory),

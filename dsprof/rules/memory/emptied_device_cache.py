@@ -130,10 +130,8 @@ class EmptiedDeviceCache:
             cause="No allocation failed, so the program or a setting asked for it: "
             "torch.cuda.empty_cache() in the training loop or in a callback, "
             "get_accelerator().empty_cache(), or garbage_collection_threshold of the allocator.",
-            action=(
-                "Do not empty the cache in every step: the next step reuses it. Empty it once "
-                "after an evaluation or a checkpoint."
-            ),
+            action="Do not empty the cache in every step: the next step reuses it. Empty it once "
+            "after an evaluation or a checkpoint.",
             ranks=tuple(one.rank for one in often),
             evidence=(_table(often),),
             confidence="medium",

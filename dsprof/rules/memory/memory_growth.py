@@ -67,10 +67,8 @@ class MemoryGrowth:
         id="memory-growth",
         title="Memory in use does not grow from step to step",
         failing_title="Memory grows from step to step",
-        why=(
-            "Memory that grows with each step ends the run with an out-of-memory error after "
-            "hours or days."
-        ),
+        why="Memory that grows with each step ends the run with an out-of-memory error after "
+        "hours or days.",
         category="memory",
         order=460,
         needs=(Memory, Run),

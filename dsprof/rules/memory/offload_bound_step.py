@@ -33,10 +33,8 @@ class OffloadBoundStep:
         id="offload-bound-step",
         title="Offload copies take little of the step",
         failing_title="Offload copies block the step",
-        why=(
-            "Offloaded state crosses the bus in every step: gradients to the host, parameters "
-            "back. Unless copies overlap with computation, the device is idle meanwhile."
-        ),
+        why="Offloaded state crosses the bus in every step: gradients to the host, parameters "
+        "back. Unless copies overlap with computation, the device is idle meanwhile.",
         category="memory",
         order=340,
         needs=(Copies, Engines, Run, Steps),

@@ -92,10 +92,8 @@ class OversizedBucket:
             f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
             f"reduce_bucket_size is {buffers.capacity:,}, the model has {needed:,} parameters.",
             severity=Severity.MEDIUM,
-            cause=(
-                "A bucket holds at most all gradients; memory beyond that is allocated but never "
-                "used."
-            ),
+            cause="A bucket holds at most all gradients; memory beyond that is allocated but never "
+            "used.",
             action=f'Set "reduce_bucket_size" to {elements:,}: with a bucket of {needed:,} no '
             "computation would be left to overlap with its reduction.",
             config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
@@ -113,10 +111,8 @@ class OversizedBucket:
             f"{size(buffers.nbytes)}, {percent(buffers.nbytes / peak)} of the reserved memory.",
             title="Gradient buffers take scarce device memory",
             severity=Severity.MEDIUM,
-            cause=(
-                f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
-                "backward."
-            ),
+            cause=f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
+            "backward.",
             action=f'Set "reduce_bucket_size" to {advised:,}: that frees {size(freed)}.',
             config_patch={"zero_optimization": {"reduce_bucket_size": advised}},
             evidence=(_table(engines, buffers, peak),),

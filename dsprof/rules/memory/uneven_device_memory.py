@@ -33,10 +33,8 @@ class UnevenDeviceMemory:
         id="uneven-device-memory",
         title="Ranks need about the same device memory",
         failing_title="Some ranks need more device memory than the others",
-        why=(
-            "The rank with the highest peak limits the micro-batch of all ranks and runs out of "
-            "memory first."
-        ),
+        why="The rank with the highest peak limits the micro-batch of all ranks and runs out of "
+        "memory first.",
         category="memory",
         order=480,
         needs=(Memory, Engines, Steps),

@@ -51,10 +51,8 @@ class UnusedDeviceMemory:
         id="unused-device-memory",
         title="Device memory is in use",
         failing_title="Much device memory is unused",
-        why=(
-            "Sharding and recomputation trade time for memory. While memory stays unused, that "
-            "time is wasted."
-        ),
+        why="Sharding and recomputation trade time for memory. While memory stays unused, that "
+        "time is wasted.",
         category="memory",
         order=510,
         needs=(Engines, Logs, Memory, Run, Traffic),

@@ -47,10 +47,8 @@ class GiantBucket:
         id="giant-bucket",
         title="Gradients are reduced in several buckets, or one bucket costs little",
         failing_title="One giant gradient bucket cannot overlap",
-        why=(
-            "A bucket is sent when its last gradient is computed. A bucket with all gradients is "
-            "sent after backward, when no computation is left to overlap with."
-        ),
+        why="A bucket is sent when its last gradient is computed. A bucket with all gradients is "
+        "sent after backward, when no computation is left to overlap with.",
         category="overlap",
         order=280,
         needs=(BaselineCosts, Engines, Flushes, Phases, Run, Steps, Traffic, WireDtypes),

@@ -53,10 +53,8 @@ class LowCommOverlap:
         id="low-comm-overlap",
         title="Asynchronous communication is mostly hidden, or its waits are short",
         failing_title="Communication is not hidden behind computation",
-        why=(
-            "Communication that overlaps with computation costs nothing; waiting for it right "
-            "after its start exposes all of it."
-        ),
+        why="Communication that overlaps with computation costs nothing; waiting for it right "
+        "after its start exposes all of it.",
         category="overlap",
         order=300,
         needs=(Arrivals, WaitCauses, BaselineCosts, Engines, Fetches, Flushes, Overlap, Run, Steps),

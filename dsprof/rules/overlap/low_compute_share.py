@@ -51,10 +51,8 @@ class LowComputeShare:
         id="low-compute-share",
         title="Most of the step is computation",
         failing_title="Much of the step is not computation",
-        why=(
-            "Changes to communication, copies or input can save at most the time that is not "
-            "computation."
-        ),
+        why="Changes to communication, copies or input can save at most the time that is not "
+        "computation.",
         category="overlap",
         order=390,
         needs=(Phases, Run, Steps),

@@ -33,10 +33,8 @@ class PipelineBubble:
         id="pipeline-bubble",
         title="The pipeline has enough micro-batches",
         failing_title="Pipeline stages are idle: too few micro-batches",
-        why=(
-            "A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of the "
-            "time with p stages and m micro-batches."
-        ),
+        why="A stage is idle before its first micro-batch and after its last: (p-1)/(m+p-1) of the "
+        "time with p stages and m micro-batches.",
         category="overlap",
         order=330,
         needs=(Pipelines, Steps, PointToPoint),

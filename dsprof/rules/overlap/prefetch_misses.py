@@ -49,10 +49,8 @@ class PrefetchMisses:
         id="prefetch-misses",
         title="Parameters are mostly prefetched, or their waits are short",
         failing_title="Parameters are all-gathered on demand, not prefetched",
-        why=(
-            "An all-gather that starts when its module is called is fully exposed; one that starts "
-            "a module earlier overlaps with that module."
-        ),
+        why="An all-gather that starts when its module is called is fully exposed; one that starts "
+        "a module earlier overlaps with that module.",
         category="overlap",
         order=310,
         needs=(WaitCauses, Engines, Fetches, Steps),

@@ -31,10 +31,8 @@ class SerialStreams:
         id="serial-streams",
         title="Communication runs on separate streams, or costs little",
         failing_title="Communication and computation take turns on one stream",
-        why=(
-            "A stream runs its work in order: communication on the compute stream cannot overlap "
-            "with computation."
-        ),
+        why="A stream runs its work in order: communication on the compute stream cannot overlap "
+        "with computation.",
         category="overlap",
         order=150,
         needs=(Device, Streams),

@@ -48,10 +48,8 @@ class UnhiddenReduction:
         id="unhidden-reduction",
         title="ZeRO overlaps gradient reduction with backward, or it costs little",
         failing_title="ZeRO does not overlap gradient reduction with backward",
-        why=(
-            "Stages 1 and 2 overlap reduction with backward only if overlap_comm is true and no "
-            "bucket synchronises the device."
-        ),
+        why="Stages 1 and 2 overlap reduction with backward only if overlap_comm is true and no "
+        "bucket synchronises the device.",
         category="overlap",
         order=290,
         needs=(BaselineCosts, Engines, Flushes, HostWaits, Run, Steps, Traffic, WireDtypes),
@@ -84,10 +82,8 @@ class UnhiddenReduction:
             Status.INFO,
             f"{_held_words(run, cost_ms)}, in one bucket a backward.",
             title="One bucket has no computation left to overlap with",
-            cause=(
-                "It is sent after its last gradient, at the end of backward; overlap_comm cannot "
-                "change that."
-            ),
+            cause="It is sent after its last gradient, at the end of backward; overlap_comm cannot "
+            "change that.",
             action="Make buckets smaller (reduce_bucket_size; giant-bucket says how small), and "
             "set overlap_comm to true with them.",
             confidence="high",

@@ -21,10 +21,8 @@ class UnrecognisedKernels:
         id="unrecognised-kernels",
         title="All long kernels on communication streams are recognised",
         failing_title="Kernels on communication streams are not recognised",
-        why=(
-            "Communication kernels that count as computation make communication look short and "
-            "overlap look good."
-        ),
+        why="Communication kernels that count as computation make communication look short and "
+        "overlap look good.",
         category="quality",
         order=70,
         needs=(Device,),

@@ -93,10 +93,8 @@ class ThroughputDrop:
             Status.FAIL,
             f"{text}: {percent(drop)} fewer.",
             severity=Severity.MEDIUM,
-            cause=(
-                "Longer inputs, a data loader that falls behind, throttled devices, or memory "
-                "pressure."
-            ),
+            cause="Longer inputs, a data loader that falls behind, throttled devices, or memory "
+            "pressure.",
             fix="Record an early part and a late one, and compare them",
             action="Record a late part and an early part of the run with DSPROF=1, and compare "
             "them with dsprof compare.",
