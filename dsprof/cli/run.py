@@ -6,7 +6,7 @@ import os
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from dsprof.cli.loading import threshold_schema
 from dsprof.cli.output import tell
@@ -56,8 +56,7 @@ nothing, set DSPROF=1 on each node."""
             if kinds[name] is bool:
                 parser.add_argument(option, action="store_const", const="true", help=text)
             else:
-                other = "FILE" if field.default is None else "VALUE"
-                metavar = "N" if without_none(kinds[name]) is int else other
+                metavar = _metavar(without_none(kinds[name]), field.default)
                 default = "" if field.default in (None, ()) else f" (default {field.default})"
                 parser.add_argument(option, metavar=metavar, help=text + default)
         parser.add_argument("--config", metavar="FILE", help="YAML file with these settings")
@@ -84,6 +83,14 @@ nothing, set DSPROF=1 on each node."""
         except DsprofError:
             dismiss(variables[OBSERVER])
             raise
+
+
+def _metavar(kind: object, default: object) -> str:
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(get_args(kind))}}}"
+    if kind is int:
+        return "N"
+    return "FILE" if default is None else "VALUE"
 
 
 def _variables(

@@ -21,6 +21,12 @@ def test_the_first_page_names_every_command(tmp_path: Path) -> None:
     assert all(command.help in done.stdout for command in COMMANDS)
 
 
+def test_settings_with_few_values_list_them(tmp_path: Path) -> None:
+    page = dsprof("run", "--help", cwd=tmp_path).stdout
+    assert "--capture-signal {none,SIGUSR1,SIGUSR2}\n" in page
+    assert "--hang-after VALUE " in page
+
+
 def test_without_arguments_it_prints_the_first_page(
     tmp_path: Path,
 ) -> None:
