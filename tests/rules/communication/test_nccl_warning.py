@@ -1,0 +1,157 @@
+"""Warnings of NCCL and torch in logs, and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsprof.findings.finding import Severity, Status
+from dsprof.rules.communication import (
+    nccl_warning,
+)
+from tests.factories import logs as make
+from tests.rules.judged_logs import findings, one
+
+
+def test_warnings_with_and_without_advice():
+    known = make.every("Bootstrap : no socket interface found", level="WARN")
+    strange = make.said("the moon is full", level="WARN")
+    fails, mentions = findings(nccl_warning, make.run(known, strange))
+    assert (fails.status, fails.severity) == (Status.FAIL, Severity.CRITICAL)
+    assert fails.evidence[0].rows[0][1:3] == (4, "0-3")
+    assert mentions.status is Status.INFO
+    said = "1 warning that dsprof does not know, such as “the moon is full”."
+    assert mentions.summary == said
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        (
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            "two ranks use one",
+        ),
+        ("Cuda failure 700 'an illegal memory access was encountered'", "a device failed"),
+        ("Cuda failure 'uncorrectable ECC error encountered'", "a device failed"),
+        ("Cuda failure 'invalid device ordinal'", "a call of CUDA failed"),
+        ("Cuda failure 2 'out of memory'", "could not get memory"),
+        ("Message truncated : received 1024 bytes instead of 256", "messages of different sizes"),
+    ],
+)
+def test_what_ends_a_communicator_is_a_problem(text, meaning):
+    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert finding.severity is not Severity.LOW
+    assert meaning in finding.problem
+
+
+def test_the_last_error_that_torch_quotes_of_nccl_is_read():
+    """Ranks write at once; without NCCL_DEBUG this is all that is said of the cause."""
+    usage = "torch.distributed.DistBackendError: NCCL error in: x.cpp:3356, invalid usage (run"
+    device = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"
+    quoted = [f"[rank1]: {usage}", "[rank1]: Last error:", "[rank0]: bye", f"[rank1]: {device}"]
+    finding = one(nccl_warning, [*quoted, "[rank1]: Duplicate: all is well"])
+    assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
+    assert finding.problem == "Rank 1 reports: two ranks use one device"
+    assert [row[0] for row in finding.evidence[0].rows] == ["NCCL error: invalid usage", device]
+    for rest in ([], ["[rank1]: "]):
+        finding = one(nccl_warning, [*quoted[:3], *rest])
+        assert finding.problem == "Rank 1 reports: NCCL refused a call"
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
+         "clients joined.", "too few ranks joined the store in time"),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+         "network address. port: 29500, code: -98, name: EADDRINUSE", "cannot be opened"),
+        ("torch.distributed.DistNetworkError: The client socket has failed to connect to any "
+         "network address of (node1, 29500).", "the host of the store cannot be reached"),
+    ],
+)  # fmt: skip
+def test_ranks_that_do_not_find_each_other_are_a_problem(line, meaning):
+    finding = one(nccl_warning, [f"[rank1]: {line}"])
+    assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
+    assert meaning in finding.problem
+
+
+def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
+    finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
+    assert (finding.status, finding.problem) == (
+        Status.FAIL,
+        "Rank 1 reports: a call of NCCL failed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_memory"),
+    [
+        ("Call to ibv_create_qp failed", True),  # of releases that name no error
+        ("Call to ibv_reg_mr failed with error Cannot allocate memory", True),
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address", False),
+        (
+            "NET/OFI Unable to register memory (type = 1). RC: 12, Error: Cannot allocate memory",
+            True,
+        ),
+        ("NET/OFI Unable to register memory (type = 2). RC: 22, Error: Invalid argument", False),
+    ],
+)
+def test_the_limit_of_locked_memory_is_named_where_it_is_the_usual_cause(text, is_of_memory):
+    actions = [
+        one.action for one in findings(nccl_warning, make.run(make.said(text, level="WARN")))
+    ]
+    assert ("ulimit -l" in " ".join(actions)) is is_of_memory
+
+
+def test_a_long_warning_does_not_cut_the_headline():
+    text = "socketProgress: Connection closed by remote peer v100x16-2.some.example.com<46776>"
+    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    assert finding.problem == "Rank 1 reports: a connection to another rank broke"
+
+
+def test_a_watchdog_that_is_stuck_itself():
+    line = (
+        "[rank1]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 1] [PG 0 Rank 1] ProcessGroupNCCL's "
+        "watchdog got stuck for 600 seconds without making progress in monitoring enqueued "
+        "collectives. This typically indicates a NCCL/CUDA API hang blocking the watchdog"
+    )
+    finding = one(nccl_warning, [line])
+    assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
+    assert finding.problem == "Rank 1 reports: a call of CUDA or NCCL does not return"
+    both = one(nccl_warning, [line, line.replace("[rank1]", "[rank2]")])
+    assert both.problem == "Ranks 1-2 report: a call of CUDA or NCCL does not return"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Heartbeat monitor timed out! "
+            "Process will be terminated after dumping debug info. workMetaList_.size()=1",
+            "Rank 1 reports: a call of CUDA or NCCL does not return",
+        ),
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+            "A rank reports: too few nodes joined the rendezvous in time",
+        ),
+        (
+            "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to "
+            "connect to (10.0.0.1, 29500).",
+            "A rank reports: the host of the rendezvous did not answer",
+        ),
+    ],
+    ids=["heartbeat", "rendezvous", "socket"],
+)
+def test_what_torch_says_before_it_gives_up_is_read(line: str, problem: str) -> None:
+    assert one(nccl_warning, [line]).problem == problem
+
+
+@pytest.mark.parametrize("what", ["send a keep-alive heartbeat to", "shutdown"])
+def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str) -> None:
+    line = (
+        f"W0417 13:22:17 dynamic_rendezvous.py:1331] The node 'node1_65_0' has failed to {what} "
+        "the rendezvous '1468' due to an error of type RendezvousTimeoutError."
+    )
+    (trace,) = make.read([line, make.ready(0, 1)])
+    assert trace.log is not None
+    assert not trace.log.warnings
