@@ -20,10 +20,10 @@ from dsprof.diagnosis.model import (
 from dsprof.findings import frames
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity
-from dsprof.findings.formatting import named_ranks
 from dsprof.findings.wording import (
     duration,
     figures,
+    named,
     percent,
     plural,
     reason,
@@ -116,14 +116,14 @@ def _least(findings: Sequence[Finding]) -> str:
     failed = next((f for f in findings if f.rule == _LATE and f.status is Status.FAIL), None)
     if failed is None:
         return ""
-    return f"; {named_ranks(failed.ranks)} wait{'s' if len(failed.ranks) == 1 else ''} least"
+    return f"; {named(failed.ranks)} wait{'s' if len(failed.ranks) == 1 else ''} least"
 
 
 def _straggler(findings: Sequence[Finding]) -> Iterator[Tile]:
     found = [one for one in findings if one.rule == _LATE]
     failed = next((one for one in found if one.status is Status.FAIL), None)
     if failed is not None:
-        yield Tile("Straggler", named_ranks(failed.ranks), failed.problem)
+        yield Tile("Straggler", named(failed.ranks), failed.problem)
     elif any(one.status is Status.UNKNOWN for one in found):
         yield Tile("Straggler", "unknown", found[0].problem or reason(found[0].summary))
     elif found and found[0].status in (Status.PASS, Status.INFO):
@@ -138,7 +138,7 @@ def _delaying_some_steps(findings: Sequence[Finding]) -> Tile | None:
     slow = next((one for one in findings if one.rule == _SLOW and one.ranks), None)
     if slow is None:
         return None
-    return Tile("Straggler", f"{named_ranks(slow.ranks)}, in some steps", slow.problem)
+    return Tile("Straggler", f"{named(slow.ranks)}, in some steps", slow.problem)
 
 
 def _peak_memory(rows: Sequence[RankMemory]) -> Iterator[Tile]:
@@ -163,7 +163,7 @@ def _throughput(d: Diagnosis) -> Iterator[Tile]:
 def _hang(d: Diagnosis) -> Iterator[Tile]:
     assert d.hang is not None
     verdict = next((one for one in d.hang.verdicts if not one.is_healthy), d.hang.verdicts[0])
-    suspects = named_ranks(verdict.ranks) if verdict.ranks else "unknown"
+    suspects = named(verdict.ranks) if verdict.ranks else "unknown"
     yield Tile("Suspect", suspects, first_sentence(verdict.cause.text))
     if (call := verdict.operation) is not None:
         step = "" if call.step is None else f"step {call.step}"
@@ -171,7 +171,7 @@ def _hang(d: Diagnosis) -> Iterator[Tile]:
         site = "" if differs else call.call_site
         where = (f"number {call.seq:,} of group {call.group}", step, site)
         yield Tile("Operation", "differs" if differs else call.op, ", ".join(filter(None, where)))
-    waiting = f"{named_ranks(verdict.waiting)} waiting" if verdict.waiting else ""
+    waiting = f"{named(verdict.waiting)} waiting" if verdict.waiting else ""
     since = "unknown" if verdict.waited_ns is None else duration(verdict.waited_ns)
     if waiting or verdict.waited_ns is not None:
         yield Tile("Stuck for", since, waiting)
@@ -201,7 +201,7 @@ def _log(d: Diagnosis) -> Iterator[Tile]:
     if d.run.source:
         more = " or more" if len(d.run.source) == MOST_SOURCES else ""
         files = plural(len(d.run.source), "file")
-        yield Tile("Read", f"{files}{more}", named_ranks(d.run.ranks))
+        yield Tile("Read", f"{files}{more}", named(d.run.ranks))
 
 
 def _device(d: Diagnosis) -> Iterator[Tile]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from dsprof.findings import wording
 from dsprof.findings.finding import Cell, ColumnKind
@@ -22,6 +22,8 @@ UNKNOWN = "unknown"
 LONGEST_TEXT = 1000  # in a cell: paths are long, a value of 100,000 characters hides the rest
 NOTHING = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
+
+plural, ranks, named_ranks = wording.plural, wording.listed, wording.named
 
 _COUNTED = ("count", "bytes")  # recorded or not; times and rates are measured
 
@@ -57,21 +59,6 @@ def share(part: float | None) -> str:
 def count(number: float | None) -> str:
     """How many: whole numbers in full, others with about three figures."""
     return UNKNOWN if number is None else wording.count(number)
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`."""
-    return wording.plural(number, noun)
-
-
-def ranks(numbers: Iterable[int], at_most: int = 12) -> str:
-    """Ranks as ranges, `0-3, 7`; beyond `at_most` ranges the rest is counted."""
-    return wording.listed(numbers, at_most)
-
-
-def named_ranks(numbers: Iterable[int]) -> str:
-    """Ranks as what they are: `rank 3`, `ranks 0-3, 7`."""
-    return wording.named(numbers)
 
 
 def unbroken(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import filterfalse, groupby
 from pathlib import PurePath
 
-from dsprof.findings.formatting import plural
+from dsprof.findings.wording import plural
 
 _OURS = re.compile(r"[/\\]dsprof[/\\]hooks[/\\]")
 _PACKAGES = r"(?:site|dist)-packages[/\\]"
