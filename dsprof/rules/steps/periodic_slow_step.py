@@ -358,33 +358,35 @@ def _why(columns: StepColumns, part: str, ranks: tuple[int, ...], when: str) -> 
             f"Find what only {_do(ranks)} then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",
         )
-    if part == "compute_ns":
-        return (
-            f"The extra time is in forward, backward or optimizer step, on {columns.ranks}: "
-            "Python's garbage collector, an emptied allocator cache, or work that the model does "
-            "every N steps.",
-            _COLLECT,
-        )
-    if part == "other_ns":
-        return (
-            f"The extra time is outside forward, backward and step, on {columns.ranks}: a "
-            "checkpoint, an evaluation, the end of an epoch of the data loader.",
-            "If it is a checkpoint, write it in the background or less often; if it is the data "
-            "loader, keep its workers (persistent_workers=True).",
-        )
-    if part == "rest_ns":
-        return (
-            f"The extra time is not exposed communication, on {columns.ranks}: a checkpoint, an "
-            "evaluation, the end of an epoch of the data loader, Python's garbage collector.",
-            "Inspect these steps in the timeline, and mark the parts of the loop with "
-            "dsprof.annotate().",
-        )
-    if part == "exposed_ns":
-        return (
-            f"The extra time is exposed communication, on {columns.ranks}.",
-            "Inspect the collectives of these steps in the timeline.",
-        )
-    return "The slower part of the step is unknown.", "Inspect these steps in the timeline."
+    cause, action = _BY_PART.get(part, _UNKNOWN)
+    return cause.format(columns.ranks), action
+
+
+_BY_PART = {
+    "compute_ns": (
+        "The extra time is in forward, backward or optimizer step, on {}: Python's garbage "
+        "collector, an emptied allocator cache, or work that the model does every N steps.",
+        _COLLECT,
+    ),
+    "other_ns": (
+        "The extra time is outside forward, backward and step, on {}: a checkpoint, an evaluation, "
+        "the end of an epoch of the data loader.",
+        "If it is a checkpoint, write it in the background or less often; if it is the data "
+        "loader, keep its workers (persistent_workers=True).",
+    ),
+    "rest_ns": (
+        "The extra time is not exposed communication, on {}: a checkpoint, an evaluation, the end "
+        "of an epoch of the data loader, Python's garbage collector.",
+        "Inspect these steps in the timeline, and mark the parts of the loop with "
+        "dsprof.annotate().",
+    ),
+    "exposed_ns": (
+        "The extra time is exposed communication, on {}.",
+        "Inspect the collectives of these steps in the timeline.",
+    ),
+}
+"""Cause and action by the part of the step that is longer, on all ranks alike."""
+_UNKNOWN = "The slower part of the step is unknown.", "Inspect these steps in the timeline."
 
 
 def _slow(count: int, of: int) -> str:
