@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from dsprof.errors import DsprofError
 from dsprof.files.redaction import map_text, redact_text
@@ -41,9 +41,18 @@ class Renderer(Protocol[Shown_contra]):
     def suffix(self) -> str:
         """Ending of a file of this format, with the dot."""
 
-    def render(self, shown: Shown_contra, /, options: Options) -> bytes:
+    def render(self, shown: Shown_contra, options: Options, /) -> bytes:
         """Return the whole document."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Format(Generic[Shown]):
+    """A renderer that is a function."""
+
+    name: str
+    suffix: str
+    render: Callable[[Shown, Options], bytes]
 
 
 def render_in(

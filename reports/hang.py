@@ -7,52 +7,33 @@ from functools import partial
 
 from dsprof._version import __version__
 from dsprof.analysis.hang.model import HangReport, HangVerdict
-from dsprof.findings import formatting as fmt
 from dsprof.findings.frames import shown_frames
 from dsprof.findings.wording import ranks_do
+from dsprof.reports import json as json_format
 from dsprof.reports import tables
-from dsprof.reports.base import Options, Renderer, render_in
+from dsprof.reports.base import Format, Options, Renderer, render_in
 from dsprof.reports.html.hangs import picture
 from dsprof.reports.html.templates import rendered
-from dsprof.reports.json import JsonRenderer
-from dsprof.reports.text.terminal import Page
+from dsprof.reports.text.terminal import Page, in_text
 
 _GROUPS = 12
 _FRAMES = 8
 _LINKS = 8
 
 
-class HtmlRenderer:
-    """Writes the page."""
-
-    name = "html"
-    suffix = ".html"
-
-    def render(self, report: HangReport, /, options: Options) -> bytes:
-        """Return the page as UTF-8."""
-        return rendered(
-            "hang_page.html.j2",
-            hang=report,
-            picture=picture(report),
-            version=__version__,
-            title="dsprof: hang",
-            tables=tables,
-        )
-
-
-class TextRenderer:
-    """Writes plain text: a paragraph, who waits where, and the stacks."""
-
-    name = "text"
-    suffix = ".txt"
-
-    def render(self, report: HangReport, /, options: Options) -> bytes:
-        """Return UTF-8 text, wrapped to the width in the options."""
-        page = Page.of(options)
-        return page.document(_sections(report, page))
+def _page(report: HangReport, options: Options) -> bytes:
+    return rendered(
+        "hang_page.html.j2",
+        hang=report,
+        picture=picture(report),
+        version=__version__,
+        title="dsprof: hang",
+        tables=tables,
+    )
 
 
 def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
+    """Yield a paragraph, who waits where, and the stacks."""
     for number, verdict in enumerate(report.verdicts):
         colour = "1" if verdict.is_healthy else "1;31"
         sentence = page.wrap(verdict.sentence)
@@ -62,8 +43,7 @@ def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
         yield [*lead, *cause, *remedy]
     if report.groups:
         table = tables.waits(report.groups[:_GROUPS])
-        left = len(report.groups) - _GROUPS
-        more = [f"  and {fmt.plural(left, 'more group')}"] if left > 0 else []
+        more = page.more(len(report.groups) - _GROUPS, "group")
         yield [page.heading("Who waits where"), *page.table(table), *more]
     for verdict in report.verdicts[:1]:
         yield from filter(None, (_chain(verdict, page), _stacks(verdict, page)))
@@ -89,6 +69,10 @@ def _stacks(verdict: HangVerdict, page: Page) -> list[str]:
     return [page.heading("Where ranks are, the innermost call first"), *lines] if lines else []
 
 
-RENDERERS: tuple[Renderer[HangReport], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
+RENDERERS: tuple[Renderer[HangReport], ...] = (
+    in_text(_sections),
+    Format("html", ".html", _page),
+    json_format.RENDERER,
+)
 
 render = partial(render_in, RENDERERS)

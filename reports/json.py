@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.diagnosis.model import Diagnosis
 from dsprof.files.json_documents import json_document
-from dsprof.reports.base import Options, Renderer
+from dsprof.reports.base import Format, Options, Renderer
 
 
-class JsonRenderer:
-    """Writes every field; a diagnosis is read back by `dsprof.diagnosis.model.from_json`."""
+def _document(shown: Any, options: Options) -> bytes:
+    """Return indented JSON, UTF-8, with every field and a newline at its end.
 
-    name = "json"
-    suffix = ".json"
-
-    def render(self, shown: Any, /, options: Options) -> bytes:
-        """Return indented JSON, UTF-8, with a newline at its end."""
-        return json_document(shown) + b"\n"
+    A diagnosis is read back by `dsprof.diagnosis.model.from_json`.
+    """
+    return json_document(shown) + b"\n"
 
 
-RENDERER: Renderer[Diagnosis] = JsonRenderer()
+RENDERER: Renderer[Any] = Format("json", ".json", _document)

@@ -8,49 +8,31 @@ from functools import partial
 from dsprof.diagnosis.comparison.model import Comparison, Side
 from dsprof.findings.finding import Table
 from dsprof.reports import content
-from dsprof.reports.base import Options, Renderer, render_in
+from dsprof.reports import json as json_format
+from dsprof.reports.base import Format, Options, Renderer, render_in
 from dsprof.reports.comparison import tables
 from dsprof.reports.html.step_drawings import step_pair
 from dsprof.reports.html.templates import rendered
-from dsprof.reports.json import JsonRenderer
-from dsprof.reports.text.terminal import Page
+from dsprof.reports.text.terminal import Page, in_text
 
 
-class HtmlRenderer:
-    """Writes the page."""
-
-    name = "html"
-    suffix = ".html"
-
-    def render(self, comparison: Comparison, /, options: Options) -> bytes:
-        """Return the page as UTF-8."""
-        sides = (comparison.before, comparison.after)
-        steps = [side.typical_step for side in sides if side.typical_step is not None]
-        bars = [content.typical_bar(step) for step in steps]
-        return rendered(
-            "comparison.html.j2",
-            c=comparison,
-            title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
-            sides=[(side, _run_line(side)) for side in sides],
-            steps=step_pair(*bars) if len(bars) == len(sides) else None,
-            statistics=[step.statistic for step in steps],
-            sections=list(tables.sections(comparison)),
-        )
-
-
-class TextRenderer:
-    """Writes plain text, the verdict first; of the kinds of collectives only those that changed."""
-
-    name = "text"
-    suffix = ".txt"
-
-    def render(self, comparison: Comparison, /, options: Options) -> bytes:
-        """Return UTF-8 text, wrapped to the width in the options."""
-        page = Page.of(options)
-        return page.document(_sections(comparison, page))
+def _page(comparison: Comparison, options: Options) -> bytes:
+    sides = (comparison.before, comparison.after)
+    steps = [side.typical_step for side in sides if side.typical_step is not None]
+    bars = [content.typical_bar(step) for step in steps]
+    return rendered(
+        "comparison.html.j2",
+        c=comparison,
+        title=f"dsprof: {comparison.before.name} and {comparison.after.name}",
+        sides=[(side, _run_line(side)) for side in sides],
+        steps=step_pair(*bars) if len(bars) == len(sides) else None,
+        statistics=[step.statistic for step in steps],
+        sections=list(tables.sections(comparison)),
+    )
 
 
 def _sections(comparison: Comparison, page: Page) -> Iterator[list[str]]:
+    """Yield the verdict first; of the kinds of collectives only those that changed."""
     verdict = page.wrap(comparison.verdict)
     yield [*(page.paint(line, "1") for line in verdict), *page.wrap(comparison.summary)]
     yield [
@@ -76,6 +58,10 @@ def _section(heading: str, table: Table, page: Page) -> list[str]:
     return [page.heading(heading), *caption, *page.table(table)]
 
 
-RENDERERS: tuple[Renderer[Comparison], ...] = (TextRenderer(), HtmlRenderer(), JsonRenderer())
+RENDERERS: tuple[Renderer[Comparison], ...] = (
+    in_text(_sections),
+    Format("html", ".html", _page),
+    json_format.RENDERER,
+)
 
 render = partial(render_in, RENDERERS)

@@ -7,7 +7,7 @@ import hashlib
 
 from dsprof.diagnosis.model import Diagnosis, to_json
 from dsprof.reports import content, tables
-from dsprof.reports.base import Options, Renderer
+from dsprof.reports.base import Format, Options, Renderer
 from dsprof.reports.glossary import GLOSSARY
 from dsprof.reports.html import waits
 from dsprof.reports.html.memory_drawing import MAX_RANKS
@@ -15,34 +15,28 @@ from dsprof.reports.html.templates import packed, rendered, script
 from dsprof.reports.html.view import View
 
 
-class HtmlRenderer:
-    """Writes the page; the report rides along as JSON, compressed, and its script reads it."""
-
-    name = "html"
-    suffix = ".html"
-
-    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
-        """Return the page as UTF-8."""
-        view = View(diagnosis, is_static=options.is_static)
-        code = script(view.is_live)
-        return rendered(
-            "report.html.j2",
-            d=diagnosis,
-            view=view,
-            links=options.links,
-            asked_and_sent=diagnosis.asked_and_sent,
-            waits=waits.rows(
-                diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
-            ),
-            max_memory_ranks=MAX_RANKS,
-            mean_note=content.mean_note(diagnosis.steps),
-            glossary=sorted(GLOSSARY.items()),
-            tables=tables,
-            sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
-            csp=_content_security_policy(code),
-            script=code,
-            facts=packed(to_json(view.facts)),
-        )
+def _page(diagnosis: Diagnosis, options: Options) -> bytes:
+    """Return the page; the report rides along as JSON, compressed, and its script reads it."""
+    view = View(diagnosis, is_static=options.is_static)
+    code = script(view.is_live)
+    return rendered(
+        "report.html.j2",
+        d=diagnosis,
+        view=view,
+        links=options.links,
+        asked_and_sent=diagnosis.asked_and_sent,
+        waits=waits.rows(
+            diagnosis.waits, diagnosis.arrivals, content.measured_steps(diagnosis.steps)
+        ),
+        max_memory_ranks=MAX_RANKS,
+        mean_note=content.mean_note(diagnosis.steps),
+        glossary=sorted(GLOSSARY.items()),
+        tables=tables,
+        sections=[one for one in tables.SECTIONS if one.rows(diagnosis)],
+        csp=_content_security_policy(code),
+        script=code,
+        facts=packed(to_json(view.facts)),
+    )
 
 
 def _content_security_policy(script: str) -> str:
@@ -54,4 +48,4 @@ def _content_security_policy(script: str) -> str:
     )
 
 
-RENDERER: Renderer[Diagnosis] = HtmlRenderer()
+RENDERER: Renderer[Diagnosis] = Format("html", ".html", _page)

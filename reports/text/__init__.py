@@ -24,8 +24,8 @@ from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import long_duration, reason
 from dsprof.reports import content, tables
-from dsprof.reports.base import Options, Renderer
-from dsprof.reports.text.terminal import Page, printable
+from dsprof.reports.base import Renderer
+from dsprof.reports.text.terminal import Page, in_text, printable
 
 TOP_COMMUNICATION = 8
 TOP_LOGGED = 16
@@ -42,18 +42,6 @@ _COLOURS = {
     Severity.MEDIUM: "33",
     Severity.LOW: "36",
 }
-
-
-class TextRenderer:
-    """Writes plain text; colour only where the options ask for it."""
-
-    name = "text"
-    suffix = ".txt"
-
-    def render(self, diagnosis: Diagnosis, options: Options) -> bytes:
-        """Return UTF-8 text, wrapped to the width in the options."""
-        page = Page.of(options)
-        return page.document(_sections(diagnosis, page))
 
 
 def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
@@ -190,8 +178,7 @@ def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
         time = fmt.duration(tables.per_step(row, row.duration_ns))
         numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
         lines += page.entry(f"{numbers}  ", f"{row.name}{_longest_rank(row)}")
-    left = len(rows) - TOP_ANNOTATIONS
-    return lines + ([f"  and {fmt.plural(left, 'more name')}"] if left > 0 else [])
+    return lines + page.more(len(rows) - TOP_ANNOTATIONS, "name")
 
 
 def _longest_rank(row: AnnotationRow) -> str:
@@ -214,8 +201,7 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
         size = fmt.UNKNOWN if n_bytes is None else fmt.size(n_bytes)
         numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
         lines += page.entry(f"{numbers} {exposed:>15}  ", _row_of(row))
-    left = len(ordered) - TOP_COMMUNICATION
-    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+    return lines + page.more(len(ordered) - TOP_COMMUNICATION, "row")
 
 
 def _row_of(row: CommunicationRow) -> str:
@@ -236,8 +222,7 @@ def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
         numbers = f"  {fmt.count(row.calls):>7} {fmt.size(row.message_bytes):>10}"
         what = f"{row.op} ({row.caller})" if row.caller else row.op
         lines += page.entry(f"{numbers} {fmt.duration(row.mean_ns):>12}  ", what)
-    left = len(rows) - TOP_COMMUNICATION
-    return lines + ([f"  and {fmt.plural(left, 'more row')}"] if left > 0 else [])
+    return lines + page.more(len(rows) - TOP_COMMUNICATION, "row")
 
 
 def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
@@ -245,8 +230,7 @@ def _logged(facts: list[LoggedFact], page: Page) -> list[str]:
     for fact in facts[:TOP_LOGGED]:
         ranks = f" ({fmt.named_ranks(fact.ranks)})" if fact.ranks else ""
         lines += page.wrap(f"{fact.value}{ranks}", "  ", f"{fact.kind}: ")
-    left = len(facts) - TOP_LOGGED
-    return lines + ([f"  and {fmt.plural(left, 'more fact')}"] if left > 0 else [])
+    return lines + page.more(len(facts) - TOP_LOGGED, "fact")
 
 
 def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
@@ -297,4 +281,4 @@ def _needed(reasons: Iterable[str]) -> str:
     return f"; {counts[0]} to {counts[-1]} are needed" if len(counts) == len(found) else ""
 
 
-RENDERER: Renderer[Diagnosis] = TextRenderer()
+RENDERER: Renderer[Diagnosis] = in_text(_sections)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
-from dsprof.reports.base import Options
+from dsprof.reports.base import Format, Options, Shown
 
 DEFAULT_WIDTH = 96
 LEAST_WIDTH = 60
@@ -21,11 +21,6 @@ class Page:
     def __init__(self, width: int, colour: bool) -> None:
         self.width = width
         self._colour = colour
-
-    @classmethod
-    def of(cls, options: Options) -> Page:
-        """Lay out a page as the options wish."""
-        return cls(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
 
     def document(self, sections: Iterable[Iterable[str]]) -> bytes:
         """Return sections as UTF-8, an empty line between them."""
@@ -60,6 +55,11 @@ class Page:
     def heading(self, text: str) -> str:
         """A section's first line."""
         return self.paint(text.upper(), "1")
+
+    @staticmethod
+    def more(left: int, noun: str) -> list[str]:
+        """Say how many were left out at the end of a list, if any were."""
+        return [f"{_INDENT}and {fmt.plural(left, f'more {noun}')}"] if left > 0 else []
 
     def table(self, table: Table) -> Iterator[str]:
         """Lay out a table; the last column of text takes the width that is left, and wraps."""
@@ -102,6 +102,16 @@ class Page:
                 break
             widths[max(wide, key=widths.__getitem__)] -= 1
         return widths
+
+
+def in_text(sections: Callable[[Shown, Page], Iterable[list[str]]]) -> Format[Shown]:
+    """Return the format that writes these sections as UTF-8 text, wrapped as the options wish."""
+
+    def render(shown: Shown, options: Options) -> bytes:
+        page = Page(max(options.width or DEFAULT_WIDTH, LEAST_WIDTH), options.colour)
+        return page.document(sections(shown, page))
+
+    return Format("text", ".txt", render)
 
 
 def printable(text: str) -> str:

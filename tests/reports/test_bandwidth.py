@@ -3,7 +3,7 @@ from __future__ import annotations
 from dsprof.diagnosis.model import BaselineInfo
 from dsprof.reports import tables
 from dsprof.reports.base import Options
-from dsprof.reports.html import HtmlRenderer
+from dsprof.reports.html import RENDERER
 from tests.factories import diagnosis as factory
 from tests.reports.pages import parse
 
@@ -16,7 +16,7 @@ def test_a_transfer_stands_beside_what_it_is_held_to():
 
 
 def said(**fields) -> str:
-    page = parse(HtmlRenderer().render(factory.diagnosis(8, 4, **fields), Options()))
+    page = parse(RENDERER.render(factory.diagnosis(8, 4, **fields), Options()))
     return page.one("section", id="communication").text
 
 

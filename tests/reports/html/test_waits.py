@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dsprof.diagnosis.model import ArrivalInfo, WaitMatrix
 from dsprof.reports.base import Options
-from dsprof.reports.html import HtmlRenderer, waits
+from dsprof.reports.html import RENDERER, waits
 from tests.factories import diagnosis as factory
 from tests.reports.pages import parse
 
@@ -33,14 +33,14 @@ def test_many_steps_share_cells_and_the_commonest_last_rank_is_marked():
 
 def test_the_page_frames_the_last_rank_and_lists_the_arrivals():
     made = factory.diagnosis(2, 4)
-    page = parse(HtmlRenderer().render(made, Options()))
+    page = parse(RENDERER.render(made, Options()))
     shown = [ns for ns in made.waits.exposed_ns[0] if ns >= 0]
     assert len(page.all("td", **{"class": "last"})) == len(shown) > 0
     assert "others waited for it, per step" in page.one("section", id="waits").text
 
 
 def test_waits_of_a_record_without_measured_steps_are_not_those_of_a_step():
-    page = parse(HtmlRenderer().render(factory.diagnosis(2, 2), Options()))
+    page = parse(RENDERER.render(factory.diagnosis(2, 2), Options()))
     section = page.one("section", id="waits")
     assert "Last arrivals in the record" in section.text
     assert "per step" not in section.text
@@ -49,10 +49,10 @@ def test_waits_of_a_record_without_measured_steps_are_not_those_of_a_step():
 def test_the_outline_is_explained_only_where_a_cell_has_one():
     sentence = "The outlined cell is the rank that the others waited for longest."
     made = factory.diagnosis(2, 4)
-    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    section = parse(RENDERER.render(made, Options())).one("section", id="waits")
     assert sentence in section.text
     made.arrivals.last_ranks = {"0": 99}
-    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    section = parse(RENDERER.render(made, Options())).one("section", id="waits")
     assert sentence not in section.text
     assert "A rank that waits little while all others wait long" in section.text
 
@@ -60,6 +60,6 @@ def test_the_outline_is_explained_only_where_a_cell_has_one():
 def test_one_rank_that_is_not_shown_is_not_several():
     made = factory.diagnosis(2, 4)
     made.arrivals.left_out_ranks = made.waits.left_out_ranks = 1
-    section = parse(HtmlRenderer().render(made, Options())).one("section", id="waits")
+    section = parse(RENDERER.render(made, Options())).one("section", id="waits")
     assert "Not shown: 1 more rank." in section.text
     assert "Not shown: 1 more rank between those that wait least and longest." in section.text
