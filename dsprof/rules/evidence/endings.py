@@ -87,7 +87,7 @@ def called(last: LastCall | None) -> str:
     if last is None:
         return "none recorded"
     unseen = "" if last.is_completed else " (called; completion not recorded)"
-    return f"{last.op} {last.number:,} of {last.group}{unseen}"
+    return f"{last.op} {last.number:,} of {last.group or 'an unknown group'}{unseen}"
 
 
 def completed_last(endings: Mapping[int, Ending], ranks: Iterable[int]) -> str:

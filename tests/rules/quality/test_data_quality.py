@@ -289,6 +289,14 @@ def test_of_steps_that_were_chosen_the_last_is_not_called_the_end(tmp_path, step
     assert bool(finding.evidence) is (told != ".")
 
 
+def test_a_last_collective_of_a_group_that_the_file_lost_is_of_an_unknown_one():
+    """A trace that was cut before its groups."""
+    cut = zero_rank(1, trailer=None)
+    cut.groups = {}
+    summary = said(RULE, zero_rank(0), cut).summary
+    assert " Last completed collective: all_reduce 6 of an unknown group on rank 1." in summary
+
+
 def test_the_end_by_slurm_is_named_where_the_log_tells_it():
     log = RankLog()
     log.say(FROM_OUTSIDE, "time limit")
