@@ -85,7 +85,7 @@ def _read(task: _Task) -> RunSummary:
         parts = _parts(task.size, task.rank == task.size.slow_rank)
         write_sums(Path(folder), task.size, task.rank, parts)
         [files] = rank_files(find_run([folder]))
-        trace = read_rank(*files)
+        trace = read_rank(files)
     return collect(trace, RankClock(), AGGREGATES)
 
 

@@ -84,7 +84,7 @@ def _collect_file(task: _Task) -> Ranks:
     keep_large_arrays()
     try:
         with bounded_memory(task.files.path):
-            return Ranks(_collected(read_rank(*task.files), task))
+            return Ranks(_collected(read_rank(task.files), task))
     except TraceError as error:
         return Ranks(unread=(stranger(task.files.path, error),))
 
@@ -117,7 +117,7 @@ def _collected(trace: RankTrace, task: _Task) -> RunSummary:
 def _sample_file(files: RankFiles) -> list[ClockSamples]:
     try:
         with bounded_memory(files.path):
-            return [clock_samples(read_rank(*files))]
+            return [clock_samples(read_rank(files))]
     except TraceError:  # which `_collect_file` meets again, and says
         return _without_samples(files)
 

@@ -131,7 +131,7 @@ class _Drawing(NamedTuple):
 
 
 def _draw(task: _Drawing) -> Details:
-    return draw(on_device_clock(read_rank(*task.files)), task.clock, task.steps)
+    return draw(on_device_clock(read_rank(task.files)), task.clock, task.steps)
 
 
 def _ahead(tasks: Sequence[_Drawing]) -> Iterator[_Drawing]:

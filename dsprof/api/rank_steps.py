@@ -42,7 +42,7 @@ def rank_steps(run: RunFiles) -> Iterator[Columns]:
     """Yield the steps of each rank."""
     clocks, wanted = align_run(run).clocks, run.selection.steps
     for files in rank_files(run):
-        trace = on_device_clock(read_rank(*files))
+        trace = on_device_clock(read_rank(files))
         found = _of_details(trace)
         if not trace.is_foreign:
             found |= {one.step: one for one in step_totals(files.path, trace.header, wanted)}

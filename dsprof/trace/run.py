@@ -329,32 +329,26 @@ def read_run(run: RunFiles) -> Iterator[RankTrace]:
     Raises:
         TraceError: a file has become unreadable since `find_run`.
     """
-    return (read_rank(*files) for files in ranks_ahead(list(rank_files(run))))
+    return (read_rank(files) for files in ranks_ahead(list(rank_files(run))))
 
 
-def read_rank(
-    path: Path,
-    header: Header,
-    beside: Iterable[Path] = (),
-    held: Mapping[Path, RankTrace] | None = None,
-    steps: range | None = None,
-    newest_from: int = 0,
-) -> RankTrace:
-    """Read one rank of a run, of which `header` was read before; the rest as in `RankFiles`.
+def read_rank(files: RankFiles) -> RankTrace:
+    """Read one rank of a run, of which the header was read before.
 
     Raises:
         TraceError: a file has become unreadable since.
     """
-    others = iter(beside)
-    trace = _first_readable(path, others, header.rank, held or {}, steps)
+    path, header, steps = files.path, files.header, files.steps
+    others = iter(files.beside)
+    trace = _first_readable(files, others)
     if not trace.is_foreign and process_of(trace.header) != process_of(header):
         raise TraceError(f"{path}: changed while it was read: it is of another process now")
     for other in others:
         try:
-            join(trace, _of_rank(other, header.rank, held or {}))
+            join(trace, _of_rank(other, header.rank, files.held))
         except TraceError as error:
             trace.notes.append(Note(str(error)))
-    trace.newest_from = max(trace.newest_from, newest_from)
+    trace.newest_from = max(trace.newest_from, files.newest_from)
     if steps is not None:
         cut_to_steps(trace, steps)
     # What a single file does not contain was taken from all of them.
@@ -369,18 +363,12 @@ def read_rank(
     return trace
 
 
-def _first_readable(
-    path: Path,
-    others: Iterator[Path],
-    rank: int,
-    held: Mapping[Path, RankTrace],
-    steps: range | None,
-) -> RankTrace:
+def _first_readable(files: RankFiles, others: Iterator[Path]) -> RankTrace:
     """Read the first file of a rank; if it is another tool's and unreadable, the next one."""
-    unread: list[Note] = []
+    path, unread = files.path, list[Note]()
     while True:
         try:
-            trace = _of_rank(path, rank, held, steps)
+            trace = _of_rank(path, files.header.rank, files.held, files.steps)
         except TraceError as error:
             following = None if reader_for(path) is NATIVE else next(others, None)
             if following is None:

@@ -65,9 +65,9 @@ def two_ranks(monkeypatch, tmp_path):
     traces = {"rank0": zero_rank(0), "rank1": zero_rank(1)}
     reads: list[str] = []
 
-    def read_rank(path, *_):
-        reads.append(path.name)
-        return traces[path.name]
+    def read_rank(files):
+        reads.append(files.path.name)
+        return traces[files.path.name]
 
     monkeypatch.setattr("dsprof.trace.run.read_rank", read_rank)
     monkeypatch.setattr("dsprof.analysis.pool.read_rank", read_rank)

@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.analysis.summarise import summarise
 from dsprof.errors import TraceError
-from dsprof.trace.run import find_run, read_rank
+from dsprof.trace.run import RankFiles, find_run, read_rank
 from dsprof.trace.schema import Header
 from tests.factories import kineto as make
 from tests.fuzzing.formats import FORMATS, read, zipped
@@ -58,7 +58,7 @@ def test_a_zip_of_many_files_reads_its_directory_once(path: Path, nothing: bytes
     files = {f"{i}.json": nothing for i in range(1_500)}
     path.write_bytes(zipped(files | {"rank0.json": WHOLE}))
     with at_most(30):
-        assert read_rank(*one(path)).rank == 0
+        assert read_rank(RankFiles(*one(path))).rank == 0
 
 
 def one(path: Path) -> tuple[Path, Header]:

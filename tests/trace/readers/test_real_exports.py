@@ -14,7 +14,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.errors import TraceError
 from dsprof.findings.finding import Status
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import find_run, read_rank
+from dsprof.trace.run import find_run, read_run
 from tests.shared_data import folder
 
 ABOUT_COMMUNICATION = {
@@ -33,7 +33,7 @@ def judged(name: str) -> Diagnosis:
 
 def read(name: str) -> RankTrace:
     run = find_run([folder(name)])
-    return read_rank(run.files[0], run.headers[0])
+    return next(read_run(run))
 
 
 def claims(diagnosis: Diagnosis) -> set[str]:
