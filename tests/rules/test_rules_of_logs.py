@@ -34,15 +34,6 @@ def test_a_healthy_log_passes_and_no_log_does_not_apply(module):
     assert finding.status is Status.NOT_APPLICABLE
 
 
-def asked(rank, enqueued, completed, group=0):
-    return (
-        f"[rank{rank}]:[E901 05:20:03.1 ProcessGroupNCCL.cpp:1746] [PG ID {group} PG GUID {group}"
-        f"(default_pg) Rank {rank}] Received a dump signal due to a collective timeout from  rank "
-        f"0 and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued}, "
-        f"last completed NCCL work: {completed}.This is most likely caused by incorrect usages"
-    )
-
-
 def memory(**fields):
     return findings(device_out_of_memory, ["[rank0]: " + make.out_of_memory(**fields)])
 

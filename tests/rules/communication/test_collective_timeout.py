@@ -12,7 +12,7 @@ from dsprof.rules.memory import device_out_of_memory
 from tests.factories import logs as make
 from tests.factories.hangs import KEPT, without
 from tests.factories.trace import judged
-from tests.rules.judged_logs import findings, one
+from tests.rules.judged_logs import one
 
 
 def watchdog(rank, seq=8, op="ALLREDUCE", elements=9):
@@ -211,7 +211,3 @@ def test_ranks_that_wait_in_different_collectives():
     finding = one(collective_timeout, [*watchdog(0), *watchdog(1, op="BROADCAST")])
     assert "different collectives" in finding.cause
     assert finding.ranks == ()
-
-
-def memory(**fields):
-    return findings(device_out_of_memory, ["[rank0]: " + make.out_of_memory(**fields)])

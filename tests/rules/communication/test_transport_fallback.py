@@ -150,11 +150,3 @@ def test_a_port_of_the_host_is_faster_if_it_is_up_and_no_ethernet(adapter, statu
         trace.environment = EnvSnapshot(machine={"kernel": "6.1"}, adapters=[adapter])
     (finding,) = judged(transport_fallback.RULE, *traces)
     assert finding.status is status
-
-
-def status(rank, group, at):
-    return (
-        f"[rank{rank}]:[E1] [PG ID 1 PG GUID {group}(undefined) Rank 0] failure detected by "
-        f"watchdog at work sequence id: {at} PG status: last enqueued work: {at + 1}, last "
-        f"completed work: {at - 1}"
-    )
