@@ -1,8 +1,6 @@
 """The thread that looks, once a second, whether training goes on.
 
-It takes no lock and asks no Work: the writer's thread has just asked those. As long as something
-goes on, a look is a few dozen microseconds. Only once it is quiet, the driver of a device is asked
-in which collectives that is: the host does not wait for each of them.
+As long as something goes on, a look is a few dozen microseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,17 +18,16 @@ from dsprof.config import Config
 from dsprof.errors import TraceError
 from dsprof.findings.wording import duration
 from dsprof.recording.group_store import within
-from dsprof.recording.recorder.in_flight import DeviceWatch
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.watchdog.calls import Calls
 from dsprof.recording.watchdog.evidence import Evidence
 from dsprof.recording.watchdog.exchange import Conclusion, Exchange
 from dsprof.recording.watchdog.inquiry import Inquiries, Looks
-from dsprof.recording.watchdog.look import stacks, waiting_threads
+from dsprof.recording.watchdog.look import stacks
 from dsprof.recording.watchdog.pace import LEAST_NS, SECOND_NS, Pace
-from dsprof.trace.collectives import POINT_TO_POINT
 from dsprof.trace.dumps.hang_dump import store_call
 from dsprof.trace.dumps.kept_states import keep_state
-from dsprof.trace.dumps.state_file import UNFOLLOWED, kept_name
+from dsprof.trace.dumps.state_file import kept_name
 from dsprof.trace.latch import Latch
 from dsprof.trace.schema import Collective, Header, MemorySample, Note
 from dsprof.trace.scope import clock
@@ -50,8 +47,6 @@ _EAGER = 60
 
 _SELDOM = 5
 """A rank looks in the folder for questions every so many ticks."""
-
-_MOST_CALLS = 1000
 
 _ASKED = "was asked where it is"
 
@@ -85,9 +80,7 @@ class Watchdog:
         self._ticks = 0
         self._looks: list[Looks] = []  # two at most, each some time after the other
         self._begun: Hashable = None  # the mark when the inquiry began
-        self._can_ask = True  # the driver; False also while it does not answer
-        self._held_since: dict[int, tuple[Collective, int]] = {}  # calls that the device is in
-        self._shown: list[Collective] = []  # those that the live state shows in flight
+        self._calls = Calls(recorder, self._fail)
         self._end = Latch()
         self._thread = threading.Thread(target=self._run, name="dsprof-watchdog", daemon=True)
 
@@ -122,24 +115,25 @@ class Watchdog:
     def _tick(self, pace: Pace) -> None:
         now_ns = clock()
         self._live.beat(self._recorder.progress.scope)  # the writer's thread may wait for a disk
-        in_flight = [*self._in_flight()]
+        in_flight = self._calls.in_flight()
         pace.tick(now_ns, self._mark(in_flight), self._recorder.progress.steps)
         quiet_ns, threshold_ns = pace.quiet_ns(now_ns), pace.threshold_ns
         look_ns = round(min(max(threshold_ns / SECOND_NS / 4, _LOOK_S[0]), _LOOK_S[1]) * SECOND_NS)
         is_looked_at, is_quiet = quiet_ns >= threshold_ns - look_ns, quiet_ns >= threshold_ns // 2
-        self._show_pairs(is_still=quiet_ns >= SECOND_NS)
+        self._calls.show_pairs(is_still=quiet_ns >= SECOND_NS)
         if is_looked_at:
             self._look(look_ns)
         else:
             self._forget()
+        self._calls.note_held(now_ns, is_quiet=is_quiet)
         if not (is_looked_at or is_quiet):  # nearly always: nothing has waited for long
-            self._held_since = {}
             if self._is_asked(quiet_ns - threshold_ns):
                 self._inquire(_ASKED, quiet_ns, threshold_ns, asks=False)
                 pace.forgive(clock())
             return
-        self._note_held(now_ns, is_quiet=is_quiet)
-        in_flight = in_flight or self._held_up(now_ns, threshold_ns) or self._awaited_pairs()
+        in_flight = (
+            in_flight or self._calls.held_up(now_ns, threshold_ns) or self._calls.awaited_pairs()
+        )
         waited_ns, reason = self._waited(in_flight, quiet_ns, threshold_ns, now_ns)
         if reason and not self._is_judged and waited_ns >= self._patience * threshold_ns:
             self._inquire(reason, quiet_ns, threshold_ns, asks=True)
@@ -155,70 +149,9 @@ class Watchdog:
         """Begin anew: something has gone on."""
         if self._looks:
             self._looks.clear()
-            self._show(self._device_waits())
+            self._calls.show(self._calls.device_waits())
             self._inquiries.forget()
             self._patience, self._is_judged = 1, False
-
-    def _note_held(self, now_ns: int, *, is_quiet: bool) -> None:
-        """Note in which calls the device is, and since when that was seen."""
-        found, before = self._ask_device() if is_quiet else [], self._held_since
-        self._held_since = {one.id: before.get(one.id, (one, now_ns)) for one in found}
-
-    def _ask_device(self) -> list[Collective]:
-        """Return in which calls the device is; [] if that is unknown."""
-        device = self._recorder.in_flight.device
-        if device is None or not self._can_ask:
-            return []
-        self._can_ask = False  # until it has answered: it may wait for a lock of its own
-        return within(partial(self._answer_of, device), self._fail) or []
-
-    def _answer_of(self, device: DeviceWatch) -> list[Collective]:
-        try:
-            found = device.entered()
-        except OSError as error:
-            self._recorder.outbox.define(Note(f"the device of this rank cannot be asked: {error}"))
-            return []
-        except Exception as error:  # noqa: BLE001 - as if there were none
-            self._fail(error)
-            return []
-        self._can_ask = True
-        return found
-
-    def _held_up(self, now_ns: int, threshold_ns: int) -> list[Collective]:
-        """Return the calls in which the device has been seen for long."""
-        found = self._held_since.values()
-        return [one for one, since_ns in found if now_ns - since_ns >= threshold_ns // 2]
-
-    def _awaited_pairs(self) -> list[Collective]:
-        """Return the sends and receives of threads that wait; which of them for, is unknown."""
-        pairs = self._recorder.in_flight.pairs()
-        waiting = waiting_threads() if pairs else set()
-        return [record for record in pairs if record.thread in waiting][-_MOST_CALLS:]
-
-    def _device_waits(self) -> list[Collective]:
-        return list(self._recorder.in_flight.device_waits.values())
-
-    def _show_pairs(self, *, is_still: bool) -> None:
-        """Let the live state show what threads wait for: an inquiry may come too late for it."""
-        if not is_still:
-            if self._shown:
-                self._show(self._device_waits())
-                self._shown = []
-        elif not self._shown and (pairs := self._awaited_pairs()):
-            self._show([*self._device_waits(), *pairs])
-
-    def _show(self, calls: list[Collective]) -> None:
-        """Let the live state show these calls in flight, and no others of the device."""
-        numbers, waits = {record.id for record in calls}, self._device_waits()
-        for record in (*self._shown, *waits):
-            if record.id not in numbers:
-                self._live.done(record.id, record.done_ns or UNFOLLOWED)
-        for record in calls:
-            self._live.done(record.id, 0)
-        for record in (*calls, *waits):
-            if record.waited_ns:  # it has ended meanwhile
-                self._live.done(record.id, record.done_ns or UNFOLLOWED)
-        self._shown = calls
 
     def _look(self, look_ns: int) -> None:
         """Keep a look at the processes of this node that is old enough to compare with."""
@@ -249,15 +182,6 @@ class Watchdog:
             return self._exchange.is_asked("here")
         return self._exchange.is_asked("anywhere" if is_due else "in_folder")
 
-    def _in_flight(self) -> Iterator[Collective]:
-        tables = self._recorder.in_flight
-        yield from list(tables.blocking.values())
-        yield from list(tables.enqueued.values())[:_MOST_CALLS]
-        yield from self._device_waits()
-        for _, record in list(tables.works.values())[:_MOST_CALLS]:
-            if not record.done_ns and record.op not in POINT_TO_POINT:
-                yield record
-
     def _mark(self, in_flight: list[Collective]) -> Hashable:
         """Return what differs once anything has gone on."""
         progress = self._recorder.progress
@@ -268,21 +192,21 @@ class Watchdog:
 
     def _inquire(self, reason: str, quiet_ns: int, threshold_ns: int, *, asks: bool) -> None:
         # What goes on in a rank that was asked is part of the answer.
-        self._begun = self._mark([*self._in_flight()]) if asks else None
-        held_up = [*self._held_up(clock(), threshold_ns), *self._awaited_pairs()]
-        self._show(held_up)
+        self._begun = self._mark(self._calls.in_flight()) if asks else None
+        held_up = [*self._calls.held_up(clock(), threshold_ns), *self._calls.awaited_pairs()]
+        self._calls.show(held_up)
         if not self._looks:
             self._look(0)
             self._pause(_LOOK_S[0])
         found = self._inquiries.inquire(reason, quiet_ns, threshold_ns, self._looks[0], asks=asks)
         if found is None or self._goes_on():
             return
-        still = [*self._ask_device(), *self._awaited_pairs()] if held_up else []
+        still = [*self._calls.ask_device(), *self._calls.awaited_pairs()] if held_up else []
         if {one.id for one in held_up} <= {one.id for one in still}:
             self._follow(found)
 
     def _goes_on(self) -> bool:
-        is_other = self._begun is not None and self._mark([*self._in_flight()]) != self._begun
+        is_other = self._begun is not None and self._mark(self._calls.in_flight()) != self._begun
         return is_other or self._end.is_set
 
     def _pause(self, seconds: float) -> None:
