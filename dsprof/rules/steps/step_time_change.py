@@ -187,12 +187,16 @@ class StepTimeChange:
         )
 
     def _faster(self, told: _Told) -> Finding:
+        is_start = 2 * told.level.is_usual.mean() <= 1
         return self.meta.finding(
             Status.INFO,
             told.summary,
             title="Steps become faster at one moment",
             cause="The slow start lasts longer than the excluded warm-up: compilation, caches, "
-            "or another program that ended.",
+            "or another program that ended."
+            if is_start
+            else "What slowed most of the run ended: another program on the host, or work that the "
+            "program no longer does.",
             problem=f"Steps take {percent(-told.level.share)} less {told.since}",
             steps=told.firsts[:1],
             evidence=(told.table,),

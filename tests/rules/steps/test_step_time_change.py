@@ -213,6 +213,13 @@ def test_steps_that_get_shorter_are_information() -> None:
     finding = said(step_time_change.RULE, *ranks(computing=lambda n: 40 * (n < 30)))
     assert finding.status is Status.INFO
     assert "faster" in finding.title
+    assert finding.cause.startswith("The slow start")
+
+
+def test_slow_steps_of_most_of_a_run_are_no_slow_start() -> None:
+    finding = said(step_time_change.RULE, *ranks(computing=lambda n: 40 * (n < 40)))
+    assert finding.status is Status.INFO
+    assert finding.cause.startswith("What slowed most of the run ended")
 
 
 @pytest.mark.parametrize("first", [4, 57])
