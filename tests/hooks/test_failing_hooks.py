@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +53,33 @@ def _group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def off_here(folder: Path, interception: str) -> set[tuple[str, str]]:
-    """Record two collectives and a step; return the parts of hooks that are not in place."""
+def recorded(folder: Path, interception: str) -> RankTrace:
+    """Record two collectives and a step."""
     dsprof.enable(out=str(folder), interception=interception)
     dist.all_reduce(torch.ones(4))
     dist.broadcast(torch.ones(4), 0)
     dsprof.step()
     dsprof.disable()
-    return {(hook.name, hook.module) for hook in read(folder).hooks if not hook.installed}
-
-
-def read(folder: Path) -> RankTrace:
     [file] = folder.glob(FILE_PATTERN)
     return read_trace(file)
+
+
+def off(trace: RankTrace) -> set[tuple[str, str]]:
+    """Return the parts of hooks that were not in place."""
+    return {(hook.name, hook.module) for hook in trace.hooks if not hook.installed}
+
+
+@pytest.fixture(scope="module")
+def off_before(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], set[tuple[str, str]]]:
+    for target in (target for kind in KINDS for target in kind.targets):
+        target.is_there()  # loads its module, so that the hook is asked for in each recording
+    return cache(lambda way: off(recorded(tmp_path_factory.mktemp("before"), way)))
 
 
 @pytest.mark.parametrize(("kind", "at"), TARGETS)
 def test_a_renamed_attribute_is_named_with_what_it_costs_and_harms_no_other_hook(
     tmp_path: Path,
+    off_before: Callable[[str], set[tuple[str, str]]],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     kind: type[Hook],
@@ -82,19 +92,18 @@ def test_a_renamed_attribute_is_named_with_what_it_costs_and_harms_no_other_hook
     sees_below = kind in (CompleteHook, NativeHook)
     gone = dataclasses.replace(target, name="renamed_in_a_later_release")
     interception = INTERCEPTIONS.get(kind, "dispatcher")
-    before = off_here(tmp_path / "before", interception)
+    before = off_before(interception)
     capfd.readouterr()
     monkeypatch.setattr(kind, "targets", (*kind.targets[:at], gone, *kind.targets[at + 1 :]))
-    after = off_here(tmp_path / "after", interception)
+    trace = recorded(tmp_path, interception)
     said = capfd.readouterr().err.count("renamed_in_a_later_release")
     is_lost = is_wanted and not sees_below and not (target.carries and has_another)
     is_off = is_lost and not (target.carries and any(t.is_there() for t in others))
     assert said == is_lost
-    assert after == before | ({(kind.name, gone.needs)} if is_off else set())
-    lost = [text for hook in read(tmp_path / "after").hooks for text in (hook.why, *hook.lost)]
+    assert off(trace) == before | ({(kind.name, gone.needs)} if is_off else set())
+    lost = [text for hook in trace.hooks for text in (hook.why, *hook.lost)]
     sentences = [text for text in lost if text.startswith(f"{target.carries} are not recorded: ")]
     assert len(sentences) == (is_lost and bool(target.carries))
-    trace = read(tmp_path / "after")
     found = {trace.collectives.words[code] for code in trace.collectives.op}
     own = {"allreduce": "all_reduce"}.get(target.name, target.name)
     assert {"all_reduce", "broadcast"} - found <= ({own} if kind in INTERCEPTIONS else set())
