@@ -149,12 +149,14 @@ REPORTS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), REPORTS, ids=[ascii(row[0]) for row in REPORTS])
-def test_a_report_that_cannot_be(folder: Path, arguments: str, message: str) -> None:
+def test_a_report_that_cannot_be(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
+) -> None:
     before = contents(folder)
-    done = dsprof("report", *arguments.split(" "), cwd=folder)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert re.fullmatch(rf"dsprof: .*{message}.*\n", done.stderr)
+    assert main(["report", *arguments.split(" ")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(rf"dsprof: .*{message}.*\n", said.err)
     assert contents(folder) == before
 
 
@@ -162,21 +164,21 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_mistake_has_its_line(folder: Path) -> None:
-    done = dsprof("report", "good", "--config", "all.yaml", cwd=folder)
-    assert done.returncode == 2
-    places = re.findall(r"^dsprof: all\.yaml:(\d+:\d+): ", done.stderr, flags=re.MULTILINE)
+@pytest.mark.usefixtures("folder")
+def test_every_mistake_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "good", "--config", "all.yaml"]) == 2
+    said = capsys.readouterr().err
+    places = re.findall(r"^dsprof: all\.yaml:(\d+:\d+): ", said, flags=re.MULTILINE)
     assert places == ["1:1", "2:8", "4:3"]
-    assert done.stderr.count("\n") == 3
+    assert said.count("\n") == 3
 
 
-def test_every_missing_file_has_its_line(folder: Path) -> None:
-    done = dsprof("report", "no.json", "good", "none.json", cwd=folder)
-    assert done.returncode == 2
-    assert re.findall(r"^dsprof: (.*): cannot be read: No such file", done.stderr, re.M) == [
-        "no.json",
-        "none.json",
-    ]
+@pytest.mark.usefixtures("folder")
+def test_every_missing_file_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "no.json", "good", "none.json"]) == 2
+    said = capsys.readouterr().err
+    missing = re.findall(r"^dsprof: (.*): cannot be read: No such file", said, re.M)
+    assert missing == ["no.json", "none.json"]
 
 
 def test_a_report_may_replace_an_older_one_among_the_traces(folder: Path) -> None:
@@ -185,10 +187,11 @@ def test_a_report_may_replace_an_older_one_among_the_traces(folder: Path) -> Non
         assert done.returncode == 0, done.stderr
 
 
-def test_of_many_mistakes_the_first_are_shown(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_of_many_mistakes_the_first_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     Path("many.yaml").write_text("".join(f"key{number}: 1\n" for number in range(3000)))
-    done = dsprof("report", "good", "--config", "many.yaml", cwd=folder)
-    lines = done.stderr.splitlines()
+    assert main(["report", "good", "--config", "many.yaml"]) == 2
+    lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 21
     assert lines[19].startswith("dsprof: many.yaml:20:1: unknown key 'key19'")
     assert lines[20] == "dsprof: and 2980 more mistakes"
