@@ -27,7 +27,7 @@ from dsprof.config import CACHE_VARIABLE
 from dsprof.files.inputs import is_local, open_input, real_name, status_of, version_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.trace.columns import WORDS
-from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rank_trace import COLUMN_NAMES, Collectives, RankTrace
 from dsprof.trace.rolling.parts import is_rolling, written_parts
 
 COLUMNS, EPOCH = ".columns", ".epoch"
@@ -151,7 +151,7 @@ def _ends(file: BufferedReader, nbytes: int) -> bytes:
 def _write(trace: RankTrace, place: Path) -> None:
     rows = trace.collectives
     columns, arrays = [], []
-    for name in _column_names():
+    for name in COLUMN_NAMES:
         column = getattr(rows, name)
         is_constant = name != "id" and len(column) > 1 and bool((column == column[0]).all())
         array = _narrowed(column[:1] if is_constant else column)
@@ -182,7 +182,7 @@ def _read(file: BufferedReader, path: Path, key: str) -> RankTrace:
     head = msgspec.msgpack.decode(_part(file), type=_Head)
     records = msgspec.msgpack.decode(_part(file), type=_Records)
     names = [one.name for one in head.columns]
-    if head.key != key or names != _column_names():
+    if head.key != key or names != COLUMN_NAMES:
         raise ValueError("not the columns of this trace")
     if not 0 <= head.rows <= os.fstat(file.fileno()).st_size:  # an id of each is in the file
         raise ValueError("cut")
@@ -229,10 +229,6 @@ def _check(columns: Mapping[str, npt.NDArray[Any]], words: int) -> None:
     for column in columns.values():
         if column.dtype == np.bool_ and len(column) and column.view(np.uint8).max() > 1:
             raise ValueError("not a flag")
-
-
-def _column_names() -> list[str]:
-    return [one.name for one in fields(Collectives) if one.name != "words"]
 
 
 def _narrowed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -85,6 +85,9 @@ class Collectives(Columns):
         return np.array([family(word) in names for word in self.words], np.bool_)[self.op]
 
 
+COLUMN_NAMES = [one.name for one in fields(Collectives) if one.name != "words"]
+
+
 def operations(rows: Collectives) -> dict[str, int]:
     """Count the rows by what they do."""
     counts = np.bincount(rows.op, minlength=len(rows.words)).tolist()
@@ -96,12 +99,11 @@ def appended(rows: Collectives, more: Collectives) -> Collectives:
     codes = Vocabulary(zip(rows.words, range(len(rows.words)), strict=True))
     renumbered = np.array([codes[word] for word in more.words], np.int32)
     columns = {}
-    for column in fields(Collectives):
-        if column.name != "words":
-            added = getattr(more, column.name)
-            if column.name in ("op", *WORDS):
-                added = renumbered[added]
-            columns[column.name] = np.concatenate([getattr(rows, column.name), added])
+    for name in COLUMN_NAMES:
+        added = getattr(more, name)
+        if name in ("op", *WORDS):
+            added = renumbered[added]
+        columns[name] = np.concatenate([getattr(rows, name), added])
     return Collectives(words=list(codes), **columns)
 
 

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from dsprof.trace.lines import LINES
-from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rank_trace import COLUMN_NAMES, Collectives, RankTrace
 from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, DeviceStep, Step, StepIndex
 from dsprof.trace.source import Source
 from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
@@ -119,9 +119,7 @@ def cut_to_steps(trace: RankTrace, steps: range) -> None:
     """Drop what belongs to other steps, or to none."""
     rows = trace.collectives
     inside = (rows.step >= steps.start) & (rows.step < steps.stop)
-    columns = {
-        one.name: getattr(rows, one.name)[inside] for one in fields(rows) if one.name != "words"
-    }
+    columns = {name: getattr(rows, name)[inside] for name in COLUMN_NAMES}
     trace.collectives = Collectives(words=rows.words, **columns)
     trace.rollups, trace.totals, trace.kept = {}, {}, {}  # they are of the whole run
     for part in fields(trace):
