@@ -134,7 +134,7 @@ def by_parts(
     cause = said.cause.format(took=duration(more[part]))
     if said.fix == _INPUT_FIX:
         return _before_forward(cause, rank)
-    return Cause(cause, said.action.format(rank=rank), said.fix.format(rank=rank))
+    return Cause(cause, said.action.format(rank=rank), said.fix)
 
 
 def _before_forward(cause: str, rank: int) -> Cause:
@@ -226,7 +226,7 @@ def by_pace(
         f"backwards and collectives: {why}.",
         _COMPARE.format(rank=rank)
         + (" Record it with torch.profiler as well to see which." if on_device else ""),
-        _COMPARE_FIX.format(rank=rank),
+        _COMPARE_FIX,
     )
 
 
