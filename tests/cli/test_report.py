@@ -69,11 +69,18 @@ def test_a_page_that_no_browser_shows_is_named(traces: Path) -> None:
 )
 @pytest.mark.parametrize("command", ["report --format text", "hang"])
 def test_colour_can_be_forced_and_forbidden(
-    traces: Path, command: str, variables: dict[str, str], *, is_coloured: bool
+    traces: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    variables: dict[str, str],
+    *,
+    is_coloured: bool,
 ) -> None:
-    done = dsprof(*command.split(), "traces", cwd=traces.parent, env=environment(**variables))
-    assert done.returncode == 0
-    assert ("\x1b[" in done.stdout) == is_coloured
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main([*command.split(), str(traces)]) == 0
+    assert ("\x1b[" in capsys.readouterr().out) == is_coloured
 
 
 @pytest.mark.parametrize(
