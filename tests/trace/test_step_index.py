@@ -169,6 +169,7 @@ def test_the_tail_of_a_rolling_recording_is_not_searched(tmp_path, read_bytes):
         b'{"at_bytes":[5],"steps":[],"ended_ns":[]}',
         b'{"at_bytes":[5],"steps":[1],"ended_ns":[1],"others":[[7,3]]}',
         b'{"at_bytes":["x"]}',
+        b'{"at_bytes":[5],"steps":[1],"ended_ns":[1]},"ph":"\xff"',
         b"{}",
     ],
 )

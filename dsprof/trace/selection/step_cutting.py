@@ -13,7 +13,7 @@ import msgspec
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import COLUMN_NAMES, Collectives, RankTrace
 from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, DeviceStep, Step, StepIndex
-from dsprof.trace.source import Source
+from dsprof.trace.source import UNDECODABLE, Source
 from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 
 _TAIL_BYTES = 1 << 14
@@ -62,7 +62,7 @@ def read_index(source: Source) -> StepIndex | None:
 def _decoded(line: bytes) -> StepIndex | None:
     try:
         index: StepIndex = _index.decode(line.rstrip(b",\r")).args
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     return index
 
