@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dsprof.diagnosis.model import ExpectedCurve, TransferRow
 from dsprof.findings import formatting as fmt
-from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Key, Shape, Word, level, line
+from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Key, Shape, Word, gridlines, line
 
 _PLOT_PX, _TOP_PX, _AXIS_PX, _SIDE = 140, 14, 20, 40
 _LEAST = 3  # sizes: fewer are read in the table
@@ -35,7 +35,7 @@ def bandwidth_drawing(
         f"{fmt.size(fastest.bytes)}.",
         height_px=_TOP_PX + _PLOT_PX + _AXIS_PX,
         shapes=(
-            Shape("".join(level(axes.y(rate)) for rate in axes.rates()), "line", kind="line"),
+            gridlines(map(axes.y, axes.rates())),
             *(_expected(curve, axes, colours[_name(curve)]) for curve in expected),
             *(_measured(alike, axes, colours[name]) for name, alike in lines.items()),
         ),

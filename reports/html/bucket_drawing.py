@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsprof.diagnosis.model import BucketFill, FillMoment
 from dsprof.findings import formatting as fmt
-from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, level, ticks
+from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, gridlines, ticks
 
 _PLOT_PX, _TOP_PX, _AXIS_PX = 90, 8, 20
 _LEAST = 3  # reductions: fewer are read in the table
@@ -39,7 +39,7 @@ def bucket_drawing(found: BucketFill | None) -> Drawing | None:
         sentence=f"Fill of {fmt.plural(len(found.flushes), 'bucket')} of step {found.step} on rank "
         f"{found.rank} when they were reduced, {fmt.share(mean)} on average.",
         height_px=bottom + _AXIS_PX,
-        shapes=(Shape(level(full) + level(bottom), "line", kind="line"), *shapes),
+        shapes=(gridlines((full, bottom)), *shapes),
         words=tuple(
             Word(ns / max(found.duration_ns, 1) * 100, bottom + 15, fmt.duration(ns))
             for ns in ticks(found.duration_ns, 4)

@@ -82,9 +82,9 @@ def line(points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{_short(x)} {_short(y)}" for x, y in points)
 
 
-def level(y: float) -> str:
-    """Return a path from side to side."""
-    return f"M0 {_short(y)}H{WIDTH}"
+def gridlines(heights: Iterable[float]) -> Shape:
+    """Return thin lines from side to side."""
+    return Shape("".join(f"M0 {_short(y)}H{WIDTH}" for y in heights), "line", kind="line")
 
 
 def upright(x: float, top: float, bottom: float) -> str:

@@ -14,7 +14,7 @@ from dsprof.reports.html.drawing import (
     Key,
     Shape,
     Word,
-    level,
+    gridlines,
     line,
     rectangle,
     spread,
@@ -60,7 +60,7 @@ def history_drawing(found: History) -> Drawing | None:
         f"{fmt.duration(slowest.slowest_ns)}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
-            Shape("".join(level(at) for _, at in grid), "line", kind="line"),
+            gridlines(at for _, at in grid),
             Shape(band, "line"),
             Shape(line(means), "series-1", kind="line"),
         ),
@@ -136,7 +136,7 @@ def _time_drawing(found: TimeSpans, quantity: _Quantity, values: Mapping[int, fl
         f"{quantity.format(most)}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
-            Shape("".join(level(at) for _, at in grid), "line", kind="line"),
+            gridlines(at for _, at in grid),
             Shape(bars, "series-1"),
         ),
         words=tuple(

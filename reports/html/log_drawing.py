@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dsprof.diagnosis.model import LogMarkRow
 from dsprof.findings import formatting as fmt
-from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, level, rectangle
+from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, gridlines, rectangle
 
 MOST_RANKS = 24
 _ROW_PX, _TOP_PX, _AXIS_PX = 20, 4, 18
@@ -29,7 +29,7 @@ def log_drawing(marks: Sequence[LogMarkRow]) -> Drawing | None:
         f"order of the log; the first {_kind(first)} is of {_who(first.rank)}: {first.text}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
-            Shape("".join(map(level, _middles(len(rows)))), "line", kind="line"),
+            gridlines(_middles(len(rows))),
             *(Shape(_at(mark, rows[mark.rank]), _colour(mark), mark.text) for mark in shown),
             Shape(_at(first, rows[first.rank], 2), "ink", first.text, "outline"),
         ),

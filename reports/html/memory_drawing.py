@@ -12,7 +12,7 @@ from dsprof.reports.html.drawing import (
     Key,
     Shape,
     Word,
-    level,
+    gridlines,
     line,
 )
 
@@ -58,7 +58,7 @@ def memory_drawing(ranks: Sequence[RankMemory]) -> Drawing | None:
     return Drawing(
         sentence=f"Memory at the end of each step, at most {fmt.size(most)}.",
         height_px=bottom + _AXIS_PX,
-        shapes=(Shape("".join(level(y) for _, y in grid), "line", kind="line"), *shapes),
+        shapes=(gridlines(y for _, y in grid), *shapes),
         words=(
             Word(0, bottom + 15, f"step {first}", "start"),
             Word(100, bottom + 15, str(last), "end"),

@@ -12,7 +12,7 @@ from dsprof.reports.html.drawing import (
     Key,
     Shape,
     Word,
-    level,
+    gridlines,
     rectangle,
     spread,
     ticks,
@@ -114,7 +114,7 @@ def step_columns(bars: Sequence[StepBar]) -> Drawing:
         f"{means}; the longest is {of} {slowest.label} with {fmt.duration(slowest.total_ns)}.",
         height_px=bottom + _AXIS_PX + _LINE_PX * bool(times),
         shapes=(
-            Shape("".join(level(y) for _, y in grid), "line", kind="line"),
+            gridlines(y for _, y in grid),
             *(Shape(path, key) for key, path in paths.items()),
             *([Shape(marks, "ink", kind="line")] if marks else []),
         ),
