@@ -17,9 +17,9 @@ from dsprof.diagnosis.comparison.verdict import has_known_bytes
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
+from dsprof.reports.tables.listing import bounded
 from dsprof.trace.schema import ROLES
 
-MAX_ROWS = 200
 _OF_A_STEP = "Per rank and step, on average"
 _OF_A_RECORD = "Per rank over the whole record, on average"
 
@@ -96,12 +96,9 @@ def kinds(changes: Sequence[KindChange], caption: str, *, has_speeds: bool = Tru
     """Collectives by kind, those that changed first."""
     labels = ("Collectives", "Calls", "Bytes", "Exposed", *(("busbw",) if has_speeds else ()))
     rows = [
-        (_kind(one), *_numbers(one), *((_speeds(one),) if has_speeds else ()))
-        for one in changes[:MAX_ROWS]
+        (_kind(one), *_numbers(one), *((_speeds(one),) if has_speeds else ())) for one in changes
     ]
-    left = len(changes) - MAX_ROWS
-    caption += f" ({fmt.plural(left, 'more row')} left out)" if left > 0 else ""
-    return Table(tuple(map(Column, labels)), tuple(rows), caption)
+    return bounded(Table(tuple(map(Column, labels)), tuple(rows), caption))
 
 
 def findings(changes: Iterable[FindingChange]) -> Table:
