@@ -18,7 +18,7 @@ from dsprof.analysis.alignment.clocks import (
     unread_samples,
 )
 from dsprof.analysis.engine import HERE, Engine, Job, Progress, fold, unshown
-from dsprof.analysis.hang.earlier_starts import of_earlier_starts
+from dsprof.analysis.hang.flight_recorders import of_earlier_starts
 from dsprof.analysis.pool import collect, collect_ranks, sample_ranks
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.device_times import on_device_clock

@@ -10,7 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dsprof.analysis.aggregates.flight_recorders import Call, FlightRecorders, RankFlight
+from dsprof.analysis.aggregates.flight_recorders import (
+    Call,
+    DumpedRank,
+    FlightRecorders,
+    RankFlight,
+)
 from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
@@ -18,6 +23,8 @@ ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gat
 _HARMLESS = frozenset({"root", "reduce op"})
 """Libraries do not compare these: such a call may end, with wrong values."""
 _UNCOMPARED = frozenset({"coalesced", ""})
+_LEAST_COMPLETED = 10
+"""A rank cannot enqueue so many collectives before the first of them begins on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,29 @@ class Apart:
     behind: int
     older: int
     by_ns: int
+
+
+def of_earlier_starts(flights: FlightRecorders) -> dict[int, int]:
+    """Return the ranks whose dumps an earlier start of the job left, each with a rank of a later.
+
+    torch names a dump only by its rank: a rank that dies without one leaves that of an earlier
+    start. Such a rank has completed collectives of a group before another rank called its first.
+    """
+    return {
+        rank: later
+        for rank, dump in flights.ranks.items()
+        for name, view in dump.groups.items()
+        if view.completed >= _LEAST_COMPLETED
+        for later in _began_later(flights, name, dump)
+    }
+
+
+def _began_later(flights: FlightRecorders, name: str, dump: DumpedRank) -> Iterator[int]:
+    for rank in dump.members[name]:
+        other = flights.ranks.get(rank)
+        if other is not None and other.began_ns.get(name, 0) > dump.last_ns:
+            yield rank
+            return
 
 
 def dumped_apart(flights: FlightRecorders) -> Apart | None:
