@@ -39,6 +39,15 @@ def test_the_last_recording_of_a_process_is_read(tmp_path: Path) -> None:
         find_run([tmp_path], Selection(epoch=2))
 
 
+def test_a_last_line_that_nests_too_deeply_is_no_trailer(tmp_path: Path) -> None:
+    write(tmp_path, start(0, "1"), start(60, "2"))
+    for path in tmp_path.glob("trace.rank*"):
+        lines = path.read_bytes().split(b"\n")
+        lines[-3] = b'{"cat":"trailer","deep":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+        path.write_bytes(b"\n".join(lines))
+    assert len(find_run([tmp_path]).epochs) == 2
+
+
 def test_an_earlier_recording_is_read_by_name(tmp_path: Path) -> None:
     write(tmp_path, start(0, "1"), start(60, "2"))
     assert names(find_run([*tmp_path.glob("trace.rank*")]).files) == {"trace"}

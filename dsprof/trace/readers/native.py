@@ -12,7 +12,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.schema import EXIT, SWITCHED_OFF, Header, Trailer
-from dsprof.trace.source import Source
+from dsprof.trace.source import UNDECODABLE, Source
 
 
 class NativeReader(OneRankReader):
@@ -58,7 +58,7 @@ def _trailer_of(path: Path) -> Trailer | None:
         with Source(path) as source:
             *_, last, _ = source.end(_TAIL_BYTES).rstrip().split(b"\n")
         trailer: Trailer = _trailer.decode(last).args
-    except (TraceError, ValueError, msgspec.MsgspecError):
+    except (TraceError, ValueError, *UNDECODABLE):
         return None
     return trailer
 
