@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates import endings as module
-from dsprof.analysis.aggregates.endings import (
-    Ending,
-    Endings,
-    LastCall,
-    Symptoms,
-)
+from dsprof.analysis.aggregates.endings import Ending, Endings, LastCall, Symptoms
 from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace

@@ -12,17 +12,7 @@ from dsprof.analysis.hang.verdict import HangVerdict, verdicts
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.analysis.hang.judging import BROKEN, root
-from tests.factories.hangs import (
-    END,
-    EXIT,
-    KEPT,
-    KILLED,
-    RANKS,
-    raised,
-    rank,
-    waits,
-    without,
-)
+from tests.factories.hangs import END, EXIT, KEPT, KILLED, RANKS, raised, rank, waits, without
 from tests.factories.trace import failing, header, issued, summary
 
 

@@ -13,9 +13,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.trace.run import find_run
 from tests import shared_data
 from tests.factories import flight
-from tests.factories.hangs import (
-    RANKS,
-)
+from tests.factories.hangs import RANKS
 
 
 def dumped(folder: Path) -> list[HangVerdict]:

@@ -12,22 +12,8 @@ from dsprof.analysis.aggregates.endings import Endings, Symptoms
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
 from tests.analysis.hang.judging import root
-from tests.factories.hangs import (
-    CTRL_C,
-    END,
-    EXIT,
-    KILLED,
-    RANKS,
-    rank,
-    waits,
-    without,
-)
-from tests.factories.trace import (
-    group,
-    header,
-    summary,
-    sync,
-)
+from tests.factories.hangs import CTRL_C, END, EXIT, KILLED, RANKS, rank, waits, without
+from tests.factories.trace import group, header, summary, sync
 
 
 @pytest.mark.parametrize(

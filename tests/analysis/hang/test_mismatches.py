@@ -10,21 +10,8 @@ import pytest
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from tests.analysis.hang.judging import judged, root
-from tests.factories.hangs import (
-    KEPT,
-    KILLED,
-    RANKS,
-    raised,
-    rank,
-    waits,
-)
-from tests.factories.trace import (
-    failing,
-    hanging,
-    issued,
-    summary,
-    sync,
-)
+from tests.factories.hangs import KEPT, KILLED, RANKS, raised, rank, waits
+from tests.factories.trace import failing, hanging, issued, summary, sync
 
 
 @pytest.mark.parametrize(

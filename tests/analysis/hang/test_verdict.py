@@ -27,15 +27,7 @@ from tests.factories.hangs import (
     waits,
     without,
 )
-from tests.factories.trace import (
-    failing,
-    group,
-    hanging,
-    header,
-    issued,
-    summary,
-    sync,
-)
+from tests.factories.trace import failing, group, hanging, header, issued, summary, sync
 
 
 def test_who_never_entered_is_named_with_the_call_and_who_waits() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import (
-    collective_timeout,
-)
+from dsprof.rules.communication import collective_timeout
 from dsprof.rules.memory import device_out_of_memory
 from tests.factories import logs as make
 from tests.factories.hangs import KEPT, without

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import (
-    nccl_warning,
-)
+from dsprof.rules.communication import nccl_warning
 from tests.factories import logs as make
 from tests.rules.judged_logs import findings, one
 

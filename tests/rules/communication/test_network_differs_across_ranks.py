@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import (
-    network_differs_across_ranks,
-)
+from dsprof.rules.communication import network_differs_across_ranks
 from tests.factories import logs as make
 from tests.rules.judged_logs import IB, one
 

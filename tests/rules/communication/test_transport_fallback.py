@@ -7,10 +7,7 @@ import pytest
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Adapter
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import (
-    nccl_warning,
-    transport_fallback,
-)
+from dsprof.rules.communication import nccl_warning, transport_fallback
 from tests.factories import logs as make
 from tests.factories.trace import judged
 from tests.rules.judged_logs import IB, SOCKET, findings, one
