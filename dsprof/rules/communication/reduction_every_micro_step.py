@@ -125,12 +125,13 @@ class ReductionEveryMicroStep:
 
     def _by_design(self, engines: Engines, summary: str, evidence: Table, extra: int) -> Finding:
         sharded = f"ZeRO-{engines.stage}" if engines.stage else "Sharding of gradients"
+        whole = "parameters and gradients" if engines.stage == 3 else "gradients"
         return self.meta.finding(
             Status.INFO,
             summary,
             cause=f"{sharded} keeps one shard of the gradients on each rank, so it must reduce "
             "in each micro-step, by design.",
-            action=_ZERO_ACTION if engines.stage else _FSDP_ACTION,
+            action=_ZERO_ACTION.format(whole=whole) if engines.stage else _FSDP_ACTION,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             confidence="high",
@@ -174,7 +175,7 @@ _HIDDEN = (
 )
 
 _ZERO_ACTION = (
-    "Use ZeRO-1 if whole gradients fit into memory: it reduces once per step. Otherwise "
+    "Use ZeRO-1 if whole {whole} fit into memory: it reduces once per step. Otherwise "
     "engine.coalesce_grad_reduction() (DeepSpeed 0.19, unless managed_gradient_accumulation is "
     "false), or a larger micro-batch with fewer micro-steps, trades memory for fewer reductions."
 )

@@ -30,6 +30,13 @@ def test_sharded_stages_are_informed_by_design(stage):
     assert finding.saving_ms_per_step is None
 
 
+@pytest.mark.parametrize(("stage", "whole"), [(2, "gradients"), (3, "parameters and gradients")])
+def test_what_must_fit_into_memory_without_sharding_is_named(stage, whole):
+    """With adapters (LoRA) gradients are small, and the parameters of ZeRO-3 are not."""
+    finding = said(RULE, zero_rank(stage=stage, accumulation=4))
+    assert finding.action.startswith(f"Use ZeRO-1 if whole {whole} fit into memory: ")
+
+
 @pytest.mark.parametrize("stage", [0, 1])
 def test_unsharded_stages_that_reduce_in_each_micro_step_fail(stage):
     finding = said(RULE, zero_rank(stage=stage, accumulation=2, comm_ms=6))
