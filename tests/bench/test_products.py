@@ -30,14 +30,14 @@ def test_each_precision_has_the_time_of_the_slowest_rank(small, monkeypatch):
 
 def test_what_a_rank_refuses_is_left_out(small, monkeypatch):
     two_ranks(monkeypatch, lambda ns: ns)
-    made = module._product
+    made = module.square_product
 
     def product(dtype, width, device):
         if dtype is torch.float16:
             raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'")
         return made(dtype, width, device)
 
-    monkeypatch.setattr(module, "_product", product)
+    monkeypatch.setattr(module, "square_product", product)
     assert [one.precision for one in measure_products(CPU, None, 2)] == ["fp32", "bf16"]
 
 
