@@ -67,22 +67,19 @@ def test_a_dump_of_nobody_is_refused(tmp_path: Path, name: str) -> None:
         find_run([path.rename(tmp_path / name)])
 
 
-def test_counters_of_a_group_without_entries_are_found_by_their_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pg_id", "counters"),
+    [(2, {"0": 3, "5": 7, "11": 9}), (4, {"0": -1, "5": 9, "11": -1})],
+    ids=["in that order", "in another"],
+)
+def test_counters_of_groups_without_entries_are_found_by_the_order_of_groups(
+    tmp_path: Path, pg_id: int, counters: dict[str, int]
+) -> None:
     status = {"0": (3, 3), "2": (7, 6), "4": (9, 9)}
-    dump = make.document([make.call(7, group="5", pg_id=2)], GROUPS, status=status)
+    dump = make.document([make.call(7, group="5", pg_id=pg_id)], GROUPS, status=status)
     [trace] = read(make.write(tmp_path, 1, dump))
     assert trace.flight is not None
-    counted = {name: group.last_enqueued for name, group in trace.flight.groups.items()}
-    assert counted == {"0": 3, "5": 7, "11": 9}
-
-
-def test_counters_that_do_not_fit_that_order_are_left_out(tmp_path: Path) -> None:
-    status = {"0": (3, 3), "2": (7, 6), "4": (9, 9)}
-    dump = make.document([make.call(7, group="5", pg_id=4)], GROUPS, status=status)
-    [trace] = read(make.write(tmp_path, 1, dump))
-    assert trace.flight is not None
-    counted = {name: group.last_enqueued for name, group in trace.flight.groups.items()}
-    assert counted == {"0": -1, "5": 9, "11": -1}
+    assert {name: one.last_enqueued for name, one in trace.flight.groups.items()} == counters
 
 
 def test_sends_and_receives_are_told_apart(tmp_path: Path) -> None:
