@@ -57,8 +57,11 @@ class DdpWaitHook(Hook):
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, hot = self, self.recorder.hot
         self._backward = -1  # the backward pass that is being followed
-        self._first_ns = 0  # the first issue in backward since the last forward
+        self._first_ns = 0  # the first issue that this or the next backward waits for
+        self._left_to_end = ""  # the operation in a forward that is left to its backward
         is_of_ddp = target.name != "_broadcast_coalesced"  # FSDP sends a new model so, too
+        # Join sums up in forward which ranks still train; the reducer waits for that in backward.
+        left_to_end = "all_reduce" if target is _FORWARD else ""
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -66,10 +69,11 @@ class DdpWaitHook(Hook):
                 return original(*args, **kwargs)
             if is_of_ddp:
                 hook._begin()
+            hook._first_ns, hook._left_to_end = 0, left_to_end
             start_ns = clock()
             result = original(*args, **kwargs)
-            hook._waited(start_ns, 0, clock(), is_inner=False)
-            hook._first_ns = 0
+            hook._waited(start_ns, 0, clock(), is_inner=False, left_to_end=left_to_end)
+            hook._left_to_end = ""
             return result
 
         hide_from_dynamo(method)
@@ -91,6 +95,8 @@ class DdpWaitHook(Hook):
             self._backward = backward
             self._first_ns = self._first_ns or record.issue_ns
             self._queue(partial(self._gradients_ready, self._first_ns))
+        elif backward < 0 and record.op == self._left_to_end:
+            self._first_ns = self._first_ns or record.issue_ns
 
     def _queue(self, callback: Callable[[], None]) -> None:
         Variable._execution_engine.queue_callback(callback)
@@ -108,13 +114,27 @@ class DdpWaitHook(Hook):
             self.fail(error)
 
     def _waited(
-        self, first_ns: int, ready_ns: int, end_ns: int, opened: Any = None, *, is_inner: bool
+        self,
+        first_ns: int,
+        ready_ns: int,
+        end_ns: int,
+        opened: Any = None,
+        *,
+        is_inner: bool,
+        left_to_end: str = "",
     ) -> None:
-        """Note the wait for what was issued since `first_ns`; it began with the last issue."""
+        """Note the wait for what was issued since `first_ns`; it began with the last issue.
+
+        Operations `left_to_end` are not waited for here.
+        """
         try:
             in_flight, thread = self.recorder.in_flight, get_ident()
             records = in_flight.take_unheld(
-                lambda record: record.issue_ns >= first_ns and record.thread == thread,
+                lambda record: (
+                    record.issue_ns >= first_ns
+                    and record.thread == thread
+                    and record.op != left_to_end
+                ),
                 with_pending=not is_inner,
             )
             start_ns = max(ready_ns, records[-1].return_ns) if records else end_ns

@@ -109,3 +109,24 @@ def test_what_a_new_model_sends_in_cpp_is_waited_for_as_it_returns(
     assert [record.waits for record in sent] == [1, 1]
     assert [record.blocked_ns > 0 for record in sent] == [False, True]
     assert backward.recorder.failures == {}
+
+
+def test_what_join_sums_up_in_forward_is_waited_for_in_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which ranks still train: DDP's forward does not wait for it, though only C++ holds it."""
+    backward = Backward(monkeypatch)
+    sent: list[Collective] = []
+    forward = DdpWaitHook.targets[0]
+
+    def join() -> None:
+        sent.append(backward.reduce(task=-1))
+        backward.works.clear()
+
+    backward.hook.wrap(forward, join)()
+    assert backward.recorder.in_flight.unfinished() == sent
+    sent.append(backward.reduce(task=1))
+    backward.end(1, sent[1])
+    assert {record.id for record in backward.recorder.outbox.records} == {101, 102}
+    assert [record.waits for record in sent] == [1, 1]
+    assert backward.recorder.failures == {}
