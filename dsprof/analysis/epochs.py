@@ -8,10 +8,11 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from dsprof.analysis import epoch_cache
-from dsprof.analysis.aggregates.endings import Ending, Endings
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.epochs import FAILED, End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.ending import Ending
 from dsprof.analysis.engine import Engine
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summarise import summarise

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsprof.analysis.aggregates.endings import Symptoms
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.model import CauseKind
 from dsprof.findings.frames import frame_of_user, without_hooks
 from dsprof.trace.dumps.hang_dump import FILE_WAITS

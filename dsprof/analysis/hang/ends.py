@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from dsprof.analysis.aggregates.endings import Ending, first_failed
+from dsprof.analysis.ending import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
 from dsprof.analysis.hang.fates import by_exception, by_kill, latest_ns, may_wait_in

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, Symptoms
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Ending, Symptoms
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import STOPPED, in_own_code
 from dsprof.analysis.hang.flight_recorders import ROOTED, GroupState

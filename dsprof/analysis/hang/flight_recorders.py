@@ -10,12 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dsprof.analysis.aggregates.flight_recorders import (
-    Call,
-    DumpedRank,
-    FlightRecorders,
-    RankFlight,
-)
+from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
+from dsprof.analysis.group_calls import Call, RankFlight
 from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family
 
 ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.flight_recorders import Call
+from dsprof.analysis.group_calls import Call
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.flight_recorders import GroupState, Mismatch
 from dsprof.analysis.hang.model import Cause, GroupWaits, HangVerdict, Kind, Operation

@@ -7,13 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, GroupNames, PairCall, Symptoms
-from dsprof.analysis.aggregates.flight_recorders import (
-    Call,
-    DumpedRank,
-    FlightRecorders,
-    RankFlight,
-)
+from dsprof.analysis.aggregates.endings import Endings, GroupNames
+from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
+from dsprof.analysis.ending import Ending, PairCall, Symptoms
+from dsprof.analysis.group_calls import Call, RankFlight
 from dsprof.analysis.hang.flight_recorders import (
     Apart,
     GroupState,

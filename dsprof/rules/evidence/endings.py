@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dsprof.analysis.aggregates.endings import Ending, LastCall
+from dsprof.analysis.ending import Ending, LastCall
 from dsprof.analysis.hang.flight_recorders import by_value
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.frames import shortened

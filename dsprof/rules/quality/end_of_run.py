@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.endings import Ending, Endings, first_failed
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.environment import (
     EnvironmentFacts,
     RankSet,
@@ -18,6 +18,7 @@ from dsprof.analysis.aggregates.environment import (
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
+from dsprof.analysis.ending import Ending, first_failed
 from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
 from dsprof.analysis.hang.fates import killed_beside
 from dsprof.analysis.hang.model import HangVerdict

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from dsprof.analysis.aggregates import endings as module
-from dsprof.analysis.aggregates.endings import Ending, Endings, LastCall, Symptoms
-from dsprof.analysis.aggregates.flight_recorders import Call, RankFlight
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Ending, LastCall, Symptoms
+from dsprof.analysis.group_calls import Call, RankFlight
+from dsprof.analysis.rank import ending as module
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Site, Trailer

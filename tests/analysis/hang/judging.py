@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import msgspec
 
-from dsprof.analysis.aggregates.endings import Endings, Symptoms
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.verdict import HangVerdict, verdicts
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import failing, summary

@@ -1,4 +1,4 @@
-from dsprof.analysis.aggregates.endings import Symptoms
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.causes import in_own_code
 
 C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsprof.analysis.aggregates.endings import Endings, Symptoms
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
 from tests.analysis.hang.judging import root

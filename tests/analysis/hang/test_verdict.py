@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dsprof.analysis.aggregates.endings import Endings, Symptoms
+from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.dumps.state_file import StateCall
