@@ -29,7 +29,7 @@ class Caller(NamedTuple):
     """A library that communicates by itself in the training loop."""
 
     library: str
-    site: str  # file and line
+    site: str  # file and line, and whether there are others
 
 
 def over_all_ranks(calls: Calls, steps: Steps) -> dict[Kind, Row]:
@@ -110,7 +110,7 @@ def share_of_step(ms: float, steps: Steps) -> float:
 def caller(calls: Calls) -> Caller | None:
     """Return the library that issues most of these calls; None: the program itself, or several."""
     sites, libraries = Counter[str](), Counter[str]()
-    for row in calls.values():
+    for _, row in _longest_first(calls):
         sites.update(dict(row.sites))
     for site, count in sites.items():
         libraries[frames.library(site)] += count
@@ -118,12 +118,12 @@ def caller(calls: Calls) -> Caller | None:
     if name in ("", _STANDARD):
         return None
     inside = [site for site in sites if frames.library(site) == name]
-    return Caller(name, frames.shortened(max(inside, key=lambda one: (sites[one], one))))
+    site = frames.shortened(max(inside, key=sites.__getitem__))  # of equals, the table's first
+    return Caller(name, f"{site} and other lines" if len(inside) > 1 else site)
 
 
 def calls_table(calls: Calls) -> Table:
     """List calls with their sites, those that hold longest first."""
-    order = sorted(calls.items(), key=lambda item: (-(item[1].exposed_ns or 0), -item[1].calls))
     return Table(
         columns=(
             Column("operation"),
@@ -146,6 +146,10 @@ def calls_table(calls: Calls) -> Table:
                 row.exposed_ms_per_step,
                 None if row.least_exposed_ns is None else row.least_exposed_ns / 1e6,
             )
-            for kind, row in order[:_ROWS]
+            for kind, row in _longest_first(calls)[:_ROWS]
         ),
     )
+
+
+def _longest_first(calls: Calls) -> list[tuple[Kind, Row]]:
+    return sorted(calls.items(), key=lambda item: (-(item[1].exposed_ns or 0), -item[1].calls))

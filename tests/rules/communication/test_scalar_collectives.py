@@ -46,6 +46,22 @@ def test_a_library_that_sends_most_of_them_is_named():
     assert "tensor" not in f"{finding.action} {finding.fix}"
 
 
+def test_of_lines_of_a_library_that_send_equally_often_the_first_of_the_table_is_named():
+    def loop(number, start):
+        fields = {"nbytes": 8, "step": number, "phase": ""}
+        yield sync("all_reduce", start + 91, 0.5, site=9, **fields)
+        yield sync("all_gather", start + 93, 2.0, site=2, **fields)
+        yield sync("all_gather", start + 96, 2.0, site=3, **fields)
+
+    traces = [zero_rank(rank, extra=loop) for rank in (0, 1)]
+    file = "/opt/lib/python3.11/site-packages/trainer/loops/epoch.py"
+    for trace in traces:
+        trace.sites = {line: Site(id=line, file=file, line=line) for line in (2, 3, 9)}
+    finding = said(RULE, *traces)
+    assert finding.cause == "trainer sends most of them, at loops/epoch.py:2 and other lines."
+    assert finding.evidence[0].rows[0][3] == f"{file}:2, {file}:3"
+
+
 def test_the_norm_by_which_gradients_are_clipped_is_needed_in_each_step():
     norm = "DTensor NormPartial(sum) -> Replicate on dp"
     assert said(RULE, *ranks(0.5, 0.6, nbytes=88, requested=norm)).status is Status.PASS
