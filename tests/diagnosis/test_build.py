@@ -188,6 +188,21 @@ def test_flushes_show_fill_and_operations():
     assert (row.duration_ns, row.exposed_ns) == (5 * MS, 5 * MS)
 
 
+def test_a_verdict_of_the_run_is_said_to_be_of_its_time():
+    told = Note("Rank 1 never entered it.", hang_ranks=(1,))
+    (note,) = diagnosed(zero_rank(notes=[told])).quality.notes
+    assert note == "While the run was stuck, dsprof said: Rank 1 never entered it."
+
+
+def test_the_longest_fetches_come_first():
+    each = ((1, 1, "backward"), (2, 5, "forward"))
+    fetches = [fetch(n, 4 * n, ms, step=4, phase=phase) for n, ms, phase in each]
+    assert [row.phase for row in diagnosed(zero_rank(fetches=fetches)).fetches] == [
+        "forward",
+        "backward",
+    ]
+
+
 def test_fetches_and_memory_have_their_rows():
     memory = [MemorySample("step", n, step=n, rss_bytes=n, device=None) for n in range(3)]
     diagnosis = diagnosed(

@@ -15,7 +15,7 @@ from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
-from dsprof.trace.schema import Header, HookStatus, Trailer, is_of_environment
+from dsprof.trace.schema import Header, HookStatus, Note, Trailer, is_of_environment
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.sharing import shared
 
@@ -84,7 +84,7 @@ class Run(Aggregate):
             header=trace.header,
             trailer=trace.trailer,
             hooks=shared(tuple(trace.hooks)),
-            notes={note.text: note.count for note in trace.notes},
+            notes={_remark(note): note.count for note in trace.notes},
             broken_lines=trace.broken_lines,
             collectives=len(trace.collectives),
             counted=sum(row.calls for counter in trace.counters for row in counter.rows),
@@ -235,6 +235,12 @@ class Run(Aggregate):
             elif facts.trailer.exception:
                 found.exceptions.setdefault(facts.trailer.exception, []).append(rank)
         return found
+
+
+def _remark(note: Note) -> str:
+    """Word a verdict as of its time: the run may have gone on, or have waited longer."""
+    is_verdict = note.hang_ranks is not None
+    return f"While the run was stuck, dsprof said: {note.text}" if is_verdict else note.text
 
 
 def _hides_collectives(trace: RankTrace) -> bool:

@@ -96,7 +96,8 @@ def bucket_fill(summary: RunSummary) -> model.BucketFill | None:
 
 
 def fetches(summary: RunSummary) -> list[model.FetchRow]:
-    """List parameter fetches."""
+    """List parameter fetches, those that were waited for longest first."""
+    order = sorted(summary[Fetches].rows.items(), key=lambda item: (-item[1].wait_ns, item[0]))
     return [
         model.FetchRow(
             **kind._asdict(),
@@ -105,7 +106,7 @@ def fetches(summary: RunSummary) -> list[model.FetchRow]:
             elements=sums.elements,
             wait_ns=sums.wait_ns,
         )
-        for kind, sums in sorted(summary[Fetches].rows.items())
+        for kind, sums in order
     ]
 
 
