@@ -22,7 +22,8 @@ _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.I)
 def rank_in_name(path: Path) -> int:
     """Return the rank in the name of a file (`rank3.pkl`, `trace_rank_3`), -1 if there is none."""
     named = _RANK_IN_NAME.search(path.name)
-    return int(named[1]) if named else -1
+    rank = int(named[1]) if named else -1
+    return rank if rank < LARGEST_WORLD else -1  # the number of a job, or of a process
 
 
 def foreign_header(path: Path, run_key: str, rank: int, world_size: int = 0, **told: Any) -> Header:

@@ -11,7 +11,9 @@ from dsprof.trace.readers.base import rank_in_name
         ("rank3.pkl", 3),
         ("nccl_trace_rank_3", 3),
         ("Rank-12.pt.trace.json", 12),
-        ("rank12345678.json", -1),  # an id: no run has so many ranks
+        ("rank1048575.json", 1048575),
+        ("rank1048576.json", -1),  # an id: no run has so many ranks
+        ("rank12345678.json", -1),
         ("trace.json", -1),
     ],
 )
