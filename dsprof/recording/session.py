@@ -301,7 +301,7 @@ class Session:
         writer.close(lambda: with_writer(trailer, writer))
         for ended in self._ended:
             ended.join()
-        if writer.error is None:
+        if writer.has_trailer:
             self.recorder.in_flight.state.close()
             run_key = environment.run_key(os.environ, self._world_size)
             with suppress(OSError):

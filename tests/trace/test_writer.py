@@ -401,22 +401,32 @@ def test_what_was_open_is_written_in_full_outside_the_window_too(tmp_path: Path)
     assert not run.writer._opened
 
 
+def slow(writer: TraceWriter) -> None:
+    """Let a writer begin only once it is given up."""
+    sample = writer._source.sample_memory
+
+    def sample_late(at: str, step: int) -> MemorySample:
+        while not writer._given_up:
+            os.sched_yield()
+        return sample(at, step)
+
+    writer._source.sample_memory = sample_late
+
+
 def test_a_writer_that_is_given_up_ends_before_the_interpreter_does(tmp_path: Path) -> None:
     """A daemon thread that is in C++ while Python shuts down would end the process by SIGABRT."""
     run = Run(tmp_path)
     run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
-
-    def slow(at: str, step: int) -> MemorySample:
-        while not run.writer._given_up:
-            os.sched_yield()
-        return MemorySample(at, START_NS, step)
-
-    run.writer._source.sample_memory = slow
+    run.records += [collective(number, 0) for number in range(3)]
+    slow(run.writer)
     run.writer.start()
-    run.writer.close(lambda: Trailer("disable"), timeout_s=0.0)
+    run.writer.close(lambda: Trailer("disable", dropped=run.writer.dropped), timeout_s=0.0)
     assert isinstance(run.writer.error, TimeoutError)
-    assert not run.writer._thread.is_alive()
-    assert read_trace(run.writer.path).trailer is None
+    run.writer.wait()
+    assert run.writer.is_done
+    trace = read_trace(run.writer.path)
+    assert len(trace.collectives) == 0  # that of C++ was not asked for
+    assert trace.trailer == Trailer("disable", dropped=3)
 
 
 def test_out_of_memory_in_the_writer_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:

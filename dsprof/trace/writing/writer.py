@@ -116,6 +116,7 @@ class TraceWriter:
         self.cpu_ns = 0
         self.counted_only_steps = 0
         self.budget_spent = False
+        self.has_trailer = False
         self._folder = folder
         self._header = header
         self._source = source
@@ -566,8 +567,7 @@ class TraceWriter:
 
     def _finish(self) -> None:
         self._drain()
-        if self._given_up:
-            return
+        self.dropped += len(self._source.records)  # none, unless this was given up
         self._write_rest()
         self.cpu_ns = time.thread_time_ns()
         self._write_trailer()
@@ -582,7 +582,12 @@ class TraceWriter:
         self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
 
     def _last_lines(self) -> list[Line]:
-        """Return what is still in flight, or seen to end only now, and the last look at memory."""
+        """Return what is still in flight, or seen to end only now, and the last look at memory.
+
+        Nothing once this was given up: C++ is asked, and Python may shut down meanwhile.
+        """
+        if self._given_up:
+            return []
         lines: list[Line] = []
         for record in self._source.unfinished():
             # The completion of a send or receive on the host is unknown without a wait.
@@ -596,6 +601,7 @@ class TraceWriter:
         args = self._source.disclose(self._trailer())
         trailer = LINES["trailer"](args, ph="M", pid=self._header.rank)
         self._extend(self._json.encode(trailer) + b"\n]\n")
+        self.has_trailer = True
 
     def _discard(self) -> None:
         """After the writer has failed: keep the buffers empty, so that memory stays bounded."""

@@ -562,6 +562,22 @@ for start in range(2):
     ]
 
 
+def test_a_writer_that_is_given_up_sums_up_what_it_wrote(tmp_path: Path) -> None:
+    run = FastMotion(tmp_path, BUDGET_BYTES)
+    with run.running():
+        run.train(50)
+        run.wait_for_writer()
+        run.writer._given_up = True
+        run.train(20)
+    trace = read_trace(tmp_path / "trace.rank00000.json")
+    assert trace.trailer is not None
+    assert 50 <= len(trace.steps) == run.writer._step + 1
+    assert run.writer.dropped or len(trace.steps) == 70
+    for length_s in (10, 300, 3600):
+        spans = [one for one in trace.rollups.values() if one.length_s == length_s]
+        assert sum(one.steps for one in spans) == len(trace.steps)
+
+
 def test_a_rank_whose_folder_was_removed_says_so_once(tmp_path: Path) -> None:
     run = FastMotion(tmp_path / "out", BUDGET_BYTES)
     said: list[str] = []
