@@ -10,7 +10,6 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.timelines import draw
 from dsprof.analysis.alignment.clocks import (
     Alignment,
     align,
@@ -22,6 +21,7 @@ from dsprof.analysis.hang.flight_recorders import of_earlier_starts
 from dsprof.analysis.pool import collect, collect_ranks, sample_ranks
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.rank.drawing import draw
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
 from dsprof.files.read_ahead import read_ahead
@@ -131,7 +131,9 @@ class _Drawing(NamedTuple):
 
 
 def _draw(task: _Drawing) -> Details:
-    return draw(on_device_clock(read_rank(task.files)), task.clock, task.steps)
+    trace = on_device_clock(read_rank(task.files))
+    drawn = draw(trace, task.clock, task.steps)
+    return {number: {trace.rank: detail} for number, detail in drawn.items()}
 
 
 def _ahead(tasks: Sequence[_Drawing]) -> Iterator[_Drawing]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from dsprof.analysis.aggregates.timelines import RANKS, Timelines, draw
+from dsprof.analysis.aggregates.timelines import RANKS, Timelines
 from dsprof.analysis.rank.bars import StepDetail
+from dsprof.analysis.rank.drawing import draw
 from dsprof.analysis.summary import RankClock
 from dsprof.diagnosis.model import StepMap, StepMark, Timeline
 from dsprof.diagnosis.timeline_places import timeline_places
@@ -39,8 +40,8 @@ class Reader:
         self.wanted = {rank: set(numbers) for rank, numbers in wanted.items()}
         found: dict[int, dict[int, StepDetail]] = {}
         for rank, numbers in wanted.items():
-            for number, drawn in draw(self._traces[rank], clocks[rank], numbers).items():
-                found[number] = found.get(number, {}) | drawn
+            for number, detail in draw(self._traces[rank], clocks[rank], numbers).items():
+                found.setdefault(number, {})[rank] = detail
         return found
 
 

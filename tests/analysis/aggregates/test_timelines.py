@@ -4,14 +4,8 @@ import itertools
 
 import numpy as np
 
-from dsprof.analysis.aggregates.timelines import (
-    BARS_PER_LANE,
-    CANDIDATES,
-    RANKS,
-    SAMPLE,
-    WHOLE,
-    Timelines,
-)
+from dsprof.analysis.aggregates.timelines import CANDIDATES, RANKS, SAMPLE, Timelines
+from dsprof.analysis.rank.drawing import BARS_PER_LANE, WHOLE
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, DeviceActivity
 from dsprof.trace.schema import Fetch, Flush
