@@ -91,3 +91,11 @@ def test_a_start_beyond_64_bits_is_refused(path: Path) -> None:
     make.write(path, [make.step(1, 2.0**70, 1.0)])
     with pytest.raises(TraceError, match="a time is beyond 64 bits: the file is damaged"):
         find_run([path])
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_times_near_the_largest_number_are_damage(path: Path) -> None:
+    far = make.span("kernel", "k", 0.0, 0.0, ts=1e308, dur=1e308)
+    (trace,) = read(PROFILE, path, make.document([*make.steps(4, 60.0, 40.0), far])) or []
+    assert len(trace.steps) == 4
+    assert trace.broken_lines == 1

@@ -176,9 +176,10 @@ def times_of(events: Sequence[TraceEvent], origin_us: float) -> IntArray:
 def on_grid(starts: _Floats, lasts: _Floats, origin_us: float) -> IntArray:
     """Return the same of starts and durations in microseconds."""
     # Added first: on the coarse grid of absolute times an end meets the start that it touches.
-    times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - origin_us
-    is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
-    return np.rint(np.where(is_sound, times * 1000, DAMAGED)).astype(np.int64)
+    with np.errstate(over="ignore"):  # 1e308 is damage, and no warning to the user
+        times = np.stack([starts, starts + np.fmax(lasts, 0.0)]) - origin_us
+        is_sound = (np.abs(times) < _LONGEST_US).all(axis=0)
+        return np.rint(np.where(is_sound, times * 1000, DAMAGED)).astype(np.int64)
 
 
 _GAPS = 8
