@@ -349,11 +349,15 @@ class EndOfRun(NamedTuple):
         self, exceptions: Iterable[str], ranks: Sequence[int], verdict: HangVerdict
     ) -> Finding:
         """Report ranks that gave up a call, as a consequence where it is known for whom."""
-        problem = f"A call of {named(ranks)} timed out"
+        late = [rank for rank in ranks if not self.run[Endings].has_followed(rank)]
+        lost = [rank for rank in ranks if rank not in late]
+        problem = f"A call of {named(late)} timed out"
+        told = f"{problem}: {', '.join(exceptions)}."
+        told += f" {capitalised(named(lost))} lost the connection to another rank." if lost else ""
         if verdict.ranks and not verdict.is_healthy:
             return self.meta.finding(
                 Status.INFO,
-                f"{problem}: {', '.join(exceptions)}.",
+                told,
                 title="Calls timed out",
                 cause=verdict.sentence,
                 ranks=tuple(ranks),
@@ -361,7 +365,7 @@ class EndOfRun(NamedTuple):
             )
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}: {', '.join(exceptions)}.",
+            told,
             problem=problem,
             fix="Find out what the call waited for",
             title="Calls timed out",

@@ -186,7 +186,10 @@ def test_ranks_whose_call_timed_out_are_no_failed_program() -> None:
     late = Trailer(reason="exit", exception="RuntimeError", lost="timeout")
     lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
     finding = said(RULE, zero_rank(0, trailer=late), zero_rank(1, trailer=lost))
-    assert finding.summary == "A call of ranks 0-1 timed out: RuntimeError."
+    assert finding.summary == (
+        "A call of rank 0 timed out: RuntimeError. Rank 1 lost the connection to another rank."
+    )
+    assert finding.problem == "A call of rank 0 timed out"
     assert "did not join the call in time" in finding.cause
 
 
