@@ -89,7 +89,7 @@ def _place(variables: Mapping[str, str]) -> _Place:
     Raises:
         ConfigError: the variables name no valid rank.
     """
-    from dsprof.environment import count
+    from dsprof.environment.launchers import count
     from dsprof.trace.schema import LARGEST_WORLD
 
     pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]

@@ -12,6 +12,7 @@ from typing import Any
 from dsprof import environment
 from dsprof._version import __version__
 from dsprof.config import Config
+from dsprof.environment import launchers
 from dsprof.environment.processes import pid_namespace
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 from dsprof.trace.scope import clock
@@ -24,7 +25,7 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
     epoch_ns, monotonic_ns = _now_ns()
     return Header(
         schema_version=SCHEMA_VERSION,
-        run_key=environment.run_key(os.environ, world_size),
+        run_key=launchers.run_key(os.environ, world_size),
         rank=rank,
         world_size=world_size,
         host=socket.gethostname(),
@@ -32,7 +33,7 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
         started_epoch_ns=epoch_ns,
         started_monotonic_ns=monotonic_ns,
         boot_id=environment.boot_id(),
-        local_rank=environment.local_rank(os.environ, rank),
+        local_rank=launchers.local_rank(os.environ, rank),
         backend=backend,
         device=device,
         versions={"dsprof": __version__},
@@ -57,8 +58,8 @@ def header_of_training(
     if deepspeed is not None:
         header.versions["deepspeed"] = str(getattr(deepspeed, "__version__", ""))
     header.config = asdict(config)
-    header.job_keys = [process_key, *environment.job_keys(os.environ)]
-    header.restarts = environment.restarts(os.environ)
+    header.job_keys = [process_key, *launchers.job_keys(os.environ)]
+    header.restarts = launchers.restarts(os.environ)
     return header
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsprof import environment
 from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
+from dsprof.environment import launchers
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
@@ -303,7 +304,7 @@ class Session:
             ended.join()
         if writer.has_trailer:
             self.recorder.in_flight.state.close()
-            run_key = environment.run_key(os.environ, self._world_size)
+            run_key = launchers.run_key(os.environ, self._world_size)
             with suppress(OSError):
                 keep_states_of_the_dead(run_key, self._folder)
         with suppress(OSError):

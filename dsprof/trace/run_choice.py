@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from dsprof.environment import job_keys
+from dsprof.environment.launchers import job_keys
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.trace.life import lives_here

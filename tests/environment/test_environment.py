@@ -166,36 +166,6 @@ def test_effective_values_leave_out_what_did_not_change(monkeypatch):
     assert found is None or "NCCL_CROSS_NIC" not in found.effective
 
 
-def test_run_key_is_the_same_on_all_ranks_and_differs_between_runs():
-    shared = {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500", "SLURM_JOB_ID": "7"}
-    keys = {environment.run_key({**shared, "RANK": r, "SLURM_NODEID": r}, 2) for r in "01"}
-    assert len(keys) == 1
-    for change in (
-        {"SLURM_JOB_ID": "8"},
-        {"MASTER_PORT": "1"},
-        {"TORCHELASTIC_RESTART_COUNT": "1"},
-    ):
-        assert environment.run_key({**shared, **change}, 2) not in keys
-    assert environment.run_key(shared, 4) not in keys
-
-
-@pytest.mark.parametrize(
-    ("environ", "local_rank"),
-    [
-        ({"LOCAL_RANK": "1"}, 1),
-        ({"LOCAL_RANK": "1", "SLURM_PROCID": "9", "SLURM_LOCALID": "0"}, 1),
-        ({"SLURM_PROCID": "9", "SLURM_LOCALID": "1"}, 1),
-        ({"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 1),
-        ({"PMI_RANK": "9", "MPI_LOCALRANKID": "1"}, 1),
-        ({"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, -1),  # one task started several ranks
-        ({"LOCAL_RANK": ""}, -1),
-        ({}, -1),
-    ],
-)
-def test_the_rank_on_the_host_is_what_the_launcher_says_of_this_rank(environ, local_rank):
-    assert environment.local_rank(environ, 9) == local_rank
-
-
 def test_what_is_known_after_the_first_step_is_one_more_snapshot(monkeypatch):
     before = environment.snapshot(os.environ)
     monkeypatch.setattr(environment.machine, "libraries", lambda loaded: [])

@@ -9,7 +9,7 @@ from socket import gethostname
 
 import pytest
 
-from dsprof.environment import boot_id, job_keys, restarts
+from dsprof.environment import boot_id
 from dsprof.environment.processes import pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run
@@ -150,23 +150,3 @@ def test_a_dump_is_joined_to_the_epoch_in_which_it_was_made(tmp_path: Path) -> N
     last = find_run([tmp_path])
     assert last.beside == {}
     assert [one.reason for one in last.strangers] == ["of epoch 1, not 2"]
-
-
-def test_the_keys_of_a_job_are_of_its_agent_its_slurm_step_and_its_rendezvous() -> None:
-    torchrun = {
-        "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_x/none_y/attempt_0/1/error.json",
-        "TORCHELASTIC_RUN_ID": "none",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
-    again = torchrun | {
-        "TORCHELASTIC_ERROR_FILE": "/tmp/torchelastic_x/none_y/attempt_1/0/error.json",
-        "TORCHELASTIC_RESTART_COUNT": "1",
-    }
-    assert job_keys(torchrun) == job_keys(again) != []
-    assert (restarts(torchrun), restarts(again), restarts({})) == (0, 1, -1)
-    queued = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    kinds = [
-        key.rpartition(" ")[0] for key in job_keys(torchrun | queued | {"TORCHELASTIC_RUN_ID": "j"})
-    ]
-    assert kinds == ["agent", "slurm", "perhaps rendezvous", "perhaps slurm"]
-    assert restarts(queued | {"SLURM_RESTART_COUNT": "2"}) == 2

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dsprof.environment import count
+from dsprof.environment.launchers import count
 from dsprof.files import notes
 from dsprof.recording.capture.announcements import (
     HELD,

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from dsprof.environment import count
+from dsprof.environment.launchers import count
 from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
 from dsprof.recording.group_store import (

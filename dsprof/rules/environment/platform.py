@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.environment import count
+from dsprof.environment.launchers import count
 from dsprof.files.redaction import REDACTED
 from dsprof.rules.environment.variable_values import is_true
 from dsprof.rules.hardware.hosts import accelerators_of_a_host, is_seen, links, models, vendors

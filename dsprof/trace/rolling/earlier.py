@@ -26,7 +26,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from dsprof.environment import boot_id, count
+from dsprof.environment import boot_id
+from dsprof.environment.launchers import count
 from dsprof.errors import TraceError
 from dsprof.files import notes
 from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.environment import job_keys
+from dsprof.environment.launchers import job_keys
 from dsprof.trace.rank_log import LAUNCHER
 from dsprof.trace.run import find_run
 from tests.factories import logs as make
