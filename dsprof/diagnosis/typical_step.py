@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.series import unsettled
+from dsprof.analysis.run.series import Floats, unsettled
 from dsprof.analysis.step_rows import Parts
 from dsprof.diagnosis import model
 from dsprof.findings.finding import Finding, Status
@@ -18,12 +18,14 @@ from dsprof.findings.wording import duration, plural
 _CHANGE = "step-time-change"
 _APART = 0.05
 """A mean that differs from the median by more than this share of it is shown, too."""
+_FASTER = 0.05
+"""Steps become faster where the median of those from there on is shorter by this share."""
 
 
 def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> model.TypicalStep | None:
     """Return the median measured step, split as all of them together; None without any.
 
-    Steps before the run has settled are left out: where a finding says that the pace changes once,
+    Steps before the run has settled are left out: where a finding says that steps become faster,
     those before that step.
     """
     rows = [steps.parts[number] for number in steps.measured]
@@ -53,12 +55,21 @@ def _early(steps: Steps, findings: Iterable[Finding]) -> int:
     After more than half of them, the usual level is unknown.
     """
     same = steps.throughout
-    early = unsettled(np.array([same.parts[n].total_ns for n in same.measured], np.float64))
+    times = np.array([same.parts[n].total_ns for n in same.measured], np.float64)
+    early = unsettled(times)
     if not early:
         return 0
-    changed = (f.steps[0] for f in findings if f.rule == _CHANGE and f.status is Status.INFO)
-    count = bisect_left(steps.measured, next(changed, same.measured[early]))
+    changed = [f.steps[0] for f in findings if f.rule == _CHANGE and f.status is Status.INFO]
+    places = (bisect_left(same.measured, step) for step in changed)
+    early = next((place for place in places if _is_faster_from(place, times)), early)
+    count = bisect_left(steps.measured, same.measured[early])
     return count if 2 * count <= len(steps.measured) else 0
+
+
+def _is_faster_from(place: int, times: Floats) -> bool:
+    """Say whether steps take less from a place on: other work may also take longer."""
+    before, after = times[:place], times[place:]
+    return bool(len(before) and len(after) and np.median(after) < (1 - _FASTER) * np.median(before))
 
 
 def _median_of(count: int) -> str:

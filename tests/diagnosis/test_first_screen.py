@@ -21,6 +21,7 @@ from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs, snapshot
 from tests.factories.hangs import write_killed
 from tests.factories.trace import MS, group, rank_trace, span, step, summary, sync, zero_rank
+from tests.rules.steps import stepwise
 
 
 def diagnosed(*traces: RankTrace) -> Diagnosis:
@@ -105,6 +106,22 @@ def test_a_run_that_gets_faster_in_its_second_half_has_no_step_from_which_it_has
     [faster] = [one for one in made.findings if one.rule == "step-time-change"]
     assert made.steps.typical is not None
     assert (faster.steps, made.steps.typical.settled_from) == ((23,), None)
+
+
+@pytest.mark.parametrize("more_work", [range(30, 50), range(30, 100), range(60, 80)])
+def test_a_run_settles_before_a_step_at_which_its_work_grows(more_work: range) -> None:
+    """It was said to settle at that step, or never if that is in its second half."""
+    made = diagnosed(
+        *stepwise.ranks(
+            100,
+            computing=lambda n: 100 * (n < 6) + 40 * (n in more_work),
+            calls=lambda n: 5 * (n in more_work),
+        )
+    )
+    [work] = [one for one in made.findings if one.rule == "step-time-change"]
+    assert (work.status, work.steps) == (Status.INFO, (more_work[0],))
+    assert made.steps.typical is not None
+    assert made.steps.typical.settled_from == 6
 
 
 def test_a_rank_that_stops_recording_early_neither_settles_a_run_nor_marks_its_steps() -> None:
