@@ -17,6 +17,7 @@ from dsprof.analysis.run.series import (
     Period,
     periods_of,
     slow_places,
+    unsettled,
     without_spells,
 )
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
@@ -76,7 +77,8 @@ class PeriodicSlowStep:
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the period, what it costs, and the part of the step where it falls."""
-        columns = step_columns(run[Steps], run[Steps].throughout.newest)
+        same = run[Steps].throughout
+        columns = step_columns(run[Steps], same.newest)
         busy = busy_spans(run[History])
         count = len(columns.number)
         if count < thresholds.steps and not busy:
@@ -84,6 +86,8 @@ class PeriodicSlowStep:
             return
         times = without_spells(columns.total_ns, thresholds.slow_share, _CHANCE)
         slow = slow_places(times, thresholds.slow_share)
+        if not same.newest_from:  # a slow start is no exception among the steps
+            slow[: unsettled(times)] = False
         usual_ns = np.median(times[~slow]) if count else 0.0
         excess_ns = np.where(slow, times - usual_ns, 0.0)
         share = float(excess_ns.sum()) / max(float(times.sum()), 1.0)

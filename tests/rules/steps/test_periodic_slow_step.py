@@ -231,3 +231,16 @@ def test_slow_steps_that_cost_nothing_are_not_spoken_of() -> None:
 def test_one_wild_step_is_not_spoken_of() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 500 * (n == 30)))
     assert finding.status is Status.PASS
+
+
+@pytest.mark.parametrize("settled_from", [5, 8])
+def test_steps_of_a_slow_start_are_no_slow_steps(settled_from: int) -> None:
+    """The first screen says from which step on the run has settled."""
+    traces = ranks(computing=lambda n: 60 * (n < settled_from))
+    assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
+
+
+def test_a_period_is_found_behind_a_slow_start() -> None:
+    traces = ranks(computing=lambda n: 60 * (n < 6) + 60 * (n % 10 == 9))
+    found = said(periodic_slow_step.RULE, *traces)
+    assert found.problem.startswith("Every 10 steps")
