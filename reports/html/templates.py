@@ -33,7 +33,7 @@ _UNSEEN = dict.fromkeys(map(ord, _DIRECTIONS + _CONTROLS), "?")
 And controls: HTML has no NUL, and an escape steers the terminal of whoever prints the page."""
 
 _ONE_LINE = 80  # characters of a patch
-_NAME_BREAK = re.compile(r"(?<=_)(?!_)|(?<=/)(?=\w{2})")  # but not within `GB/s`
+_NAME_BREAK = re.compile(r"(?<=_)(?!_)|(?<=\w/)(?=\w{2})")  # not in `GB/s`, nor in ` /data`
 
 NO_SCRIPT = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

@@ -414,7 +414,8 @@ def test_a_check_that_is_unknown_says_only_why() -> None:
 
 
 def test_a_path_breaks_at_its_slashes_and_a_rate_does_not() -> None:
-    assert breakable("/data/my_runs/train.py") == "/<wbr>data/<wbr>my_<wbr>runs/<wbr>train.py"
+    assert breakable("/data/my_runs/train.py") == "/data/<wbr>my_<wbr>runs/<wbr>train.py"
+    assert breakable("a/b.py:1, /data/b.py:2") == "a/b.py:1, /data/b.py:2"
     assert breakable("12 GB/s of one link") == "12\xa0GB/s of one link"
 
 
