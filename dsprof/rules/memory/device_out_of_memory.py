@@ -238,7 +238,8 @@ class DeviceOutOfMemory:
         either = worst.fits_in_pieces and text.free_bytes < text.asked_bytes
         sharing = _ranks(one for one in failures if one is worst or _share_device(one, worst))
         is_shared = len(sharing) > 1
-        shared = f"{capitalised(named(sharing))} use the same device: each lists the other. "
+        each = f"each lists the other{'s' if len(sharing) > 2 else ''}"
+        shared = f"{capitalised(named(sharing))} use the same device: {each}. "
         return self._finding(
             failures,
             "Another process holds memory of the same device",

@@ -133,7 +133,8 @@ def test_ranks_that_list_each_other_use_the_same_device(
 ) -> None:
     texts = (make.out_of_memory(others=holding(*pids), process="40.00 GiB") for pids in others)
     finding = of_ranks(*texts)
-    assert finding.summary.startswith("Ranks 0-2 use the same device") is are_told
+    shared = "Ranks 0-2 use the same device: each lists the others. "
+    assert finding.summary.startswith(shared) is are_told
     assert finding.action.startswith("Call torch.cuda.set_device") is are_told
 
 
