@@ -60,7 +60,7 @@ class RuleMeta:
         return self.finding(Status.NOT_APPLICABLE, why)
 
     def absent(self, why: str, *, is_unknown: bool) -> Finding:
-        """Return a finding: the record lacks what the rule judges; unknown if the run may not."""
+        """Return a finding: what is judged was not recorded; unknown if the run may have it."""
         return self.finding(Status.UNKNOWN if is_unknown else Status.NOT_APPLICABLE, why)
 
     def unknown(self, why: str, **details: Unpack[Details]) -> Finding:
