@@ -1,30 +1,22 @@
-"""The environment by ranks: variables, files, versions, limits, configuration.
-
-A set of ranks is an int in which bit r is rank r: a value shared by 8,000 ranks costs one
-kilobyte, and joining two sets is one operation.
-"""
+"""The environment by ranks: variables, files, versions, limits, configuration."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import reduce
-from operator import or_
 from typing import Any, TypeVar
 
 import msgspec
 
+from dsprof.analysis.rank_sets import RankSet, union
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
-from dsprof.findings.wording import listed, named
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Group
-
-RankSet = int
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
@@ -37,47 +29,6 @@ _OWN_TO_EACH_RANK = re.compile(r"(?:^|_)(?:RANK|PROCID|LOCALID|NODEID|TASK_PID|G
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Which devices a process may use, by number; of the last two one or both may be set."""
-
-_MOST_RANGES = 64
-"""A cell of a table names at most this many ranges of ranks, and counts the other ranks."""
-
-
-def ranks_of(ranks: RankSet) -> tuple[int, ...]:
-    """Return the ranks of a set in ascending order."""
-    return tuple(rank for rank, bit in enumerate(reversed(f"{ranks:b}")) if bit == "1")
-
-
-def written_ranks(ranks: RankSet) -> str:
-    """Return a set of ranks as a cell of a table shows it: "0-3, 7", at most 64 ranges."""
-    return listed(ranks_of(ranks), _MOST_RANGES)
-
-
-def named_ranks(ranks: RankSet) -> str:
-    """Return a set of ranks as part of a sentence: "rank 3", "ranks 0-3, 7"."""
-    return named(ranks_of(ranks))
-
-
-def standing_out(held: Mapping[str, RankSet], amount: Callable[[str], int] | None) -> RankSet:
-    """Return the ranks with the least `amount`; without one those whose value is rarest, if any."""
-    if amount is not None:
-        least = min(map(amount, held))
-        return union(ranks for value, ranks in held.items() if amount(value) == least)
-    rarest, *others = sorted(held.values(), key=int.bit_count)
-    return rarest if others and rarest.bit_count() < others[0].bit_count() else 0
-
-
-def union(sets: Iterable[RankSet]) -> RankSet:
-    """Return the ranks that are in any of `sets`."""
-    return reduce(or_, sets, 0)
-
-
-def in_several(sets: Iterable[RankSet]) -> RankSet:
-    """Return the ranks that are in more than one of `sets`."""
-    once = several = 0
-    for ranks in sets:
-        several |= once & ranks
-        once |= ranks
-    return several
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dsprof.analysis.aggregates.environment import RankSet
+from dsprof.analysis.rank_sets import RankSet
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.lost_peers import lost
 from dsprof.trace.rank_log import (
@@ -110,11 +110,6 @@ class Logs(Aggregate):
             for kind, calls in log.calls.items():
                 found[kind] = found[kind] + calls if kind in found else calls
         return found
-
-
-def ranks_that(ranks: Iterable[int]) -> RankSet:
-    """Return a set of ranks."""
-    return sum(1 << rank for rank in set(ranks))
 
 
 AGGREGATE = Logs

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts, RankSet, ranks_of
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
+from dsprof.analysis.rank_sets import RankSet, ranks_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.environment.machine import OF_A_RANK, Accelerator, Adapter

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dsprof.analysis.aggregates.environment import ranks_of
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.collectives import busbw_factor
+from dsprof.analysis.rank_sets import ranks_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis import model
 from dsprof.trace.rank_log import OF_JOB, CallKind, LoggedCalls

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec.structs import replace
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.environment import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
-from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.hang.flight_recorders import ROOTED
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
+from dsprof.analysis.rank_sets import RankSet, named_ranks, rank_set, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, named_if_known, plural, ranks_do
@@ -124,7 +124,7 @@ class CollectiveTimedOut:
 
 def _raised(waiting: Collection[int], logs: Logs) -> dict[str, RankSet]:
     """Return the exceptions that ended ranks which reported no timeout."""
-    silent = ranks_that(logs.ranks.keys() - set(waiting))
+    silent = rank_set(logs.ranks.keys() - set(waiting))
     return {what: ranks & silent for what, ranks in logs.raised().items() if ranks & silent}
 
 
@@ -241,7 +241,7 @@ def _silence(
 def _look_at(suspects: tuple[int, ...]) -> str:
     if not suspects:
         return "Read the end of the log and the stack of every rank"
-    ranks = named_ranks(ranks_that(suspects))
+    ranks = named_ranks(rank_set(suspects))
     if len(suspects) == 1:
         return f"Read the end of the log and the stack of {ranks}"
     return f"Read the ends of the logs and the stacks of {ranks}"

@@ -7,13 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    RankSet,
-    ranks_of,
-    union,
-    written_ranks,
-)
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.rank_sets import RankSet, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst

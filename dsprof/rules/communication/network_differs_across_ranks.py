@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dsprof.analysis.aggregates.environment import (
-    RankSet,
-    named_ranks,
-    ranks_of,
-    union,
-)
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised, shortened, some

@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    named_ranks,
-    ranks_of,
-    union,
-    written_ranks,
-)
-from dsprof.analysis.aggregates.logs import Logs, ranks_that
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.rank_sets import RankSet, named_ranks, rank_set, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, ranks_do, some
@@ -65,10 +59,10 @@ class TransportFallback:
         yield from self._inside_a_host(logs)
 
     def _between_hosts(self, logs: Logs, facts: EnvironmentFacts) -> Iterable[Finding]:
-        lost = ranks_that(r for r, log in logs.ranks.items() if _is_without_provider(log))
+        lost = rank_set(r for r, log in logs.ranks.items() if _is_without_provider(log))
         if lost:
             yield self._without_provider(logs, lost)
-        sockets = ranks_that(r for r, log in logs.ranks.items() if _is_on_sockets(log)) & ~lost
+        sockets = rank_set(r for r, log in logs.ranks.items() if _is_on_sockets(log)) & ~lost
         if sockets:
             yield self._sockets(logs, sockets, _seen_fast(logs, facts))
         slow = {name: ranks for name, ranks in logs.values("libfabric provider").items()

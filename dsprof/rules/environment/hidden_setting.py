@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, union, written_ranks
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Cell, Column, Finding, Status, Table
 from dsprof.findings.wording import plural, shortened, some

@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    named_ranks,
-    ranks_of,
-    union,
-    written_ranks,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import read_set
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table

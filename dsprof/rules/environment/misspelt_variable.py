@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    ranks_of,
-    union,
-    written_ranks,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import RankSet, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import capitalised, remarks, some

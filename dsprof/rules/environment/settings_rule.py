@@ -15,15 +15,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    Facts,
-    RankSet,
-    named_ranks,
-    ranks_of,
-    union,
-    written_ranks,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
+from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
 from dsprof.files.tables import rows

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.models import Models
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes
+from dsprof.analysis.rank_sets import ranks_of
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import capitalised

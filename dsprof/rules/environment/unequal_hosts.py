@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import RankSet
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED

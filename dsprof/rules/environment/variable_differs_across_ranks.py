@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    Facts,
-    RankSet,
-    ranks_of,
-    union,
-    written_ranks,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
+from dsprof.analysis.rank_sets import RankSet, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED, is_secret_name
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst

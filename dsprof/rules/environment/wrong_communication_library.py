@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import (
     RankSet,
     in_several,
     named_ranks,

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, RankMemory
 from dsprof.analysis.rank.steps import warmup_steps
+from dsprof.analysis.rank_sets import RankSet
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_counters import RETRIES
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsprof.analysis.aggregates.environment import (
-    RankSet,
-    named_ranks,
-    ranks_of,
-    standing_out,
-    written_ranks,
-)
+from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, standing_out, written_ranks
 from dsprof.findings.finding import Column, Severity, Table
 from dsprof.findings.wording import plural, shortened
 

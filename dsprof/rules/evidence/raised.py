@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dsprof.analysis.aggregates.environment import RankSet, named_ranks, union
+from dsprof.analysis.rank_sets import RankSet, named_ranks, union
 from dsprof.findings.wording import capitalised, sentence, shortened
 
 RUN_FAILED = "The run failed"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, RankSet
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.rank_sets import RankSet
 from dsprof.rules.hardware.hosts import architectures, multiplies
 
 HALVES = ("bf16", "fp16")

@@ -7,14 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.aggregates.environment import (
-    EnvironmentFacts,
-    RankSet,
-    in_several,
-    named_ranks,
-    ranks_of,
-    union,
-)
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
@@ -23,6 +16,7 @@ from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
 from dsprof.analysis.hang.fates import killed_beside
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
+from dsprof.analysis.rank_sets import RankSet, in_several, named_ranks, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.findings.wording import broken_off, capitalised, named

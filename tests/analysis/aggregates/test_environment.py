@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.analysis.aggregates.environment import EnvironmentFacts, ranks_of, written_ranks
+from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator
 from dsprof.trace.schema import Group
 from tests.factories.environment import facts_of, rank_trace
 from tests.factories.trace import group
-
-
-@pytest.mark.parametrize(
-    ("ranks", "written"),
-    [((), ""), ((0,), "0"), ((0, 1, 2, 3, 7), "0-3, 7"), ((4999, 5000), "4999-5000")],
-)
-def test_rank_sets_read_back(ranks, written):
-    bits = sum(1 << rank for rank in ranks)
-    assert ranks_of(bits) == ranks
-    assert written_ranks(bits) == written
 
 
 def test_values_carry_their_ranks():
