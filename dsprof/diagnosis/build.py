@@ -31,7 +31,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.role_maps import role_maps
 from dsprof.diagnosis.sections import sections
 from dsprof.diagnosis.sections.communication import expected_curves, transfers
-from dsprof.diagnosis.sections.hang import hang_report
+from dsprof.diagnosis.sections.hang import hang
 from dsprof.diagnosis.sections.history import history_note
 from dsprof.diagnosis.sections.quality import in_a_line, quality
 from dsprof.diagnosis.sections.run import rule_infos, run_info, thresholds_in_force
@@ -125,7 +125,7 @@ def diagnosis_of(
         headline=headline_of(lead) if lead else without_problem(findings, summary, typical),
         next_lines=next_lines(findings, lead),
         findings=findings,
-        hang=hang_report(summary, thresholds),
+        hang=hang(summary, thresholds),
         step_map=mapped,
         timelines=timelines(summary[Timelines], findings, mapped, draw),
         transfers=transfers(summary, thresholds),

@@ -19,7 +19,7 @@ _ROWS = 200
 _RULE = "stuck-collective"
 
 
-def hang_report(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangReport | None:
+def hang(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangReport | None:
     """Return what is known of a hang or crash, by the thresholds of its rule; None: nothing is."""
     endings, recorders = summary[Endings], summary[FlightRecorders]
     given = thresholds.get(_RULE)

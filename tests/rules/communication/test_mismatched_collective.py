@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.summarise import summarise
-from dsprof.diagnosis.sections.hang import hang_report
+from dsprof.diagnosis.sections.hang import hang
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.mismatched_collective import RULE
 from dsprof.rules.runner import judge
@@ -117,7 +117,7 @@ def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread:
     assert "differs in dtype" in finding.summary
     assert ("a thread beside it" in finding.cause) == (thread == 3)
     assert ("async_save" in finding.action) == (thread == 3)
-    verdict = hang_report(run, {}).verdicts[0]
+    verdict = hang(run, {}).verdicts[0]
     assert (verdict.kind, verdict.cause.text) == ("mismatch", finding.cause)
 
 
