@@ -17,7 +17,7 @@ from dsprof.errors import TraceError
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.kineto.chrome import Events
-from dsprof.trace.readers.kineto.columns import Columns
+from dsprof.trace.readers.kineto.columns import EventColumns
 from dsprof.trace.readers.kineto.events import (
     EVENT,
     MERGED,
@@ -93,17 +93,17 @@ class KinetoReader(OneRankReader):
         """
         with Source(path) as source:
             events = Events(source, str(path), EVENT)
-            columns: Columns | None = None
+            columns: EventColumns | None = None
             first_us = 0.0
             for chunk in events:
                 first_us = first_us or _first_us(chunk)
                 if columns is None and first_us:
-                    columns = Columns(first_us)
+                    columns = EventColumns(first_us)
                 if columns is not None:
                     columns.add(chunk)
             meta = _metadata(events.head)
             meta = _joined(meta, _metadata(b"{" + events.tail.lstrip(b", \r\n\t")))
-            columns = columns or Columns(0.0)
+            columns = columns or EventColumns(0.0)
             trace = columns.trace(str(path), _header(path, meta, first_us), meta)
             trace.nbytes = source.nbytes
         trace.broken_lines += events.broken

@@ -54,7 +54,7 @@ _BATCH = 1000  # events that are turned into rows at once
 _FOREIGN_SHARE = 0.01  # of operators: less is damage
 
 
-class Columns:
+class EventColumns:
     """Collects what the events of one rank say; times in ns since `origin_us`."""
 
     def __init__(self, origin_us: float) -> None:
