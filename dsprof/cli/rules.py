@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RulesCommand:
-    """Lists the rules, or prints the page of one."""
+    """Lists the rules."""
 
     name = "rules"
     help = "list the rules"
@@ -32,14 +32,13 @@ thresholds. Rules of plugins name their package.
   dsprof explain late-rank"""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--explain", metavar="ID", help="the same as: dsprof explain ID")
+        """Take no arguments."""
 
     def run(self, arguments: Namespace) -> int:
-        """Print the list or the page."""
+        """Print the list."""
         from dsprof.rules import all_rules
 
-        rules, name = all_rules(), arguments.explain
-        print_lines(_listed(rules) if name is None else _page(rules, name))
+        print_lines(_listed(all_rules()))
         return 0
 
 

@@ -32,14 +32,6 @@ def test_only_rules_of_plugins_name_a_package(capsysbinary: pytest.CaptureFixtur
     assert not [line for line in lines if line.strip().startswith("from ")]
 
 
-def test_rules_explains_as_explain_does(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    pages = []
-    for arguments in (["explain", "late-rank"], ["rules", "--explain", "late-rank"]):
-        assert main(arguments) == 0
-        pages.append(capsysbinary.readouterr().out)
-    assert pages[0] == pages[1]
-
-
 def test_a_misspelt_rule_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "late-rnak"]) == 2
     assert capsys.readouterr().err.endswith("'late-rnak' - did you mean 'late-rank'?\n")
