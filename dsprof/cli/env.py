@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from dsprof.cli.loading import add_thresholds
 from dsprof.cli.output import print_bytes, print_lines, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
 from dsprof.errors import ConfigError, OutputError
@@ -50,9 +51,7 @@ As one of several ranks it is 0, or the launcher would stop the others."""
             help=f"backend of the training: {', '.join(sorted(_KNOWN))} (default: by the "
             "accelerators)",
         )
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
-        )
+        add_thresholds(parser)
 
     def run(self, arguments: Namespace) -> int:
         """Print it, or write it where a folder is given; rank 0 prints in either case."""

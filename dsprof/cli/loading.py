@@ -61,11 +61,16 @@ def add_paths(
     parser.add_argument("paths", nargs="+", type=path_of, metavar="PATH", help=text)
 
 
-def add_judging(parser: ArgumentParser) -> None:
-    """Add --config and --baseline, by which a run is judged."""
+def add_thresholds(parser: ArgumentParser) -> None:
+    """Add --config, which names a file with thresholds of rules."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
     )
+
+
+def add_judging(parser: ArgumentParser) -> None:
+    """Add --config and --baseline, by which a run is judged."""
+    add_thresholds(parser)
     parser.add_argument(
         "--baseline",
         type=Path,
