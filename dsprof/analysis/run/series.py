@@ -170,13 +170,10 @@ def spells_of(times: Floats, share: float, chance: float) -> tuple[slice, ...]:
 
 
 def stretches(is_in: BoolArray) -> list[slice]:
-    """Return the stretches of 5 places or more of which most are set, the first and last, too.
-
-    Before the first place and behind the last it goes on as there.
-    """
-    padded = np.pad(is_in, _SPELL // 2, mode="edge" if len(is_in) else "constant")
-    around = np.lib.stride_tricks.sliding_window_view(padded, _SPELL)
-    are_most = np.concatenate([[False], around.sum(axis=1) > _SPELL // 2, [False]])
+    """Return the stretches of 5 places or more of which most are set, the first and last, too."""
+    window, half = np.ones(_SPELL, np.int64), _SPELL // 2  # at an end the window is cut
+    inside, outside = (np.convolve(one, window)[half:][: len(one)] for one in (is_in, ~is_in))
+    are_most = np.concatenate([[False], inside > outside, [False]])
     edges = np.flatnonzero(np.diff(are_most.astype(np.int8))).reshape(-1, 2)
     found = [begin + np.flatnonzero(is_in[begin:end]) for begin, end in edges.tolist()]
     ends = [(int(places[0]), int(places[-1]) + 1) for places in found if len(places)]

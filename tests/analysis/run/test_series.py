@@ -222,6 +222,7 @@ def slower(*spells: range, count: int = 60, by: float = 40) -> np.ndarray:
         [range(20, 31)],
         [range(8, 13), range(25, 30), range(45, 52)],
         [range(3, 11), range(30, 60)],  # the last one goes on
+        [range(4, 16)],
     ],
 )
 def test_slower_stretches_are_found_from_their_first_to_their_last_time(spells: list[range]):
@@ -242,6 +243,14 @@ def test_a_slow_start_with_a_short_time_in_it_is_no_stretch(short: int):
     times = slower(range(14))
     times[short] -= 40
     assert spells_of(times, 0.1, 0.001) == ()
+
+
+@pytest.mark.parametrize("single", [0, 59])
+def test_a_slow_time_at_an_end_is_no_part_of_a_stretch_close_to_it(single: int):
+    """It made the stretch one that lasts from the start, or to the end."""
+    times = slower(range(4, 16), range(44, 56))
+    times[single] += 40
+    assert spells_of(times, 0.1, 0.001) == (slice(4, 16), slice(44, 56))
 
 
 def test_slow_times_in_no_order_make_no_stretches():
