@@ -57,6 +57,11 @@ def family(op: str) -> str:
     return op
 
 
+def is_rooted(op: str) -> bool:
+    """Say whether one rank sends to all or receives from all: others may leave it early."""
+    return family(op) in ROOTED
+
+
 _EVEN = (
     *("allreduce", "broadcast", "reduceoop"),
     *("allgatherinto", "allgatherbase", "allgathersingle"),

@@ -26,9 +26,8 @@ from dsprof.trace.schema import Collective
 
 _C10D = "torch._C._distributed_c10d"
 
-_GROUPS_ONLY = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_")
-_NEVER = "1000000"
-"""No release by now lets Python call these of a backend; one to come may."""
+_OF_GROUPS_BEFORE = ("allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_")
+"""Operations that Python can call of a backend from torch 2.14 on."""
 
 _TORCHS_OWN = {name: method for name, method in vars(dist.ProcessGroup).items() if name in METHODS}
 """Methods of class ProcessGroup as they are before anything of ours is installed."""
@@ -42,7 +41,7 @@ class BackendHook(ProcessGroupHook):
         Target(
             *(_C10D, "Backend", method, "issues a collective past the dispatcher"),
             carries=f"direct {WIRE_OPS[op].name} calls of a backend",
-            since=_NEVER if op in _GROUPS_ONLY else "",
+            since="2.14" if op in _OF_GROUPS_BEFORE else WIRE_OPS[op].since,
             after="torch.distributed",
         )
         for method, op in METHODS.items()

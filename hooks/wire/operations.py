@@ -16,6 +16,7 @@ class WireOp(NamedTuple):
     sized: Callable[[Args], Sequence[Any]]  # the tensors whose bytes are S
     per_rank: bool = False  # S is the group size times those bytes
     is_point_to_point: bool = False
+    since: str = ""  # the torch that brought it
 
 
 def _first(args: Args) -> Any:
@@ -60,6 +61,7 @@ WIRE_OPS: dict[str, WireOp] = {
     "allgather_coalesced_": WireOp("all_gather_coalesced", _flat_first),
     "allgather_into_tensor_coalesced_": WireOp("all_gather_into_tensor_coalesced", _first),
     "gather_": WireOp("gather", _second, per_rank=True),
+    "gather_into_tensor_": WireOp("gather_into_tensor", _only_second, per_rank=True, since="2.14"),
     "scatter_": WireOp("scatter", _first, per_rank=True),
     "reduce_scatter_": WireOp("reduce_scatter", _second_list),
     "_reduce_scatter_base_": WireOp("reduce_scatter_tensor", _only_second),
@@ -88,6 +90,8 @@ METHODS: dict[str, str] = {
     "allgather_into_tensor_coalesced": "allgather_into_tensor_coalesced_",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
     "gather": "gather_",
+    "gather_into_tensor": "gather_into_tensor_",
+    "gather_single": "gather_into_tensor_",
     "scatter": "scatter_",
     "reduce_scatter": "reduce_scatter_",
     "_reduce_scatter_base": "_reduce_scatter_base_",

@@ -40,7 +40,7 @@ _SIZED_AT = {
 """Which argument of a method has the tensors of S, of those that the hook in C takes."""
 _NESTED = {"all_gather": 0, "gather": 0, "scatter": 1, "reduce_scatter": 1}
 _TAKES_LIST = {"all_reduce", "broadcast", "reduce", "all_reduce_coalesced", "send", "recv"}
-_HAS_ROOT = {"broadcast", "reduce", "gather", "scatter"}
+_HAS_ROOT = {"broadcast", "reduce", "gather", "gather_into_tensor", "scatter"}
 
 
 class ProcessGroupHook(WireHook):
@@ -50,6 +50,7 @@ class ProcessGroupHook(WireHook):
         Target(
             *("torch.distributed", "ProcessGroup", method, "issues a collective"),
             carries=f"{WIRE_OPS[op].name} calls from Python",
+            since=WIRE_OPS[op].since,
         )
         for method, op in METHODS.items()
     )

@@ -16,9 +16,9 @@ from tests.dist.wire import RANKS
 
 RELEASES = (
     *("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0"),
-    *("2.9.1", "2.10.0", "2.11.0", "2.12.1"),
+    *("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1"),
 )
-"""The newest of each minor series before the torch that all tests run with."""
+"""The newest of each minor series beside the torch that all tests run with."""
 
 SAYS = "import platform, torch; print(f'{torch.__version__}, Python {platform.python_version()}')"
 CELL_CHARACTERS = 120
@@ -46,10 +46,12 @@ def _lines(versions: str, trials: Sequence[Trial]) -> Iterator[str]:
     yield f"{datetime.date.today()}, torch {versions}:"
     yield ""
     yield from table(["rows", "ranks", "run there", *INTERCEPTIONS], map(_counts, trials))
+    failed = [row for trial in trials for row in trial.bare.items()]
+    if not failed:
+        return
     yield ""
     yield "Not run, because they fail there without dsprof as well:"
     yield ""
-    failed = (row for trial in trials for row in trial.bare.items())
     yield from table(["row", "error"], ([f"`{row}`", _cell(error)] for row, error in failed))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.trace.collectives import family, is_even
+from dsprof.trace.collectives import family, is_even, is_rooted
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,22 @@ from dsprof.trace.collectives import family, is_even
         ("AlltoAll", "all_to_all"),
         ("All2All", "all_to_all"),
         ("inference_all_reduce", "inference_all_reduce"),
+        ("gather_into_tensor_", "gather"),
+        ("gather_single", "gather"),
     ],
 )
 def test_family_knows_the_spellings(op, name):
     assert family(op) == name
+
+
+@pytest.mark.parametrize("op", ["_broadcast_oop", "_reduce_oop", "gather_single", "scatter"])
+def test_others_may_leave_what_one_rank_sends_or_receives(op):
+    assert is_rooted(op)
+
+
+@pytest.mark.parametrize("op", ["reduce_scatter", "all_gather_single", "allreduce", "barrier"])
+def test_nobody_leaves_before_all_have_come(op):
+    assert not is_rooted(op)
 
 
 @pytest.mark.parametrize(

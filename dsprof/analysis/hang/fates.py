@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.ending import Ending, Symptoms
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import STOPPED, in_own_code
-from dsprof.analysis.hang.flight_recorders import ROOTED, GroupState
+from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, CauseKind, Kind
 from dsprof.analysis.hang.waits import (
     LEAST_WAIT_NS,
@@ -21,6 +21,7 @@ from dsprof.analysis.hang.waits import (
 from dsprof.environment.processes import GONE
 from dsprof.findings.frames import frame_of_user
 from dsprof.findings.wording import duration, named, plural
+from dsprof.trace.collectives import is_rooted
 from dsprof.trace.schema import EXIT, Trailer
 from dsprof.trace.writing.heartbeat import FIRST_NS, LONGEST_NS
 
@@ -86,14 +87,14 @@ def _still_inside(rank: int, ending: Ending, state: GroupState) -> Fate | None:
     if not earlier:
         return None
     call = view.calls[min(earlier)]
-    is_rooted = call.op in ROOTED
-    sources = ": the ranks may name different sources" if is_rooted else ""
+    has_root = is_rooted(call.op)
+    sources = ": the ranks may name different sources" if has_root else ""
     at = f", called at {call.frame}" if call.frame else ""
     text = (
         f"Rank {rank} is still in {call.op} {min(earlier)} of {state.label}{at}, which "
         f"{named(state.waiting)} left{sources}."
     )
-    return Fate("never_entered", Cause("diverged" if is_rooted else "unknown", text), False)
+    return Fate("never_entered", Cause("diverged" if has_root else "unknown", text), False)
 
 
 def _by_record(rank: int, endings: Endings, state: GroupState) -> Fate:

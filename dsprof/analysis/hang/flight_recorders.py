@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 
 from dsprof.analysis.aggregates.flight_recorders import DumpedRank, FlightRecorders
 from dsprof.analysis.group_calls import Call, RankFlight
-from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family
+from dsprof.trace.collectives import POINT_TO_POINT, SYNCHRONISING, family, is_rooted
 
-ROOTED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
-"""Some ranks may leave these before all have come."""
 _HARMLESS = frozenset({"root", "reduce op"})
 """Libraries do not compare these: such a call may end, with wrong values."""
 _UNCOMPARED = frozenset({"coalesced", ""})
@@ -275,7 +273,7 @@ def _unfinished(views: Mapping[int, RankFlight]) -> tuple[tuple[int, ...], int]:
     """Return the ranks that have not ended what another has, and how many collectives at most."""
     furthest = max((view.completed for view in views.values()), default=-1)
     behind = {
-        rank: sum(seq <= furthest and view.calls[seq].op not in ROOTED for seq in view.in_flight)
+        rank: sum(seq <= furthest and not is_rooted(view.calls[seq].op) for seq in view.in_flight)
         for rank, view in views.items()
     }
     lagging = {rank: count for rank, count in behind.items() if count}

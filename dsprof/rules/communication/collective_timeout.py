@@ -10,7 +10,6 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.hang.flight_recorders import ROOTED
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.rank_sets import RankSet, named_ranks, rank_set, ranks_of, union
@@ -20,6 +19,7 @@ from dsprof.findings.wording import capitalised, duration, named, named_if_known
 from dsprof.rules.evidence.raised import messages, who_failed
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.trace.collectives import is_rooted
 from dsprof.trace.rank_log import CollectiveTimeout, LastWork, RankLog
 
 _DUMPS = (
@@ -179,7 +179,8 @@ def _cause(
     first = min(numbers.values(), default=-1)
     behind = tuple(sorted(rank for rank, number in numbers.items() if number == first))
     if len(behind) < len(numbers):
-        rooted = {timeouts[rank].op for rank in behind if rank in timeouts} & ROOTED
+        stuck = (timeouts[rank].op for rank in behind if rank in timeouts)
+        rooted = {op for op in stuck if is_rooted(op)}
         why = (
             f"Some ranks leave a {min(rooted)} before others complete it, so no mismatch is "
             "proven: the network may not carry the data."

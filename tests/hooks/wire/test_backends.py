@@ -15,7 +15,7 @@ from dsprof.hooks.wire.backends import BackendHook
 from dsprof.hooks.wire.process_group import ProcessGroupHook
 from dsprof.recording.recorder.recorder import Recorder
 from tests.handed_over import collectives
-from tests.hooks.conftest import COMPLETE
+from tests.hooks.conftest import COMPLETE, WORLD_SIZE
 from tests.hooks.described import group_of
 
 Install = Callable[..., Recorder]
@@ -45,6 +45,9 @@ class Library(dist.ProcessGroup):
     def alltoall_base(
         self, output: Any, given: Any, output_splits: Any, given_splits: Any, opts: Any = None
     ) -> dist.Work:
+        return Handle()
+
+    def gather_single(self, output: Any, given: Any, opts: Any = None) -> dist.Work:
         return Handle()
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
@@ -177,6 +180,15 @@ def test_an_override_may_call_what_it_overrides(install: Install, kind: type[Hoo
     with pytest.raises(RuntimeError, match="No backend"):
         Outer(0, 1).allreduce([torch.zeros(4)])
     assert recorder.failures == {}
+
+
+@both_ways
+def test_a_gather_into_one_tensor_is_counted_by_what_the_root_receives(
+    install: Install, kind: type[Hook], library: Any
+) -> None:
+    recorder = install(kind, BackendHook)
+    library.gather_single(torch.zeros(0), torch.zeros(4)).wait()
+    assert seen(recorder) == [("gather_into_tensor", 16 * WORLD_SIZE, 1)]
 
 
 @both_ways
