@@ -193,13 +193,10 @@ class View:
         if step.why == "dump":
             places = [one for one in self._diagnosis.timeline_places if one.step == step.step]
             return frozenset(places[0].ranks if places else ())
-        found = self._diagnosis.step_map
         return frozenset(
             mark.rank
-            for mark in found.marks
-            if mark.kind == "straggler" and mark.rank is not None
-            for first, last in found.steps[mark.column : mark.column + 1]
-            if first <= step.step <= last
+            for mark in self._diagnosis.step_map.marks
+            if mark.kind == "straggler" and mark.rank is not None and mark.step == step.step
         )
 
     @property

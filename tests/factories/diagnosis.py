@@ -173,6 +173,15 @@ def diagnosis(ranks: int = 2, steps: int = 4, **changes: Any) -> Diagnosis:
     return msgspec.structs.replace(made, **changes)
 
 
+def late_in_another_step_of_a_column() -> Diagnosis:
+    """A run whose map has the longest step in one column with that in which a rank is late."""
+    made = diagnosis(4, 20)
+    (mark,) = made.step_map.marks
+    made.step_map.steps[mark.column] = (18, 19)
+    mark.step = 18
+    return made
+
+
 def empty() -> Diagnosis:
     """A run of which nothing could be measured."""
     nothing = StepParts(

@@ -90,6 +90,15 @@ def test_it_opens_at_the_worst_step_and_frames_the_straggler(page: browser.Page)
     assert page.complaints() == []
 
 
+def test_it_frames_no_rank_that_was_late_in_another_step_of_the_column(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(render(factory.late_in_another_step_of_a_column(), "html"))
+    page = opened(chromium, path)
+    assert (page.evaluate(TITLE), page.evaluate(FRAMES)) == ("Step 19, the longest: 452 ms", 0)
+
+
 def test_the_slider_and_the_buttons_choose_a_step(page: browser.Page) -> None:
     given(page, ".range", "1")
     assert page.evaluate(TITLE) == "Step 2: 412 ms"

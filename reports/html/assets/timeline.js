@@ -219,9 +219,8 @@
   // The stragglers of a step; of a dump, the ranks of its first finding.
   function toFrame({ step, why }) {
     if (why === "dump") return report.timeline_places.find((one) => one.step === step)?.ranks ?? [];
-    const { marks, steps } = report.step_map;
-    const holds = ({ kind, column }) => kind === "straggler" && steps[column][0] <= step && step <= steps[column][1];
-    return [...new Set(marks.filter(holds).map((mark) => mark.rank))];
+    const late = report.step_map.marks.filter((mark) => mark.kind === "straggler" && mark.step === step);
+    return [...new Set(late.map((mark) => mark.rank))];
   }
 
   function recolour() {

@@ -287,6 +287,15 @@ def test_what_flight_recorders_held_frames_the_ranks_of_the_finding() -> None:
     ]  # fmt: skip
 
 
+def test_a_timeline_frames_no_rank_that_was_late_in_another_step_of_the_column() -> None:
+    def framed(made: Diagnosis) -> list[Element]:
+        still = page_of(made).one("section", id="timeline").all("details", _class="still")[0]
+        return [path for path in still.all("path") if path.attributes["class"] == "outline"]
+
+    assert len(framed(factory.diagnosis(4, 20))) == 1
+    assert framed(factory.late_in_another_step_of_a_column()) == []
+
+
 def test_waits_show_no_data_apart_from_no_wait(page: Element) -> None:
     rank_0 = page.one("section", id="waits").one("table", _class="heat").one("tbody").all("tr")[0]
     step_1 = rank_0.all("td")[2]  # after the mean and step 0
