@@ -57,6 +57,15 @@ def test_the_outline_is_explained_only_where_a_cell_has_one():
     assert "A rank that waits little while all others wait long" in section.text
 
 
+def test_cells_of_several_steps_are_said_to_be_means():
+    steps = list(range(120))
+    made = factory.diagnosis(2, 4)
+    made.waits = WaitMatrix(ranks=[0, 1], steps=steps, exposed_ns=[steps, steps])
+    text = parse(RENDERER.render(made, Options())).one("section", id="waits").text
+    assert "Cells are means over several steps." in text
+    assert "The outlined cell is the rank that the others most often waited for longest." in text
+
+
 def test_one_rank_that_is_not_shown_is_not_several():
     made = factory.diagnosis(2, 4)
     made.arrivals.left_out_ranks = made.waits.left_out_ranks = 1
