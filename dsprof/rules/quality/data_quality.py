@@ -188,7 +188,7 @@ def _lost(run: Run) -> dict[str, int]:
 
 def _lost_action(lost: dict[str, int]) -> str:
     again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
-    return f"{again}Record fewer steps (start_step, steps), or write to a faster disk."
+    return f"{again}Write to a faster disk, or record fewer steps (start_step, steps)."
 
 
 RULE: Rule = DataQuality()
