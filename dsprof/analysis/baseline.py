@@ -13,6 +13,7 @@ import numpy as np
 
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.errors import ConfigError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.inputs import read_input
 from dsprof.trace.collectives import family
 
@@ -206,7 +207,7 @@ def read_baseline(path: Path) -> Baseline:
         baseline = msgspec.json.decode(read_input(path, _LARGEST_BYTES), type=Baseline)
     except OSError as error:
         raise ConfigError(f"cannot read the baseline {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ConfigError(
             f"{path}: not a baseline of dsprof: {error}; measure one with dsprof bench"
         ) from None

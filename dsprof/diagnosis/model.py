@@ -13,6 +13,7 @@ import msgspec
 
 from dsprof.analysis.hang.model import HangReport
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.json_documents import json_document
 from dsprof.files.redaction.known_settings import written_config, written_variables
 from dsprof.findings.finding import Finding, Range, Severity, Table
@@ -930,7 +931,7 @@ def from_json(data: bytes, where: str) -> Diagnosis:
     """
     try:
         diagnosis = msgspec.json.decode(data, type=Diagnosis)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise TraceError(f"{where}: not a dsprof diagnosis: {error}") from None
     if diagnosis.schema_version != SCHEMA_VERSION:
         raise TraceError(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.background import mark_background
 from dsprof.trace.comm_rows import NO_ROWS, Rows, split
@@ -48,7 +49,7 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
 from dsprof.trace.sharing import shared
-from dsprof.trace.source import UNDECODABLE, Source, check_damage, is_readable, read_start, size_of
+from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
 from dsprof.trace.unread import what_to_do
 
 _CHUNK_BYTES = 1 << 20

@@ -23,8 +23,6 @@ from io import BufferedIOBase, BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-import msgspec
-
 from dsprof.errors import TraceError
 from dsprof.files import inputs
 from dsprof.files.inputs import FileStatus, is_local, open_input, status_of
@@ -36,9 +34,6 @@ with suppress(ImportError):  # thrice as fast, where there is a build of it
     from isal import igzip, isal_zlib
 
     _open_gzip, _gzip_error = igzip.GzipFile, isal_zlib.error
-
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises where bytes are not what they should be."""
 
 LARGEST_EXPANSION = 300
 """Traces shrink 10 to 40 times; what shrinks more than this is made to fill a reader's memory."""

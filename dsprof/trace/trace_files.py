@@ -14,6 +14,7 @@ import msgspec
 from dsprof.config import FIELDS
 from dsprof.errors import TraceError
 from dsprof.files import inputs
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.inputs import input_path, is_folder, is_local, open_input, read_input, real_name
 from dsprof.files.ownership import foreign_link
 from dsprof.files.read_ahead import answers, read_ahead
@@ -82,7 +83,7 @@ def is_diagnosis(path: Path) -> bool:
         if start[:1] != b"{" or any(reader.recognises(start) for reader in READERS):
             return False
         msgspec.json.decode(read_input(path, LARGEST_WHOLE_BYTES), type=_DiagnosisMarks)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return False
     return True
 

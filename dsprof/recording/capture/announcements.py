@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dsprof.files import notes
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.recording.group_store import Fail, Questions, connect, default_store
 from dsprof.trace.dumps.state_file import memory_folders, run_prefix
 from dsprof.trace.rolling.capture import LARGEST_BYTES, Captured, announce, announced, decoded
@@ -159,6 +160,6 @@ class AllNodes:
 
 
 def _all_of(data: bytes) -> list[Captured]:
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    with suppress(*UNDECODABLE):
         return msgspec.json.decode(data, type=list[Captured])
     return []

@@ -20,6 +20,7 @@ import msgspec
 from dsprof.environment.launchers import count
 from dsprof.environment.processes import on_monotonic_ns, process_start
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.recording.group_store import (
     Fail,
     connect,
@@ -221,7 +222,7 @@ class Exchange:
             data = self._on(board, lambda board: board.read_one(_VERDICT)) or b""
             if data and data not in self._heard:
                 self._heard.add(data)
-                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                with suppress(*UNDECODABLE):
                     found = msgspec.json.decode(data, type=Conclusion)
                     if found.is_of(self._header):
                         return found

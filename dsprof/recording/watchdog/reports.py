@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
 from dsprof.trace.dumps.state_file import RankState, StateCall
 
@@ -29,7 +30,7 @@ def unpacked(data: bytes, run_key: str) -> list[HangDump]:
     unzip = zlib.decompressobj()
     try:
         dumps = _DUMPS.decode(unzip.decompress(data, _LARGEST_BYTES))
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (zlib.error, *UNDECODABLE):
         return []
     return [dump for dump in dumps if dump.header.run_key == run_key]
 

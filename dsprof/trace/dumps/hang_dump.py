@@ -13,6 +13,7 @@ import msgspec
 
 from dsprof.errors import TraceError
 from dsprof.files import notes
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.inputs import is_file, read_input
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.dumps.state_file import RankState, process_of
@@ -125,7 +126,7 @@ def read_dump(path: Path) -> HangDump:
         dump = msgspec.json.decode(read_input(path, LARGEST_BYTES), type=HangDump)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise TraceError(f"{path}: no dump of a hang: {error}") from None
     if not fits(dump):
         raise TraceError(f"{path}: no dump of a hang: a number is beyond 64 bits")

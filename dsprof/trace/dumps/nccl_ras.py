@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
+
 _OF_JSON = '"communicators_count":'
 START = re.compile(rf"^Job summary\s*\n=+|{_OF_JSON}", re.MULTILINE)
 LARGEST_BYTES = 1 << 24
@@ -130,7 +132,7 @@ def communicators(text: str) -> list[Communicator] | None:
         text = text[text.find("{") : text.rfind("}") + 1]  # without lines of a shell
         try:
             status = msgspec.json.decode(_LACKS_COMMA.sub(",", text), type=_Status)
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return None
         found = [one for listed in status.communicators for one in _listed(listed)]
     return [one for one in found if one.behind or one.silent or one.failures]

@@ -20,6 +20,7 @@ import msgspec
 from dsprof.environment import boot_id
 from dsprof.errors import TraceError
 from dsprof.files import notes
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.lines import fits
 from dsprof.trace.schema import LARGEST_WORLD, Group, Header, Site
 
@@ -338,7 +339,7 @@ class _Text:
 
 def _lines(lines: Iterable[bytes]) -> Iterator[Line]:
     for line in lines:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with suppress(*UNDECODABLE):
             found = msgspec.json.decode(line, type=Line)
             if fits(found):
                 yield found

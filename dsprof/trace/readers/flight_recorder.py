@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.dumps.flight_dump import FlightDump, FlightEntry, FlightGroup
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
@@ -29,7 +30,7 @@ from dsprof.trace.readers.untrusted_values import (
     text,
 )
 from dsprof.trace.schema import LARGEST_WORLD, Header, Trailer
-from dsprof.trace.source import UNDECODABLE, Source
+from dsprof.trace.source import Source
 
 RUN_KEY = "flight recorder"
 _MARKS = (b"pg_config", b"pg_status", b"profiling_name")

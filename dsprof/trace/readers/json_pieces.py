@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from dsprof.trace.source import UNDECODABLE, Source, check_damage
+from dsprof.files.decoding import UNDECODABLE
+from dsprof.trace.source import Source, check_damage
 
 T = TypeVar("T")
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader
 from dsprof.trace.schema import EXIT, SWITCHED_OFF, Header, Trailer
-from dsprof.trace.source import UNDECODABLE, Source
+from dsprof.trace.source import Source
 
 
 class NativeReader(OneRankReader):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.readers import untrusted_values
 
 LIST = "## process_group:init ##"
@@ -42,7 +43,7 @@ class ProcessGroups:
         """Take in a list; anything else is skipped."""
         try:
             groups = msgspec.json.decode(text, type=list[ProcessGroup])
-        except (TypeError, msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        except (TypeError, *UNDECODABLE):
             return
         for group in groups:
             for key in {str(group.pg_name), str(group.backend_id)}:

@@ -13,6 +13,7 @@ import msgspec
 
 from dsprof.errors import DsprofError
 from dsprof.files import notes
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.dumps.state_file import process_digest
 from dsprof.trace.host_folders import MANY_RANKS
 from dsprof.trace.schema import Header, Kept
@@ -179,14 +180,14 @@ def withdraw(folder: Path, request: Request) -> None:
 
 def asked(folder: Path) -> Request | None:
     """Return the last request of this user; None if there is none, or it is damaged."""
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(*UNDECODABLE):
         return msgspec.json.decode(notes.read(folder / _REQUEST, LARGEST_BYTES), type=Request)
     return None
 
 
 def decoded(data: bytes) -> Captured | None:
     """Return what ranks agreed on; None if it is damaged."""
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+    with suppress(*UNDECODABLE):
         return msgspec.json.decode(data, type=Captured)
     return None
 

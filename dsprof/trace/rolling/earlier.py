@@ -30,6 +30,7 @@ from dsprof.environment import boot_id
 from dsprof.environment.launchers import count
 from dsprof.errors import TraceError
 from dsprof.files import notes
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state
 from dsprof.trace.host_folders import HOSTS, shared_folder
 from dsprof.trace.lines import LINES
@@ -182,7 +183,7 @@ def _size(archive: Path, folder: Path, rank: int) -> int:
 
 def header_of(book: Path) -> Header | None:
     """Return the header of a trace; None if it cannot be read."""
-    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    with suppress(OSError, *UNDECODABLE):
         with book.open("rb") as file:
             line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
         header: Header = _header.decode(line.rstrip(b",\r ")).args

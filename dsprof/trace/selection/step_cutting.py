@@ -10,10 +10,11 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import COLUMN_NAMES, Collectives, RankTrace
 from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, DeviceStep, Step, StepIndex
-from dsprof.trace.source import UNDECODABLE, Source
+from dsprof.trace.source import Source
 from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 
 _TAIL_BYTES = 1 << 14

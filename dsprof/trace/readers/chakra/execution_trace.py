@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers import untrusted_values
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
@@ -22,7 +23,7 @@ from dsprof.trace.readers.call_rows import CallRows, GroupTable
 from dsprof.trace.readers.chakra.execution_nodes import OF_INTEREST, Node, NodeCalls
 from dsprof.trace.readers.json_pieces import Pieces
 from dsprof.trace.schema import Header, Note, Trailer
-from dsprof.trace.source import UNDECODABLE, Source
+from dsprof.trace.source import Source
 
 RUN_KEY = "execution trace"
 _SCHEMA = re.compile(rb'"schema"\s*:\s*"(\d+\.\d+\.\d+(?:-chakra[\d.]*)?)"')

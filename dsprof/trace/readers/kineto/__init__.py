@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import Facts, OneRankReader, Reader, foreign_header, rank_in_name
 from dsprof.trace.readers.kineto.chrome import Events
@@ -27,7 +28,7 @@ from dsprof.trace.readers.kineto.events import (
     is_relabelled,
 )
 from dsprof.trace.schema import Header, Trailer
-from dsprof.trace.source import UNDECODABLE, Source, read_start
+from dsprof.trace.source import Source, read_start
 
 RUN_KEY = "torch.profiler"
 _EPOCH_US = 1e15  # times above count from the epoch

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from dsprof.errors import TraceError
-from dsprof.trace.source import UNDECODABLE, Source, check_damage
+from dsprof.files.decoding import UNDECODABLE
+from dsprof.trace.source import Source, check_damage
 
 _CHUNK_BYTES = 1 << 16
 """Little enough for its events to live in memory that Python holds anyway, and in a cache."""

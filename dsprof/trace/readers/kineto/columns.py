@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dsprof.errors import TraceError
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace, Vocabulary
@@ -298,5 +299,5 @@ def _ranks(told: str | tuple[int, ...]) -> list[int]:
         return list(told)
     try:
         return msgspec.json.decode(told, type=list[int])
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except UNDECODABLE:
         return []

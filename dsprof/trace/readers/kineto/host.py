@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.columns import IntArray
 from dsprof.trace.device_activity import LAUNCH, HostWork
 from dsprof.trace.rank_trace import Vocabulary
@@ -95,7 +96,7 @@ def span_message(args: Args) -> tuple[int, str]:
     try:
         shapes = msgspec.json.decode(args.shapes, type=list[_Shape])
         types = msgspec.json.decode(args.types, type=list[str])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return 0, ""
     if len(set(types)) != 1:
         return 0, ""

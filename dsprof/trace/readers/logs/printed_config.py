@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.readers.logs.prefix import before_block, without
 from dsprof.trace.schema import EngineConfig
 
@@ -53,7 +54,7 @@ class PrintedConfig:
     def _decode(self) -> None:
         try:
             self.written = msgspec.json.decode("\n".join(self._lines), type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return
 
 
