@@ -247,4 +247,4 @@ def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[
     ]
     if settled_from is not None and not any(one.steps[0] == settled_from for one in changed):
         yield _Found("change", settled_from, f"Settled from step {settled_from} on")
-    yield from (_Found("change", one.steps[0], one.problem) for one in changed)
+    yield from (_Found("change", step, one.problem) for one in changed for step in one.steps)

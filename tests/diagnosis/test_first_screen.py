@@ -98,6 +98,15 @@ def test_the_first_screen_and_a_finding_name_the_same_step_of_a_slow_start() -> 
     assert marks == [(14, faster.problem)]
 
 
+def test_each_stretch_of_slow_steps_is_marked() -> None:
+    lengths = [100] * 60
+    lengths[20:30] = lengths[40:50] = [200] * 10
+    made = diagnosed(*(paced(rank, lengths) for rank in range(2)))
+    [slower] = [one for one in made.findings if one.rule == "step-time-change"]
+    marks = [(one.step, one.text) for one in made.step_map.marks if one.kind == "change"]
+    assert marks == [(20, slower.problem), (40, slower.problem)]
+
+
 def test_a_run_that_gets_faster_in_its_second_half_has_no_step_from_which_it_has_settled() -> None:
     """Its first steps are not a start: which of the two levels is the usual one is unknown."""
     slow = [300, 300, 290, 310, 305, 295, 300, 180, *[300, 310, 290] * 5]
