@@ -35,7 +35,8 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces; the last may be cut."""
         rest = b""
-        while block := self._source.read(_BLOCK_BYTES):
+        # Blocks double with the rest, which is searched again: the sum stays linear in the stream.
+        while block := self._source.read(max(_BLOCK_BYTES, len(rest))):
             *whole, rest = self._seam.split(rest + block)
             for piece in whole:
                 self._count += 1
