@@ -86,8 +86,10 @@ class PeriodicSlowStep:
             return
         times = without_spells(columns.total_ns, thresholds.slow_share, _CHANCE)
         slow = slow_places(times, thresholds.slow_share)
-        if not same.newest_from:  # a slow start is no exception among the steps
-            slow[: unsettled(times)] = False
+        if count and not same.newest_from:  # of a slow start, only steps longer than the one before
+            start = times[: unsettled(times)]
+            more = np.diff(start, prepend=np.inf)
+            slow[: len(start)] &= more > thresholds.slow_share * float(np.median(times))
         usual_ns = np.median(times[~slow]) if count else 0.0
         excess_ns = np.where(slow, times - usual_ns, 0.0)
         share = float(excess_ns.sum()) / max(float(times.sum()), 1.0)

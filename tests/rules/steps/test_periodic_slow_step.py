@@ -240,7 +240,8 @@ def test_steps_of_a_slow_start_are_no_slow_steps(settled_from: int) -> None:
     assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
 
 
-def test_a_period_is_found_behind_a_slow_start() -> None:
-    traces = ranks(computing=lambda n: 60 * (n < 6) + 60 * (n % 10 == 9))
+@pytest.mark.parametrize("settled_from", [6, 9])
+def test_a_period_is_found_that_begins_behind_a_slow_start(settled_from: int) -> None:
+    traces = ranks(computing=lambda n: 60 * (n < settled_from) + 100 * (n % 10 == 9))
     found = said(periodic_slow_step.RULE, *traces)
-    assert found.problem.startswith("Every 10 steps")
+    assert found.summary.startswith("Every 10 steps, first in step 9, ")
