@@ -11,12 +11,12 @@ from time import monotonic
 
 from dsprof.files.inputs import open_input
 from dsprof.files.ownership import foreign_link
+from dsprof.trace.chunks import Chunk, add_collectives, read_lines, take_rare
 from dsprof.trace.dumps.state_file import RankState, find_state
 from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.life import Life, life_of
 from dsprof.trace.lines import COMM_LINE, OPEN_LINE, Line, fits
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
-from dsprof.trace.reader import Chunk, add_collectives, read_lines, take_rare
 from dsprof.trace.rolling.parts import TAILS, is_rolling, part_of
 from dsprof.trace.schema import Group, Header, MemorySample
 

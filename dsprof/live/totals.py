@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 
 from dsprof.live.recent import StepOfRank
+from dsprof.trace.chunks import Chunk
 from dsprof.trace.comm_rows import Rows
 from dsprof.trace.lines import COMM_LINE, LINES
-from dsprof.trace.reader import Chunk
 
 _FLUSH_LINE = LINES["flush"]
 

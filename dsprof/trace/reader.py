@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,8 +15,16 @@ from dsprof.errors import TraceError
 from dsprof.files.decoding import UNDECODABLE
 from dsprof.files.ownership import foreign_link
 from dsprof.trace.background import mark_background
-from dsprof.trace.comm_rows import NO_ROWS, Rows, split
-from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, AnyLine, Line, fits
+from dsprof.trace.chunks import (
+    TO_THE_END,
+    Chunk,
+    add_collectives,
+    chunk_of,
+    read_lines,
+    take_rare,
+    whole_lines,
+)
+from dsprof.trace.lines import COMM_LINE, LINES, Line, fits
 from dsprof.trace.rank_trace import CollectivesBuilder, RankTrace, refuse_reversed
 from dsprof.trace.rolling.packed import places_of
 from dsprof.trace.rolling.parts import (
@@ -33,17 +40,10 @@ from dsprof.trace.rolling.parts import (
 from dsprof.trace.rolling.rollups import FULL_FROM_S, complete, end_of
 from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.schema import (
-    HOOKS,
-    KINDS,
     LARGEST_WORLD,
     LATE_STEPS,
-    PHASE,
     SCHEMA_VERSION,
-    USER,
     Header,
-    Kind,
-    Phase,
-    RollUp,
     Segment,
     StepTotals,
 )
@@ -52,41 +52,13 @@ from dsprof.trace.sharing import shared
 from dsprof.trace.source import Source, check_damage, is_readable, read_start, size_of
 from dsprof.trace.unread import what_to_do
 
-_CHUNK_BYTES = 1 << 20
-_TO_THE_END = 1 << 62
 _HEADER_BYTES = 1 << 16
 _SEGMENT_BYTES = 1 << 10
-_LONGEST_LINE_BYTES = 1 << 24
-"""The longest true line names the ranks of a group: a million of them take half of this."""
 _ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config", "job_keys")
 """Fields of headers that many ranks have in common."""
 _READ_APART = (COMM_LINE, LINES["header"])
 _SUMS = (LINES["totals"], LINES["kept"])
 _STEP = b'"cat":"step"'
-_UNREADABLE = b"\xff"  # no JSON begins with it
-_AROUND = b"[],\r\n "  # what is before, between and behind the events of a file
-_EDGE_BYTES = 16  # looked at for where the first event begins and the last one ends; else it is all
-_DIGITS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
-_MANY_DIGITS = b"0" * 19
-"""`_DIGITS` makes zeros of digits and blanks of all else; 18 digits are less than 2**62."""
-
-_line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(AnyLine)
-_lines: msgspec.json.Decoder[list[Line]] = msgspec.json.Decoder(list[AnyLine])
-
-
-class Chunk(NamedTuple):
-    """A part of a file: its events, and how many of its lines are none.
-
-    These are broken, or whole and of a kind that a newer dsprof has: counted apart.
-    """
-
-    rows: Rows = NO_ROWS  # finished collectives: all that are no events
-    events: Sequence[Line] = ()
-    broken: int = 0
-    unknown: int = 0
-    is_bounded: bool = False  # no number of the events has so many digits that it may not fit
-
-
 _UNKNOWN = (
     "not a dsprof trace (trace*.rank*.json), nor a file of another tool that is read: profiles, "
     "dumps, snapshots, logs (docs/reference/files.md in the dsprof repository)"
@@ -95,10 +67,6 @@ _UNKNOWN = (
 
 class _Version(msgspec.Struct):
     schema_version: int
-
-
-class _Kind(msgspec.Struct):
-    cat: str
 
 
 class _VersionEvent(msgspec.Struct, tag_field="cat", tag="header"):
@@ -217,7 +185,7 @@ def _sums_in(part: Path, steps: range | None) -> Iterator[StepTotals]:
 
 def _complete_rollups(trace: RankTrace, path: Path) -> None:
     """Sum up the spans that were not over when the process was killed."""
-    since = range(end_of(trace.rollups.values(), FULL_FROM_S), _TO_THE_END)
+    since = range(end_of(trace.rollups.values(), FULL_FROM_S), TO_THE_END)
     packed = _sums_in(part_of(path, STEPS), since)
     totals = {one.step: one for one in packed} | trace.totals
     mark_background(trace)
@@ -268,7 +236,7 @@ def _has_step(part: Path) -> bool:
     """Say whether a step has ended in a part; to decode its lines would take longer."""
     with Source(part) as source:
         spans = _parts(source, None)
-        return any(_STEP in lines for span in spans for lines in _whole_lines(source, *span))
+        return any(_STEP in lines for span in spans for lines in whole_lines(source, *span))
 
 
 def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
@@ -311,8 +279,8 @@ def _chunks(path: Path, steps: range | None) -> Iterator[Chunk]:
     pieces = None if steps is None else partial(places_of, steps=steps)
     with Source(path, pieces) as source:
         for begin, end in _parts(source, None if is_part(path) else steps):  # these have no index
-            for lines in _whole_lines(source, begin, end):
-                yield _chunk(lines if steps is None else needed_lines(lines, steps))
+            for lines in whole_lines(source, begin, end):
+                yield chunk_of(lines if steps is None else needed_lines(lines, steps))
 
 
 def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
@@ -322,164 +290,4 @@ def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
         return needed_parts(index, steps)
     if source.is_plain:
         source.seek(0)
-    return [(0, _TO_THE_END)]
-
-
-def _chunk(lines: bytearray) -> Chunk:
-    if (found := split(lines)) is not None:
-        rows, others, count = found
-        is_bounded = _MANY_DIGITS not in others.translate(_DIGITS)
-        events, broken, unknown = _decode(others)
-        # Else some lines were none by themselves, or not as our writer begins them.
-        if len(events) + broken + unknown == count and COMM_LINE not in map(type, events):
-            return Chunk(rows, events, broken, unknown, is_bounded)
-    return Chunk(NO_ROWS, *_decode(lines))
-
-
-def _whole_lines(source: Source, begin: int, end: int) -> Iterator[bytearray]:
-    """Yield a part of the file in pieces that end where a line ends, with a blank around each.
-
-    Of a line that is too long only `_UNREADABLE` and its end are kept, so that it counts as broken.
-    """
-    rest: list[bytes] = []
-    size = 0
-    if begin or end < _TO_THE_END:
-        source.seek(begin)
-    while block := source.read(min(_CHUNK_BYTES, end - begin)):
-        begin += len(block)
-        last = block.rfind(b"\n")
-        if last >= 0:
-            yield _padded([*rest, memoryview(block)[:last]])
-            rest, size = [], 0
-        tail = block[last + 1 :]
-        rest.append(tail)
-        size += len(tail)
-        if size > _LONGEST_LINE_BYTES:
-            rest = [_UNREADABLE]
-    yield _padded(rest)
-
-
-def _padded(parts: Iterable[bytes | memoryview]) -> bytearray:
-    return bytearray().join([b" ", *parts, b" "])
-
-
-def read_lines(lines: bytes) -> Chunk:
-    """Return what whole lines hold."""
-    return _chunk(_padded([lines]))
-
-
-def _decode(lines: bytearray) -> tuple[list[Line], int, int]:
-    """Decode lines as one list.
-
-    Its brackets overwrite what is before the first event and behind the last: `_whole_lines` puts a
-    blank there. A copy would cost a tenth of what reading does, for its memory is new each time.
-    """
-    head, tail = lines[:_EDGE_BYTES], lines[-_EDGE_BYTES:]
-    if not (head.strip(_AROUND) and tail.strip(_AROUND)):
-        head = tail = lines
-    first = len(head) - len(head.lstrip(_AROUND))
-    end = len(lines) - len(tail) + len(tail.rstrip(_AROUND))
-    if first > end:
-        return [], 0, 0
-    lines[first - 1], lines[end] = b"[]"
-    try:
-        return _lines.decode(memoryview(lines)[first - 1 : end + 1]), 0, 0
-    except UNDECODABLE:
-        return _decode_one_by_one(bytes(lines))
-
-
-def _decode_one_by_one(lines: bytes) -> tuple[list[Line], int, int]:
-    events: list[Line] = []
-    broken = unknown = 0
-    for line in lines.strip(_AROUND).split(b"\n"):
-        text = line.strip(_AROUND)
-        if not text:
-            continue
-        try:
-            events.append(_line.decode(text))
-        except UNDECODABLE:
-            if _is_of_unknown_kind(text):
-                unknown += 1
-            else:
-                broken += 1
-    return events, broken, unknown
-
-
-def _is_of_unknown_kind(line: bytes) -> bool:
-    try:
-        return msgspec.json.decode(line, type=_Kind).cat not in LINES
-    except UNDECODABLE:
-        return False
-
-
-def add_collectives(builder: CollectivesBuilder, events: Sequence[Line]) -> int:
-    """Add rows; return the number of those left out because a number is beyond 64 bits."""
-    try:
-        builder.add(events)
-    except OverflowError:
-        fitting = [event for event in events if fits(event)]
-        builder.add(fitting)
-        return len(events) - len(fitting)
-    return 0
-
-
-def take_rare(
-    trace: RankTrace, rare: list[Line], opened: dict[int, Line], *, is_bounded: bool = False
-) -> int:
-    """Put the rarer events where they belong; return the number of those that do not fit."""
-    fitting = rare if is_bounded else [event for event in rare if fits(event)]
-    for event in fitting:
-        if type(event) is OPEN_LINE:
-            opened[event.args.id] = event
-        else:
-            _PUT[type(event)](trace, event)
-    return len(rare) - len(fitting)
-
-
-def _putter(kind: Kind) -> Callable[[RankTrace, Line], None]:
-    """Return what puts a line of this kind into the attribute of a trace that holds them."""
-    held, key = kind.held, kind.key
-
-    def put_one(trace: RankTrace, line: Line) -> None:
-        setattr(trace, held, line.args)
-
-    def put_by_key(trace: RankTrace, line: Line) -> None:
-        getattr(trace, held)[getattr(line.args, key)] = line.args
-
-    def append(trace: RankTrace, line: Line) -> None:
-        getattr(trace, held).append(line.args)
-
-    if key:
-        return put_by_key
-    return append if held in _LISTS else put_one
-
-
-def _put_phase(trace: RankTrace, line: Line) -> None:
-    phase: Phase = line.args
-    phase.name, phase.thread = line.name, line.tid
-    phase.is_annotation = type(line) is LINES[USER]
-    trace.spans.append(phase)
-
-
-def _put_rollup(trace: RankTrace, line: Line) -> None:
-    """Keep the version that was written last; segments are read in any order."""
-    span: RollUp = line.args
-    known = trace.rollups.get(span.span)
-    if known is None or (span.steps, span.until_ns) >= (known.steps, known.until_ns):
-        trace.rollups[span.span] = span
-
-
-def _put_hooks(trace: RankTrace, line: Line) -> None:
-    trace.hooks = line.args.get("hooks", [])
-
-
-def _pass_over(trace: RankTrace, line: Line) -> None:
-    """Names of lanes are for Perfetto."""
-
-
-_LISTS = {part.name for part in dataclasses.fields(RankTrace) if part.default_factory is list}
-_BY_HAND = {PHASE: _put_phase, USER: _put_phase, HOOKS: _put_hooks, "rollup": _put_rollup}
-_PUT: dict[Any, Callable[[RankTrace, Line], None]] = {
-    LINES[kind.cat]: _BY_HAND.get(kind.cat) or (_putter(kind) if kind.held else _pass_over)
-    for kind in KINDS
-}
+    return [(0, TO_THE_END)]

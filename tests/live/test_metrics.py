@@ -22,8 +22,8 @@ from dsprof.live.metrics import RunCollector, listen
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
 from dsprof.live.totals import Totals
+from dsprof.trace.chunks import Chunk
 from dsprof.trace.lines import LINES
-from dsprof.trace.reader import Chunk
 from tests.dist.launch import ROOT
 from tests.factories.trace import flush, ns, sync
 from tests.live.test_screen import finding, rank, run

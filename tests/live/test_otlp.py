@@ -25,7 +25,7 @@ from dsprof.live.metrics import RunCollector
 from dsprof.live.otlp import OtlpSender, OTLPSpanExporter, StepSpans
 from dsprof.live.totals import Totals
 from dsprof.live.watching import Watched
-from dsprof.trace.reader import Chunk
+from dsprof.trace.chunks import Chunk
 from tests.cli.command import environment
 from tests.factories import trace as make
 from tests.factories.trace import sync

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dsprof.errors import TraceError
-from dsprof.trace import rank_trace, reader
-from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE
+from dsprof.trace import chunks, rank_trace
+from dsprof.trace.lines import COMM_LINE, LINES, OPEN_LINE, Line
 from dsprof.trace.rank_trace import CollectivesBuilder
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import Collective, EngineConfig, Group, Header, Trailer
@@ -52,7 +52,7 @@ def test_a_whole_file(path: Path) -> None:
 def test_how_much_is_read_at_once_makes_no_difference(
     path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(reader, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk)
     path.write_bytes(b"\n" * 50 + whole().replace(b"\n", b"\r\n") + b"\n,\n" * 50)
     trace = read_trace(path)
     assert list(trace.collectives.seq) == list(range(20))
@@ -66,7 +66,7 @@ def test_how_much_is_read_at_once_makes_no_difference(
 def test_the_beginning_of_a_last_line_is_broken(
     path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, broken: int
 ) -> None:
-    monkeypatch.setattr(reader, "_CHUNK_BYTES", 64)  # so that it is decoded by itself
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", 64)  # so that it is decoded by itself
     path.write_bytes(b"[\n" + b",\n".join(lines()) + b",\n" + end)
     trace = read_trace(path)
     assert len(trace.collectives) == 20
@@ -215,8 +215,8 @@ def test_the_smallest_number_stays_what_it_is(path: Path) -> None:
 def test_a_line_that_is_too_long_is_broken_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
 ) -> None:
-    monkeypatch.setattr(reader, "_CHUNK_BYTES", 64)
-    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(chunks, "_LONGEST_LINE_BYTES", 1000)
     long = b'{"cat":"note","args":{"text":"' + b"x" * 10_000 + b'"}}'
     path.write_bytes(b"[\n" + b",\n".join([*lines(), long, *lines()[2:], long]) + end)
     trace = read_trace(path)
@@ -228,14 +228,14 @@ def test_a_line_that_is_too_long_is_broken_alone(
 def test_a_line_without_end_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gzip bomb: 32 MiB of one line in 32 kB."""
     decoded: list[int] = []
-    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 1 << 20)
-    decode = reader._decode
+    monkeypatch.setattr(chunks, "_LONGEST_LINE_BYTES", 1 << 20)
+    decode = chunks._decode
 
-    def noted(data: bytearray) -> tuple[list[reader.Line], int]:
+    def noted(data: bytearray) -> tuple[list[Line], int]:
         decoded.append(len(data))
         return decode(data)
 
-    monkeypatch.setattr(reader, "_decode", noted)
+    monkeypatch.setattr(chunks, "_decode", noted)
     path.write_bytes(gzip.compress(b"[\n" + b",\n".join(lines()) + b",\n" + b"x" * (32 << 20)))
     trace = read_trace(path)
     assert len(trace.collectives) == 20

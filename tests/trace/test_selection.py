@@ -11,7 +11,7 @@ import pytest
 from dsprof.analysis.rank.profiled_steps import covered_steps
 from dsprof.cli.loading import Reading, load_diagnosis
 from dsprof.errors import TraceError
-from dsprof.trace import reader
+from dsprof.trace import chunks
 from dsprof.trace.lines import LINES
 from dsprof.trace.run import find_run, read_run
 from dsprof.trace.schema import Site
@@ -43,20 +43,20 @@ def write_long(folder: Path, rank: int = 0, steps: int = STEPS) -> Path:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "_CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", 1 << 12)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_only_the_steps_asked_for_are_read_and_decoded(tmp_path, monkeypatch):
     path = write_long(tmp_path)
     decoded = []
-    decode = reader._decode
+    decode = chunks._decode
 
     def watched(lines: bytearray):
         decoded.append(len(lines))
         return decode(lines)
 
-    monkeypatch.setattr(reader, "_decode", watched)
+    monkeypatch.setattr(chunks, "_decode", watched)
     [trace] = read_run(find_run([tmp_path], Selection(steps=range(300, 320))))
     assert np.unique(trace.collectives.step).tolist() == list(range(300, 320))
     assert [one.step for one in trace.steps] == list(range(300, 320))
