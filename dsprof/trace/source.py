@@ -1,6 +1,6 @@
 """The bytes of a trace file: plain, gzip, or one file inside a zip, read in bounded memory.
 
-Text in UTF-16, as PowerShell writes it, is given as UTF-8.
+Text in UTF-16 or with a byte order mark, as Windows writes it, is given as plain UTF-8.
 
 A file inside a zip is named as if the zip were a folder: `run.zip/rank0.json`. Nothing is ever
 unpacked to disk, so a name inside an archive can lead nowhere.
@@ -58,7 +58,11 @@ _LARGEST_DIRECTORY_BYTES = 1 << 23  # of that many, each with a path of 200 byte
 _MOST_ARCHIVES = 8  # of which the directories are kept
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_MARKED = {
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
 _EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
 _BROKEN = (zlib.error, _gzip_error, lzma.LZMAError, zipfile.BadZipFile)
 _DAMAGE = (*_BROKEN, EOFError, OSError, ValueError)
@@ -96,11 +100,11 @@ class _Pieces(io.RawIOBase):
 
 
 class _Recoded(io.RawIOBase):
-    """Text that Windows redirected to a file, which is UTF-16, as UTF-8."""
+    """Text that begins with a byte order mark, as Windows writes it, as UTF-8 without one."""
 
-    def __init__(self, file: BufferedIOBase) -> None:
+    def __init__(self, file: BufferedIOBase, encoding: str) -> None:
         self._file, self._left = file, b""
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
 
     def readable(self) -> bool:
         return True
@@ -247,14 +251,15 @@ class Source:
             archive = self._opened.enter_context(zipfile.ZipFile(io.BytesIO(_EMPTY_ZIP)))
             archive.fp = file  # its directory is known: to read it for each member takes hours
             stream = cast(BufferedIOBase, self._opened.enter_context(archive.open(info)))
-            start = stream.peek(2)[:2]  # type: ignore[attr-defined]
+            start = stream.peek(3)[:3]  # type: ignore[attr-defined]
         else:
-            start = file.peek(2)[:2]
-            if self._pieces is not None and start == _GZIP and is_local(path):
+            start = file.peek(3)[:3]
+            if self._pieces is not None and start[:2] == _GZIP and is_local(path):
                 stream = BufferedReader(_Pieces(file, self._pieces(file)))
-        if start in _UTF_16:
-            stream = BufferedReader(_Recoded(stream))
-        return (_open_gzip(fileobj=stream) if start == _GZIP else stream), nbytes, on_disk
+        for mark, encoding in _MARKED.items():
+            if start.startswith(mark):
+                stream = BufferedReader(_Recoded(stream, encoding))
+        return (_open_gzip(fileobj=stream) if start[:2] == _GZIP else stream), nbytes, on_disk
 
 
 def _largest(nbytes: int) -> int:
