@@ -222,7 +222,9 @@ def _silence(
     """Say who reported nothing, while all others wait in the same collective."""
     if -1 in waiting:
         return "", ()
-    same = "All of them wait in the same collective, so no mismatch is visible."
+    same = "All of them wait in the same collective, so no mismatch is visible. "
+    if len(waiting) == 1:
+        same = ""
     logged = run[Logs].ranks
     facts = run[Run]
     size = max(facts.first.world_size, max(logged) + 1)
@@ -230,12 +232,12 @@ def _silence(
     if not silent:
         is_known = facts.is_world_known and size == facts.first.world_size
         other = "the network does not carry the data" if is_known else "a higher rank is missing"
-        return f"{same} A rank is stuck on its device, or {other}.", ()
+        return f"{same}A rank is stuck on its device, or {other}.", ()
     why = ["stuck", "ended"]
     why += [] if groups == {_DEFAULT_GROUP} else ["not in the group"]
     if not all(rank in logged for rank in silent):
         why.append("its log is not given" if len(silent) == 1 else "their logs are not given")
-    text = f"{same} No report from {named(silent)}: {', '.join(why[:-1])} or {why[-1]}."
+    text = f"{same}No report from {named(silent)}: {', '.join(why[:-1])} or {why[-1]}."
     return text, silent if 2 * len(silent) <= size else ()
 
 

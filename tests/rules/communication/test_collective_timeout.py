@@ -112,7 +112,7 @@ def test_gloo_names_the_ranks_that_did_not_come_to_a_monitored_barrier():
 def test_most_of_a_job_is_no_suspect():
     finding = one(collective_timeout, make.run(watchdog(0)))
     assert finding.ranks == ()
-    assert "No report from ranks 1-3" in finding.cause
+    assert finding.cause.startswith("No report from ranks 1-3")
 
 
 def test_where_all_have_reported_no_rank_is_missing():
