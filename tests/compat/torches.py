@@ -16,7 +16,7 @@ from tests.dist.wire import RANKS
 
 RELEASES = (
     *("2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0"),
-    *("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1"),
+    *("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.14.1", "2.15.0"),
 )
 """The newest of each minor series beside the torch that all tests run with."""
 
