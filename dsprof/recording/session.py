@@ -24,7 +24,6 @@ from dsprof.environment import launchers
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
-from dsprof.recording.capture.captures import Captures
 from dsprof.recording.group_store import number_of_run
 from dsprof.recording.header import header_of_training
 from dsprof.recording.hook_installer import HookInstaller
@@ -49,7 +48,6 @@ from dsprof.trace.dumps.state_file import process_of
 from dsprof.trace.host_folders import folder_of, traces_in
 from dsprof.trace.rolling import earlier
 from dsprof.trace.rolling.parts import ALWAYS
-from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import (
     BECAME,
     EXIT,
@@ -65,6 +63,7 @@ from dsprof.trace.writing.last_step import LastStep
 from dsprof.trace.writing.writer import TraceWriter, Window, WriterInput
 
 if TYPE_CHECKING:
+    from dsprof.recording.capture.captures import Captures
     from dsprof.recording.watchdog.crash import CrashNotes
     from dsprof.recording.watchdog.thread import Watchdog
 
@@ -88,7 +87,11 @@ class Session:
         self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
-        self._captures = Captures(config, self.recorder) if config.mode == ALWAYS else None
+        self._captures: Captures | None = None
+        if config.mode == ALWAYS:  # the others load nothing for it
+            from dsprof.recording.capture.captures import Captures
+
+            self._captures = Captures(config, self.recorder)
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._started_ns = 0
@@ -205,6 +208,8 @@ class Session:
             window = Window(config.start_step, config.steps, config.every)
             writer = TraceWriter(folder, header, source, window, budget_bytes)
         else:
+            from dsprof.trace.rolling.writer import RollingWriter
+
             self._captures.end_trace()
             out = folder_of(header, folder)
             rolling = RollingWriter(out, header, source, budget_bytes, before=self.writer)
