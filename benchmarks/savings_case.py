@@ -15,7 +15,8 @@ import torch.distributed as dist
 import dsprof
 from dsprof.analysis.baseline import read_baseline
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import Diagnosis, to_json
+from dsprof.diagnosis.document import to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.trace.run import find_run
 from examples.wrong.cases import CASES, Case
 from examples.wrong.training import Patch, Step

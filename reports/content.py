@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dsprof.diagnosis.model import (
-    Diagnosis,
-    Epochs,
-    RunInfo,
-    StepParts,
-    Steps,
-    TypicalStep,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.epochs import Epochs
+from dsprof.diagnosis.parts.run import RunInfo
+from dsprof.diagnosis.parts.steps import StepParts, Steps, TypicalStep
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 

@@ -11,7 +11,7 @@ from dsprof.reports.base import Format, Options, Renderer
 def _document(shown: Any, options: Options) -> bytes:
     """Return indented JSON, UTF-8, with every field and a newline at its end.
 
-    A diagnosis is read back by `dsprof.diagnosis.model.from_json`.
+    A diagnosis is read back by `dsprof.diagnosis.document.from_json`.
     """
     return json_document(shown) + b"\n"
 

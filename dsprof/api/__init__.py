@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from dsprof.api.rank_steps import RankStep
     from dsprof.api.recording import Recording
     from dsprof.api.rows import Rows
-    from dsprof.diagnosis.model import Diagnosis, StepParts
+    from dsprof.diagnosis.model import Diagnosis
+    from dsprof.diagnosis.parts.steps import StepParts
     from dsprof.errors import DsprofError, TraceError
     from dsprof.findings.finding import Column, Finding, Severity, Status, Table
     from dsprof.hooks.base import Hook, Target
@@ -65,7 +66,8 @@ _HOMES = {
     "dsprof.api.rank_steps": ("RankStep",),
     "dsprof.api.recording": ("Recording",),
     "dsprof.api.rows": ("Rows",),
-    "dsprof.diagnosis.model": ("Diagnosis", "StepParts"),
+    "dsprof.diagnosis.model": ("Diagnosis",),
+    "dsprof.diagnosis.parts.steps": ("StepParts",),
     "dsprof.errors": ("DsprofError", "TraceError"),
     "dsprof.findings.finding": ("Column", "Finding", "Severity", "Status", "Table"),
     "dsprof.hooks.base": ("Hook", "Target"),

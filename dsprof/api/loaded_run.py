@@ -19,7 +19,8 @@ from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.api.rank_steps import RankStep, knows_blocked, rank_steps
 from dsprof.api.rows import Columns, Rows
 from dsprof.diagnosis.build import diagnosis_of, summarise_all
-from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.files.redaction import map_text, redact_text
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status

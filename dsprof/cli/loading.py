@@ -177,7 +177,7 @@ def load_diagnosis(
     Raises:
         DsprofError: a path cannot be read, or the configuration is wrong.
     """
-    from dsprof.diagnosis.model import from_json
+    from dsprof.diagnosis.document import from_json
     from dsprof.trace.selection import EVERYTHING
     from dsprof.trace.source import LARGEST_WHOLE_BYTES
     from dsprof.trace.trace_files import is_diagnosis

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.baseline import Baseline, Machine
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import BaselineInfo
+from dsprof.diagnosis.parts.communication import BaselineInfo
 from dsprof.findings.wording import some
 
 _VERSIONS = ("torch", "nccl", "cuda", "hip")

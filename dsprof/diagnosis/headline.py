@@ -14,7 +14,8 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import Headline, StepParts, TypicalStep
+from dsprof.diagnosis.parts.run import Headline
+from dsprof.diagnosis.parts.steps import StepParts, TypicalStep
 from dsprof.findings.brief import line, saving, settings
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import duration, percent, plural, size

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.rank_times import RankSpans, RankTimes
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.run.busy_spans import busy_spans
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
 from dsprof.diagnosis.step_map import NO_DATA, Cells, Layout, Times, map_of
 from dsprof.findings.wording import duration
 

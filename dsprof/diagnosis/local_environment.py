@@ -8,8 +8,10 @@ from typing import Any
 from dsprof._version import __version__
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RankClock, RunSummary
-from dsprof.diagnosis import model
 from dsprof.diagnosis.headline import NO_PROBLEMS
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import Quality, RunInfo
+from dsprof.diagnosis.parts.steps import StepParts, Steps
 from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.diagnosis.sections.run import rule_infos, thresholds_in_force
 from dsprof.environment import EnvSnapshot
@@ -33,14 +35,14 @@ def environment_rules() -> list[Rule]:
 
 def diagnose_environment(
     header: Header, found: EnvSnapshot, thresholds: Mapping[str, Any]
-) -> model.Diagnosis:
+) -> Diagnosis:
     """Judge an environment by the rules that need nothing else of a run."""
     trace = RankTrace(path="", header=header, environment=found)
     facts = EnvironmentFacts.collect(trace, RankClock())
     rules = environment_rules()
     findings = judge(RunSummary([facts]), rules, thresholds)
-    return model.Diagnosis(
-        run=model.RunInfo(
+    return Diagnosis(
+        run=RunInfo(
             world_size=header.world_size,
             ranks=[header.rank],
             hosts=[header.host],
@@ -50,8 +52,8 @@ def diagnose_environment(
             versions=header.versions | found.versions,
             run_key=header.run_key,
         ),
-        quality=model.Quality(notes=entry_points.problems()),
-        steps=model.Steps(total=_NOTHING),
+        quality=Quality(notes=entry_points.problems()),
+        steps=Steps(total=_NOTHING),
         dsprof_version=__version__,
         verdict=_verdict(findings, header, has_torch="torch" in found.versions),
         findings=findings,
@@ -61,7 +63,7 @@ def diagnose_environment(
     )
 
 
-_NOTHING = model.StepParts(
+_NOTHING = StepParts(
     step=None,
     compute_ns=None,
     exposed_comm_ns=None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import CommunicationRow
 
 
 def per_rank_step(total: int, count: int) -> float:

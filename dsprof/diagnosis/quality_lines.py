@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsprof.analysis.alignment.clocks import NO_TIME_LINE
-from dsprof.diagnosis.model import Diagnosis, Quality, RunInfo
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import Quality, RunInfo
 from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import broken_off
 

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.history_map import history_layout
-from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
 from dsprof.diagnosis.step_map import (
     COLUMNS,
     NO_DATA,

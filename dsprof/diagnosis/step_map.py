@@ -18,7 +18,7 @@ from dsprof.analysis.run.lateness import causes
 from dsprof.analysis.run.series import slow_places
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration
 
@@ -242,9 +242,7 @@ def _outliers(steps: Steps, blocks: Sequence[Sequence[int]]) -> Iterator[_Found]
 
 def _changes(findings: Sequence[Finding], settled_from: int | None) -> Iterator[_Found]:
     """Find where the pace changes."""
-    changed = [
-        one for one in findings if one.rule == _CHANGE and one.status.is_remark and one.steps
-    ]
+    changed = [one for one in findings if one.rule == _CHANGE and one.steps]
     if settled_from is not None and not any(one.steps[0] == settled_from for one in changed):
         yield _Found("change", settled_from, f"Settled from step {settled_from} on")
     yield from (_Found("change", step, one.problem) for one in changed for step in one.steps)

@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import Throughput, TypicalStep, UtilisationInfo
+from dsprof.diagnosis.parts.steps import Throughput, TypicalStep, UtilisationInfo
 from dsprof.findings.wording import percent
 from dsprof.rules.hardware.utilisation import Utilisation, divided_by, utilisation
 

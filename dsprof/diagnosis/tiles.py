@@ -9,14 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from dsprof.diagnosis.headline import has_verdict
-from dsprof.diagnosis.model import (
-    MOST_SOURCES,
-    Diagnosis,
-    RankMemory,
-    SnapshotRow,
-    Tile,
-    TypicalStep,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.memory import RankMemory, SnapshotRow
+from dsprof.diagnosis.parts.run import MOST_SOURCES, Tile
+from dsprof.diagnosis.parts.steps import TypicalStep
 from dsprof.findings import frames
 from dsprof.findings.brief import first_sentence
 from dsprof.findings.finding import Finding, Status, by_severity

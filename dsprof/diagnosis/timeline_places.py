@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dsprof.diagnosis.model import StepMap, Timeline, TimelinePlace
+from dsprof.diagnosis.parts.steps import StepMap
+from dsprof.diagnosis.parts.timelines import Timeline, TimelinePlace
 from dsprof.findings.finding import Finding
 
 _SHOWN = ("communication", "overlap", "steps")

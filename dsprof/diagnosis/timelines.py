@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dsprof.analysis.aggregates.timelines import RANKS, SAMPLE, Timelines, spread
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.summary import RankClock
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.steps import StepMap
+from dsprof.diagnosis.parts.timelines import Bar, Timeline
 from dsprof.diagnosis.timeline_places import is_shown, own_steps
 from dsprof.findings.finding import Finding
 
@@ -26,9 +27,9 @@ _RANKS_OF_A_FINDING = 4
 def timelines(
     found: Timelines,
     findings: Sequence[Finding],
-    step_map: model.StepMap,
+    step_map: StepMap,
     draw: Draw | None = None,
-) -> list[model.Timeline]:
+) -> list[Timeline]:
     """Show the worst, the median and the first step, those of findings, then a sample of others.
 
     Without `draw`, only what is drawn already can be shown.
@@ -46,7 +47,7 @@ def timelines(
 
 
 def _named(
-    found: Timelines, findings: Sequence[Finding], step_map: model.StepMap, picked: Set[int]
+    found: Timelines, findings: Sequence[Finding], step_map: StepMap, picked: Set[int]
 ) -> Iterator[int]:
     """Yield a step of each finding without a picked step, preferably a drawn one."""
     for one in findings:
@@ -77,7 +78,7 @@ def _completed(
 
 
 def chosen_ranks(
-    ranks: Collection[int], findings: Sequence[Finding], step_map: model.StepMap
+    ranks: Collection[int], findings: Sequence[Finding], step_map: StepMap
 ) -> tuple[int, ...]:
     """Return the first and the last rank, those of findings, stragglers, then the lowest: 16."""
     in_order = sorted(ranks)
@@ -89,16 +90,16 @@ def chosen_ranks(
     return tuple(sorted(known[:RANKS]))
 
 
-def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> model.Timeline:
+def timeline(number: int, why: str, ranks: Mapping[int, StepDetail]) -> Timeline:
     """Lay out one step of several ranks."""
     start = min(detail.start_ns for detail in ranks.values())
     end = max(detail.end_ns for detail in ranks.values())
-    return model.Timeline(
+    return Timeline(
         step=number,
         why=why,
         duration_ns=end - start,
         bars=[
-            model.Bar(
+            Bar(
                 rank=rank,
                 lane=bar.lane,
                 kind=bar.kind,

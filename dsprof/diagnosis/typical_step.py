@@ -11,7 +11,7 @@ import numpy as np
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import Floats, unsettled
 from dsprof.analysis.step_rows import Parts
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.steps import StepParts, TypicalStep
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import duration, plural
 
@@ -22,7 +22,7 @@ _FASTER = 0.05
 """Steps become faster where the median of those from there on is shorter by this share."""
 
 
-def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> model.TypicalStep | None:
+def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep | None:
     """Return the median measured step, split as all of them together; None without any.
 
     Steps before the run has settled are left out: where a finding says that steps become faster,
@@ -34,7 +34,7 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> model.Typica
     lengths = np.array([row.total_ns for row in rows], np.float64)
     early = _early(steps, findings)
     total_ns, mean_ns = round(median(lengths[early:].tolist())), round(lengths.mean())
-    found = model.TypicalStep(
+    found = TypicalStep(
         parts=_split(rows[early:], total_ns),
         statistic=_median_of(len(rows)),
         steps=len(rows) - early,
@@ -76,7 +76,7 @@ def _median_of(count: int) -> str:
     return f"median of {count:,} measured steps" if count > 1 else "the only measured step"
 
 
-def _split(rows: Sequence[Parts], total_ns: int) -> model.StepParts:
+def _split(rows: Sequence[Parts], total_ns: int) -> StepParts:
     """Split a step of this length as the sum of `rows` is split."""
     whole_ns = max(sum(row.total_ns for row in rows), 1)
 
@@ -86,7 +86,7 @@ def _split(rows: Sequence[Parts], total_ns: int) -> model.StepParts:
 
     known = [part(name) for name in ("compute_ns", "exposed_ns", "copies_ns", "idle_ns")]
     compute_ns, exposed_ns, copies_ns, idle_ns = known
-    return model.StepParts(
+    return StepParts(
         step=None,
         compute_ns=compute_ns,
         exposed_comm_ns=exposed_ns,

@@ -13,7 +13,8 @@ from typing import IO
 import msgspec
 
 from dsprof.analysis.hang.model import HangReport, HangVerdict
-from dsprof.diagnosis.model import Diagnosis, RuleInfo
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import RuleInfo
 from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Finding, Status

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dsprof.diagnosis.model import StepParts
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.findings.finding import Finding
 
 State = Literal["running", "silent", "gone", "ended", "crashed"]

@@ -17,7 +17,8 @@ import msgspec
 
 from dsprof.analysis.summarise import align_run, draw_steps
 from dsprof.analysis.summary import RankClock
-from dsprof.diagnosis.model import Diagnosis, Timeline
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.timelines import Timeline
 from dsprof.diagnosis.timelines import timeline
 from dsprof.errors import TraceError
 from dsprof.reports import render

@@ -14,7 +14,7 @@ from threading import Event
 from time import monotonic
 
 from dsprof.analysis.aggregates.endings import patience_ns
-from dsprof.diagnosis.model import StepParts
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.errors import TraceError
 from dsprof.live.following import FollowedRank
 from dsprof.live.judging import Judge

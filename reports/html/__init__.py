@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from dsprof.diagnosis.model import Diagnosis, to_json
+from dsprof.diagnosis.document import to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import content, tables
 from dsprof.reports.base import Format, Options, Renderer
 from dsprof.reports.glossary import GLOSSARY

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsprof.diagnosis.model import ExpectedCurve, TransferRow
+from dsprof.diagnosis.parts.communication import ExpectedCurve, TransferRow
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Key, Shape, Word, gridlines, line
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.diagnosis.model import BucketFill, FillMoment
+from dsprof.diagnosis.parts.communication import BucketFill, FillMoment
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, gridlines, ticks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.diagnosis.model import EpochRow, Epochs
+from dsprof.diagnosis.parts.epochs import EpochRow, Epochs
 from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import long_duration, percent
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle

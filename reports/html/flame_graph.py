@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dsprof.diagnosis.model import CallSiteRow, SnapshotRow
+from dsprof.diagnosis.parts.communication import CallSiteRow
+from dsprof.diagnosis.parts.memory import SnapshotRow
 from dsprof.findings import formatting as fmt
 from dsprof.findings.frames import library, shortened
 from dsprof.reports.html.drawing import Key

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import msgspec
 
-from dsprof.diagnosis.model import StepMap, StepMark
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle, upright
 from dsprof.reports.html.step_drawings import step_labels, step_lane

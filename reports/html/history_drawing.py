@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import History, TimeSpan, TimeSpans
+from dsprof.diagnosis.parts.history import History, TimeSpan, TimeSpans
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import (
     WIDTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from dsprof.diagnosis.model import LogMarkRow
+from dsprof.diagnosis.parts.logs import LogMarkRow
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, gridlines, rectangle
 

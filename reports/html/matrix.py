@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dsprof.diagnosis.model import PeerTraffic, WaitPairs
+from dsprof.diagnosis.parts.communication import WaitPairs
+from dsprof.diagnosis.parts.topology import PeerTraffic
 from dsprof.findings.wording import BINARY_UNITS, TIME_UNITS, Units
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dsprof.diagnosis.model import RankMemory
+from dsprof.diagnosis.parts.memory import RankMemory
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import (
     WIDTH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsprof.diagnosis.model import SnapshotRow
+from dsprof.diagnosis.parts.memory import SnapshotRow
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import WIDTH, Drawing, Key, Shape, Word, rectangle
 

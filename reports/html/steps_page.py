@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.reports import content
 from dsprof.reports.base import Link
 from dsprof.reports.html.step_drawings import step_columns

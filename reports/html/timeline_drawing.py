@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from dsprof.diagnosis.model import Bar, Timeline
+from dsprof.diagnosis.parts.timelines import Bar, Timeline
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import (
     SERIES,

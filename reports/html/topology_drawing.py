@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from dsprof.diagnosis.model import Topology
+from dsprof.diagnosis.parts.topology import Topology
 from dsprof.findings import formatting as fmt
 from dsprof.reports.html.drawing import SERIES, WIDTH, Drawing, Shape, Word, rectangle, spread
 

@@ -11,14 +11,10 @@ import msgspec
 
 from dsprof.analysis.aggregates.timelines import RANKS
 from dsprof.analysis.hang.model import HangVerdict
-from dsprof.diagnosis.model import (
-    Diagnosis,
-    Headline,
-    SnapshotRow,
-    ThresholdInfo,
-    Timeline,
-    TimelinePlace,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.memory import SnapshotRow
+from dsprof.diagnosis.parts.run import Headline, ThresholdInfo
+from dsprof.diagnosis.parts.timelines import Timeline, TimelinePlace
 from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import content

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from dsprof.diagnosis.model import ArrivalInfo, WaitMatrix
+from dsprof.diagnosis.parts.communication import ArrivalInfo
+from dsprof.diagnosis.parts.steps import WaitMatrix
 
 MAX_COLUMNS = 60
 MAX_RANKS = 64

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import CallSiteRow
+from dsprof.diagnosis.parts.communication import CallSiteRow
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
 

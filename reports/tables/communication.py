@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
-from dsprof.diagnosis.model import (
-    AnnotationRow,
+from dsprof.diagnosis.parts.communication import (
     ArrivalInfo,
     ArrivalRow,
     BucketFill,
@@ -17,11 +16,10 @@ from dsprof.diagnosis.model import (
     FetchRow,
     FillMoment,
     FlushRow,
-    GroupLayout,
-    PeerTraffic,
-    Topology,
     TransferRow,
 )
+from dsprof.diagnosis.parts.steps import AnnotationRow
+from dsprof.diagnosis.parts.topology import GroupLayout, PeerTraffic, Topology
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Section, Shown, listing, told

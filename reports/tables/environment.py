@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from dsprof.diagnosis.model import Diagnosis, Difference, EnvironmentInfo, ThresholdInfo
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.environment import Difference, EnvironmentInfo
+from dsprof.diagnosis.parts.run import ThresholdInfo
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing, pairs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.diagnosis.model import EpochRow, Epochs
+from dsprof.diagnosis.parts.epochs import EpochRow, Epochs
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dsprof.diagnosis.model import FlightRow, LoggedCallRow, LoggedFact, LogMarkRow
+from dsprof.diagnosis.parts.logs import FlightRow, LoggedCallRow, LoggedFact, LogMarkRow
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Section, Shown, listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import RankMemory, SnapshotRow, StackRow
+from dsprof.diagnosis.parts.memory import RankMemory, SnapshotRow, StackRow
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Shown, listing
 

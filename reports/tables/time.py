@@ -8,17 +8,16 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from dsprof.diagnosis.model import (
-    AnnotationRow,
-    DeviceRow,
+from dsprof.diagnosis.parts.history import (
     History,
     HistorySpan,
     KeptStep,
-    Timeline,
     TimeOp,
     TimeSpan,
     TimeSpans,
 )
+from dsprof.diagnosis.parts.steps import AnnotationRow, DeviceRow
+from dsprof.diagnosis.parts.timelines import Timeline
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.content import PARTS, StepBar

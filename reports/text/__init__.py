@@ -9,15 +9,11 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from dsprof.diagnosis.model import (
-    AnnotationRow,
-    CommunicationRow,
-    Diagnosis,
-    EnvironmentInfo,
-    LoggedCallRow,
-    LoggedFact,
-    Steps,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import CommunicationRow
+from dsprof.diagnosis.parts.environment import EnvironmentInfo
+from dsprof.diagnosis.parts.logs import LoggedCallRow, LoggedFact
+from dsprof.diagnosis.parts.steps import AnnotationRow, Steps
 from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings import brief
 from dsprof.findings import formatting as fmt

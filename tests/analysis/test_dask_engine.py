@@ -21,7 +21,7 @@ from dsprof._version import __version__
 from dsprof.analysis.dask_engine import DaskEngine, _wait_for_workers
 from dsprof.analysis.engine import Job, unshown
 from dsprof.cli.loading import Reading, load_diagnosis
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.errors import DsprofError
 from tests.analysis.tasks import (
     HONEST,

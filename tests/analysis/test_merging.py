@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.analysis.pool import collect
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.trace.schema import OpTotals, RollUp, Site
 from tests.factories import device, environment, hangs, logs
 from tests.factories.device_run import device_rank, synchronisations

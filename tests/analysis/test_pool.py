@@ -14,7 +14,7 @@ from dsprof.analysis.engine import Processes
 from dsprof.analysis.summarise import summarise
 from dsprof.cli.loading import processes_for
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run
 from tests.factories import kineto

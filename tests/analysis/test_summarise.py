@@ -11,7 +11,7 @@ from dsprof.analysis.pool import collect
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.diagnosis.build import diagnosis_of
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.trace.readers.kineto import KinetoReader
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import CounterRow, StepCounters

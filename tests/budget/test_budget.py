@@ -11,7 +11,8 @@ import pytest
 
 from dsprof.diagnosis.budget.judge import broken, unjudged
 from dsprof.diagnosis.budget.limits import Budget, load_budget
-from dsprof.diagnosis.model import DeviceRow, Diagnosis
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.steps import DeviceRow
 from dsprof.errors import ConfigError
 from dsprof.findings.finding import Finding, Severity, Status
 from tests.factories import diagnosis as factory

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from tests.analysis.hang.test_ras import BEHIND, HEAD
 from tests.cli.command import dsprof, environment
 from tests.factories import flight

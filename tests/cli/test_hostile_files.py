@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dsprof.__main__ import main
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.environment import EnvSnapshot
 from dsprof.trace.lines import LINES
 from dsprof.trace.schema import EngineConfig

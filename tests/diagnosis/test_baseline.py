@@ -6,7 +6,7 @@ import pytest
 from dsprof.__main__ import main
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.diagnosis.baseline import baseline_note, with_baseline
-from dsprof.diagnosis.model import from_json
+from dsprof.diagnosis.document import from_json
 from tests.factories.baseline import baseline, machine
 from tests.factories.trace import header, summary, zero_rank
 from tests.factories.trace_files import write_run

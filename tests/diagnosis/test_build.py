@@ -7,8 +7,9 @@ import pytest
 from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis import build
 from dsprof.diagnosis.build import diagnose, diagnosis_of
+from dsprof.diagnosis.document import from_json, to_json
 from dsprof.diagnosis.headline import verdict
-from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES

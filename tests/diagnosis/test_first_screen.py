@@ -13,7 +13,8 @@ import pytest
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.run.series import unsettled
 from dsprof.diagnosis.build import diagnose, diagnosis_of
-from dsprof.diagnosis.model import MOST_SOURCES, Diagnosis
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import MOST_SOURCES
 from dsprof.diagnosis.tiles import tiles
 from dsprof.findings.finding import Severity, Status
 from dsprof.trace.rank_trace import RankTrace

@@ -18,17 +18,19 @@ from dsprof.analysis.hang.model import (
     Kind,
     Operation,
 )
-from dsprof.diagnosis import model
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import CommunicationRow, CopyRow, FetchRow, FlushRow
+from dsprof.diagnosis.parts.steps import AnnotationRow, StepParts
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.live.alerts import Alert
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
 ROWS = (
-    model.AnnotationRow,
-    model.CopyRow,
-    model.FetchRow,
-    model.FlushRow,
+    AnnotationRow,
+    CopyRow,
+    FetchRow,
+    FlushRow,
 )
 
 
@@ -40,7 +42,7 @@ REPORT, RUNNING = map(named, (PAGES / "json.md").read_text().split("## A run whi
 HANG = named((PAGES / "hangs.md").read_text())
 
 
-@pytest.mark.parametrize("struct", [model.Diagnosis, Finding, Table, Column, *ROWS])
+@pytest.mark.parametrize("struct", [Diagnosis, Finding, Table, Column, *ROWS])
 def test_the_page_names_every_key(struct: type[msgspec.Struct]) -> None:
     assert set(struct.__struct_fields__) - REPORT == set()
 
@@ -64,7 +66,7 @@ def test_the_pages_name_every_state() -> None:
     assert {*get_args(Kind), *get_args(CauseKind)} - HANG == set()
 
 
-@pytest.mark.parametrize("row", [model.StepParts, model.CommunicationRow])
+@pytest.mark.parametrize("row", [StepParts, CommunicationRow])
 def test_the_page_names_what_a_row_must_have(row: type[msgspec.Struct]) -> None:
     must = {field.name for field in msgspec.structs.fields(row) if field.required}
     assert must - REPORT - {"step"} == set()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.diagnosis.document import from_json, to_json
 from dsprof.diagnosis.local_environment import diagnose_environment, environment_rules
-from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Status
 from dsprof.reports import RENDERERS, render

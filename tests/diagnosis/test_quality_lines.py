@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dsprof.analysis.alignment.clocks import NO_TIME_LINE
-from dsprof.diagnosis.model import HookNote, Quality, ThresholdInfo
+from dsprof.diagnosis.parts.run import HookNote, Quality, ThresholdInfo
 from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.rules.quality import data_quality
 from tests.factories import diagnosis as factory

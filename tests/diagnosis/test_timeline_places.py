@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dsprof.diagnosis.model import Bar, StepMap, StepMark, Timeline
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
+from dsprof.diagnosis.parts.timelines import Bar, Timeline
 from dsprof.diagnosis.timeline_places import timeline_places
 from dsprof.findings.finding import Column, Finding, Status, Table
 

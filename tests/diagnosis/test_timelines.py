@@ -8,7 +8,8 @@ from dsprof.analysis.aggregates.timelines import RANKS, Timelines
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.drawing import draw
 from dsprof.analysis.summary import RankClock
-from dsprof.diagnosis.model import StepMap, StepMark, Timeline
+from dsprof.diagnosis.parts.steps import StepMap, StepMark
+from dsprof.diagnosis.parts.timelines import Timeline
 from dsprof.diagnosis.timeline_places import timeline_places
 from dsprof.diagnosis.timelines import timelines
 from dsprof.findings.finding import Finding, Status

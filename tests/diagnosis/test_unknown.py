@@ -13,7 +13,8 @@ import pytest
 
 from dsprof.analysis.aggregates import AGGREGATES
 from dsprof.diagnosis.build import diagnose, diagnosis_of
-from dsprof.diagnosis.model import Diagnosis, to_json
+from dsprof.diagnosis.document import to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Finding, Status
 from dsprof.reports import render
 from dsprof.trace.rank_trace import RankTrace

@@ -8,27 +8,20 @@ from typing import Any
 import msgspec
 
 from dsprof.diagnosis.headline import headline_of, next_lines
-from dsprof.diagnosis.model import (
-    AnnotationRow,
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import (
     ArrivalInfo,
     ArrivalRow,
     CommunicationRow,
     CopyRow,
-    Diagnosis,
-    Difference,
-    EnvironmentInfo,
     FetchRow,
     FlushRow,
-    HookNote,
-    Quality,
-    RunInfo,
-    StepParts,
-    Steps,
-    ThresholdInfo,
-    TimelinePlace,
     TransferRow,
-    WaitMatrix,
 )
+from dsprof.diagnosis.parts.environment import Difference, EnvironmentInfo
+from dsprof.diagnosis.parts.run import HookNote, Quality, RunInfo, ThresholdInfo
+from dsprof.diagnosis.parts.steps import AnnotationRow, StepParts, Steps, WaitMatrix
+from dsprof.diagnosis.parts.timelines import TimelinePlace
 from dsprof.diagnosis.tiles import kind_of, tiles
 from dsprof.findings.finding import Column, Facet, Finding, Severity, Status, Table
 from tests.factories.figures_of_diagnosis import (

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from dsprof.diagnosis.model import (
-    BucketFill,
-    CallSiteRow,
-    FillMoment,
-    GroupLayout,
-    PeerTraffic,
-    Topology,
-)
+from dsprof.diagnosis.parts.communication import BucketFill, CallSiteRow, FillMoment
+from dsprof.diagnosis.parts.topology import GroupLayout, PeerTraffic, Topology
 from tests.factories.steps_of_diagnosis import MIB, MS
 
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from dsprof.diagnosis.model import (
-    Bar,
-    RankMemory,
-    StepMap,
-    StepMark,
-    StepParts,
-    Steps,
-    Timeline,
-    TypicalStep,
-)
+from dsprof.diagnosis.parts.memory import RankMemory
+from dsprof.diagnosis.parts.steps import StepMap, StepMark, StepParts, Steps, TypicalStep
+from dsprof.diagnosis.parts.timelines import Bar, Timeline
 
 MS = 1_000_000
 MIB = 2**20

@@ -20,7 +20,7 @@ from dsprof.__main__ import main
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summarise import summarise
 from dsprof.cli.loading import Reading, load_diagnosis
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.errors import TraceError
 from dsprof.files import remote
 from dsprof.files.inputs import entries, input_path, open_input

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from dsprof.analysis.hang.model import HangReport, HangVerdict, Operation
-from dsprof.diagnosis.model import Diagnosis, RuleInfo
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import RuleInfo
 from dsprof.environment import own_command
 from dsprof.errors import DsprofError
 from dsprof.live import judging

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import StepParts
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.live.now import InFlight, RankNow, RunNow, Strip
 from dsprof.live.screen import Chosen, as_text, screen

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dsprof.diagnosis.model import BaselineInfo
+from dsprof.diagnosis.parts.communication import BaselineInfo
 from dsprof.reports import tables
 from dsprof.reports.base import Options
 from dsprof.reports.html import RENDERER

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsprof.analysis.hang.model import GroupWaits, HangReport, HangVerdict
-from dsprof.diagnosis.model import Tile, from_json
+from dsprof.diagnosis.document import from_json
+from dsprof.diagnosis.parts.run import Tile
 from dsprof.reports import render
 from dsprof.reports.hang import render as render_hang
 from tests import browser

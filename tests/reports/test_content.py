@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from dsprof.diagnosis.model import StepParts
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.findings import formatting as fmt
 from dsprof.reports import content
 from tests.factories import diagnosis as factory

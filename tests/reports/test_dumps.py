@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.diagnosis.document import from_json, to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render, tables
 from dsprof.trace.run import find_run
 from tests.factories import flight, snapshot

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import Diagnosis, Headline
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.run import Headline
 from dsprof.reports import render
 from dsprof.reports.html.epoch_drawing import epoch_drawing
 from dsprof.trace.run import find_run

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from dsprof.diagnosis.model import Diagnosis, from_json
+from dsprof.diagnosis.document import from_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports import render
 from tests.factories import diagnosis as factory
 

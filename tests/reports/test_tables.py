@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from dsprof.analysis.hang.model import GroupWaits
-from dsprof.diagnosis.model import EngineSettings, EnvironmentInfo, ThresholdInfo
+from dsprof.diagnosis.parts.environment import EngineSettings, EnvironmentInfo
+from dsprof.diagnosis.parts.run import ThresholdInfo
 from dsprof.findings.finding import Table
 from dsprof.reports import tables
 from dsprof.reports.content import step_bars

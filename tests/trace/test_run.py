@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from dsprof.errors import TraceError
 from dsprof.trace.readers.base import Facts
 from dsprof.trace.readers.logs import LogReader

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from dsprof.diagnosis.model import RunInfo, TypicalStep
+from dsprof.diagnosis.parts.run import RunInfo
+from dsprof.diagnosis.parts.steps import TypicalStep
 
 SCHEMA_VERSION = 1
 

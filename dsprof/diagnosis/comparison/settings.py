@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsprof.diagnosis.comparison.model import Change
-from dsprof.diagnosis.model import Diagnosis, Difference
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.environment import Difference
 
 _LAUNCH = ("DSPROF", "PYTHON_DSPROF", "MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "OMPI_", "RAY_")
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK")

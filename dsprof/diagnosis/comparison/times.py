@@ -7,7 +7,8 @@ from statistics import fmean, median, mode
 
 from dsprof.diagnosis.comparison.model import Judgement, TimeChange
 from dsprof.diagnosis.comparison.noise import LEAST_STEPS, Interval, difference
-from dsprof.diagnosis.model import Diagnosis, StepParts
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.findings.wording import duration, plural
 
 PARTS = ("total", "exposed_comm", "compute", "copies", "idle", "other")

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import added
 from dsprof.diagnosis.comparison.model import KindChange, OperationChange
-from dsprof.diagnosis.model import CommunicationRow, Diagnosis
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import CommunicationRow
 from dsprof.diagnosis.per_step import bytes_of, rank_steps
 from dsprof.findings.wording import duration
 from dsprof.trace.collectives import family

@@ -22,7 +22,20 @@ from dsprof.analysis.run.lateness import Causes, Lateness, causes, lateness
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.communication import (
+    ArrivalInfo,
+    ArrivalRow,
+    BucketFill,
+    CallSiteRow,
+    CommunicationRow,
+    CopyRow,
+    ExpectedCurve,
+    FetchRow,
+    FillMoment,
+    FlushRow,
+    TransferRow,
+    WaitPairs,
+)
 from dsprof.diagnosis.per_step import per_rank_step
 from dsprof.findings.wording import percent
 from dsprof.rules.hardware.judged_transfers import (
@@ -38,18 +51,18 @@ _LEAST_EXPOSED = 0.05  # of the step: less is not explained
 _MINOR = 0.25  # of the other part: so little is not what costs the step its time
 
 
-def communication(summary: RunSummary) -> list[model.CommunicationRow]:
+def communication(summary: RunSummary) -> list[CommunicationRow]:
     """List collectives, those that cost most first."""
     rows = summary[Communication].rows.items()
     order = sorted(rows, key=lambda item: (-(item[1].exposed_ns or 0), -item[1].nbytes, item[0]))
     return [_communication_row(kind, row) for kind, row in order]
 
 
-def call_sites(summary: RunSummary) -> list[model.CallSiteRow]:
+def call_sites(summary: RunSummary) -> list[CallSiteRow]:
     """List the lines that issue collectives, the most exposed first; at most 200."""
     found = summary[CallSites]
     rows = [
-        model.CallSiteRow(
+        CallSiteRow(
             **use._asdict(),
             calls_per_step=per_rank_step(held.calls, found.rank_steps),
             exposed_ns=None
@@ -62,25 +75,25 @@ def call_sites(summary: RunSummary) -> list[model.CallSiteRow]:
     return rows[:_CALL_SITES]
 
 
-def flushes(summary: RunSummary) -> list[model.FlushRow]:
+def flushes(summary: RunSummary) -> list[FlushRow]:
     """List bucket flushes, those that cost most first; at most 200 kinds."""
     order = sorted(summary[Flushes].rows.items(), key=lambda item: (-item[1].exposed_ns, item[0]))
     is_timed = summary[Steps].total.exposed_ns is not None
     return [_flush_row(kind, sums, is_timed=is_timed) for kind, sums in order[:_FLUSH_ROWS]]
 
 
-def bucket_fill(summary: RunSummary) -> model.BucketFill | None:
+def bucket_fill(summary: RunSummary) -> BucketFill | None:
     """Say how full buckets were when they were reduced, over one step of one rank."""
     found = summary[BucketFills].found
     if found is None:
         return None
     begun = found.step.start_ns
-    return model.BucketFill(
+    return BucketFill(
         rank=found.rank,
         step=found.step.step,
         duration_ns=found.step.end_ns - begun,
         flushes=[
-            model.FillMoment(
+            FillMoment(
                 since_ns=since_ns - begun,
                 start_ns=flush.start_ns - begun,
                 end_ns=flush.end_ns - begun,
@@ -95,11 +108,11 @@ def bucket_fill(summary: RunSummary) -> model.BucketFill | None:
     )
 
 
-def fetches(summary: RunSummary) -> list[model.FetchRow]:
+def fetches(summary: RunSummary) -> list[FetchRow]:
     """List parameter fetches, those that were waited for longest first."""
     order = sorted(summary[Fetches].rows.items(), key=lambda item: (-item[1].wait_ns, item[0]))
     return [
-        model.FetchRow(
+        FetchRow(
             **kind._asdict(),
             calls=sums.calls,
             calls_per_step=per_rank_step(sums.calls, sums.rank_steps),
@@ -110,11 +123,11 @@ def fetches(summary: RunSummary) -> list[model.FetchRow]:
     ]
 
 
-def copies(summary: RunSummary) -> list[model.CopyRow]:
+def copies(summary: RunSummary) -> list[CopyRow]:
     """List copies between host and device, those that take longest first."""
     rows = summary[Copies].rows.items()
     return [
-        model.CopyRow(
+        CopyRow(
             what=what,
             direction=direction,
             phase=phase,
@@ -130,9 +143,9 @@ def copies(summary: RunSummary) -> list[model.CopyRow]:
     ]
 
 
-def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
+def _communication_row(kind: Kind, row: Row) -> CommunicationRow:
     is_sized = kind.size_class != SIZE_NOT_KNOWN
-    return model.CommunicationRow(
+    return CommunicationRow(
         **kind._asdict() | {"group_size": kind.group_size or None},
         calls=row.calls,
         bytes=row.nbytes if is_sized else None,
@@ -147,8 +160,8 @@ def _communication_row(kind: Kind, row: Row) -> model.CommunicationRow:
     )
 
 
-def _flush_row(kind: FlushKind, sums: FlushSums, *, is_timed: bool) -> model.FlushRow:
-    return model.FlushRow(
+def _flush_row(kind: FlushKind, sums: FlushSums, *, is_timed: bool) -> FlushRow:
+    return FlushRow(
         stage=kind.stage,
         cause=kind.cause,
         dtype=kind.dtype,
@@ -174,15 +187,13 @@ _TRANSFER_ROWS = 100
 _RULE = "low-bus-bandwidth"
 
 
-def transfers(summary: RunSummary, thresholds: Mapping[str, Any]) -> list[model.TransferRow]:
+def transfers(summary: RunSummary, thresholds: Mapping[str, Any]) -> list[TransferRow]:
     """List transfers by group, operation and size, up to 100."""
     given: Thresholds = thresholds.get(_RULE, Thresholds())
     return [_transfer_row(row, given) for row in judged(summary, given)[:_TRANSFER_ROWS]]
 
 
-def expected_curves(
-    summary: RunSummary, rows: Sequence[model.TransferRow]
-) -> list[model.ExpectedCurve]:
+def expected_curves(summary: RunSummary, rows: Sequence[TransferRow]) -> list[ExpectedCurve]:
     """Say what is expected over all sizes of the rows, for each operation and group of them."""
     known = [row.bytes for row in rows if row.bytes > 0]
     if not known:
@@ -196,7 +207,7 @@ def expected_curves(
         found = [(size, held) for size in sizes if (held := expected.at(path, size))]
         if found:
             curves.append(
-                model.ExpectedCurve(
+                ExpectedCurve(
                     op=op,
                     group=group,
                     group_size=group_size,
@@ -212,9 +223,9 @@ def expected_curves(
 _PATH_OF = attrgetter("op", "group", "group_size", "hosts")
 
 
-def _transfer_row(row: Judged, thresholds: Thresholds) -> model.TransferRow:
+def _transfer_row(row: Judged, thresholds: Thresholds) -> TransferRow:
     transfer, path = row.transfer, row.transfer.path
-    return model.TransferRow(
+    return TransferRow(
         op=path.op,
         group=path.group,
         group_size=path.group_size,
@@ -237,7 +248,7 @@ _ARRIVAL_STEPS = 500
 _PAIRED_RANKS = 24
 
 
-def arrivals(summary: RunSummary) -> model.ArrivalInfo:
+def arrivals(summary: RunSummary) -> ArrivalInfo:
     """List the ranks for whom others waited most, up to 64, and the last rank of up to 500 steps.
 
     What a rank did not record matches nothing: only steps that all recorded count. Without steps
@@ -247,7 +258,7 @@ def arrivals(summary: RunSummary) -> model.ArrivalInfo:
     late = lateness(matched, measured or None)
     count = max(len(measured), 1)
     order = np.argsort(-late.caused_ns, kind="stable")
-    return model.ArrivalInfo(
+    return ArrivalInfo(
         rows=[_arrival_row(late, i, count) for i in order[:_ARRIVAL_RANKS].tolist()],
         last_ranks=_last_ranks(causes(matched)),
         pairs=_pairs(late, order[:_PAIRED_RANKS], count),
@@ -275,17 +286,17 @@ def _attribution(summary: RunSummary) -> str:
     )
 
 
-def _pairs(late: Lateness, order: Array, steps: int) -> model.WaitPairs:
+def _pairs(late: Lateness, order: Array, steps: int) -> WaitPairs:
     """Say how long the ranks for whom others waited most waited for each other."""
     if late.pairs_ns is None or len(order) < 2:
-        return model.WaitPairs()
+        return WaitPairs()
     places = np.sort(order)
     chosen = late.pairs_ns[np.ix_(places, places)] // steps
-    return model.WaitPairs([late.ranks[place] for place in places.tolist()], chosen.tolist())
+    return WaitPairs([late.ranks[place] for place in places.tolist()], chosen.tolist())
 
 
-def _arrival_row(late: Lateness, place: int, steps: int) -> model.ArrivalRow:
-    return model.ArrivalRow(
+def _arrival_row(late: Lateness, place: int, steps: int) -> ArrivalRow:
+    return ArrivalRow(
         rank=late.ranks[place],
         last=int(late.lasts[place]),
         collectives=int(late.met[place]),

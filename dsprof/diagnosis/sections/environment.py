@@ -10,7 +10,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
 from dsprof.analysis.rank_sets import RankSet, ranks_of
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.environment import Difference, EngineSettings, EnvironmentInfo
 from dsprof.environment.machine import OF_A_RANK, Accelerator, Adapter
 from dsprof.trace.schema import EngineConfig
 
@@ -19,7 +19,7 @@ V = TypeVar("V", bound=Hashable)
 
 def environment_info(
     facts: EnvironmentFacts, engines: Sequence[EngineConfig] = ()
-) -> model.EnvironmentInfo:
+) -> EnvironmentInfo:
     """Set what all ranks share apart from what differs between them."""
     apart = facts.differing(_in_files(facts))
     files: dict[str, dict[str, str]] = {}
@@ -28,7 +28,7 @@ def environment_info(
             files.setdefault(file, {})[name] = _first(values)
     limits = _limits(facts)
     engine = facts.first_engine
-    return model.EnvironmentInfo(
+    return EnvironmentInfo(
         variables=_shared(facts, facts.variables_apart),
         effective=_shared(facts, facts.hidden),
         files=files,
@@ -49,8 +49,8 @@ def environment_info(
     )
 
 
-def _settings(engine: EngineConfig) -> model.EngineSettings:
-    return model.EngineSettings(
+def _settings(engine: EngineConfig) -> EngineSettings:
+    return EngineSettings(
         engine=engine.engine,
         kind=engine.kind,
         parameters=engine.parameters or None,
@@ -59,7 +59,7 @@ def _settings(engine: EngineConfig) -> model.EngineSettings:
     )
 
 
-def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
+def _differences(facts: EnvironmentFacts) -> Iterator[Difference]:
     machine = {name: held for name, held in facts.machine.items() if name not in OF_A_RANK}
     limits = {f"limit {name}": held for name, held in _limits(facts).items()}
     hardware = (_devices_of_ranks(facts), _interfaces(facts), machine, limits)
@@ -67,7 +67,7 @@ def _differences(facts: EnvironmentFacts) -> Iterator[model.Difference]:
     for differing in (*map(facts.differing, settings), facts.differing_keys()):
         for name, values in differing.items():
             ranks = {value: list(ranks_of(held)) for value, held in values.items()}
-            yield model.Difference(name=name, values=ranks)
+            yield Difference(name=name, values=ranks)
 
 
 def _in_files(facts: EnvironmentFacts) -> Facts[str, str]:
@@ -145,7 +145,7 @@ def _first(values: Mapping[V, RankSet]) -> V:
     return min(values, key=lambda value: values[value] & -values[value])
 
 
-def _of_run(summary: RunSummary) -> model.EnvironmentInfo:
+def _of_run(summary: RunSummary) -> EnvironmentInfo:
     return environment_info(summary[EnvironmentFacts], summary[Engines].engines)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dsprof.analysis.aggregates.epochs import Epoch, Epochs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts import epochs as parts
 from dsprof.diagnosis.sections.run import moment
 
 
-def epochs(summary: RunSummary) -> model.Epochs:
+def epochs(summary: RunSummary) -> parts.Epochs:
     """Show all epochs; empty where there is one."""
     found, run = summary[Epochs], summary[Run]
     if not found.each:
-        return model.Epochs()
+        return parts.Epochs()
     shown = run.epoch
-    return model.Epochs(
+    return parts.Epochs(
         rows=[_row(one, found.each[0].span.start_ns, shown, run) for one in found.each],
         whole_ns=found.whole_ns,
         gap_ns=found.gap_ns,
@@ -25,11 +25,11 @@ def epochs(summary: RunSummary) -> model.Epochs:
     )
 
 
-def _row(one: Epoch, zero_ns: int, shown: int, run: Run) -> model.EpochRow:
+def _row(one: Epoch, zero_ns: int, shown: int, run: Run) -> parts.EpochRow:
     span, is_shown = one.span, one.number == shown
     trained, moments = span.trained or (None, None), span.steps_ns or (None, None)
     is_running = is_shown and run.is_running
-    return model.EpochRow(
+    return parts.EpochRow(
         number=one.number,
         is_shown=is_shown,
         started=moment(span.start_ns),

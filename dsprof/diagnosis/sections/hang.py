@@ -13,7 +13,7 @@ from dsprof.analysis.hang.flight_recorders import dumped_apart, group_states
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.logs import FlightRow
 
 _ROWS = 200
 _RULE = "stuck-collective"
@@ -29,7 +29,7 @@ def hang(summary: RunSummary, thresholds: Mapping[str, Any]) -> HangReport | Non
     return None if report.is_healthy else report
 
 
-def flights(summary: RunSummary) -> list[model.FlightRow]:
+def flights(summary: RunSummary) -> list[FlightRow]:
     """List the process groups in which something was in flight, at most 200."""
     recorders = summary[FlightRecorders]
     states = group_states(recorders)
@@ -37,7 +37,7 @@ def flights(summary: RunSummary) -> list[model.FlightRow]:
         states = [replace(state, waiting=(), absent=(), unfinished=()) for state in states]
     open_ones = [s for s in states if s.in_flight or s.p2p_in_flight or s.waiting]
     return [
-        model.FlightRow(
+        FlightRow(
             group=state.label,
             name=state.name,
             ranks=list(state.members),

@@ -12,14 +12,14 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.time_spans import TimeSpan, TimeSpans
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
 from dsprof.diagnosis.history_map import history_map
+from dsprof.diagnosis.parts import history as parts
 from dsprof.findings.wording import duration
 
 _MOST_KEPT = 100
 
 
-def history(summary: RunSummary) -> model.History:
+def history(summary: RunSummary) -> parts.History:
     """Show the whole recording; empty where it is none without end."""
     found = summary[History]
     length_s, spans = found.finest
@@ -28,7 +28,7 @@ def history(summary: RunSummary) -> model.History:
     telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
     ended = {rank: int(one.last_step[-1]) for rank, one in summary[RankTimes].ranks.items()}
     kept = _windows(_kept(step, telling[step], ended) for step in sorted(telling))
-    return model.History(
+    return parts.History(
         length_s=length_s,
         spans=[_span(begin_s, span) for begin_s, span in spans.items()],
         steps=found.steps,
@@ -41,7 +41,7 @@ def history(summary: RunSummary) -> model.History:
     )
 
 
-def history_note(found: model.History, steps: Steps, *, has_times: bool) -> str:
+def history_note(found: parts.History, steps: Steps, *, has_times: bool) -> str:
     """Say what of a rolling recording was left out; "" where nothing was.
 
     `has_times`: sums over time of ranks without steps are there.
@@ -74,15 +74,15 @@ def history_note(found: model.History, steps: Steps, *, has_times: bool) -> str:
     )
 
 
-def time_spans(summary: RunSummary) -> model.TimeSpans:
+def time_spans(summary: RunSummary) -> parts.TimeSpans:
     """Show ranks without steps over the whole recording."""
     found = summary[TimeSpans]
     length_s, spans = found.finest
     ops = [
-        model.TimeOp(op=op, calls=calls, bytes=nbytes, blocked_ns=blocked_ns)
+        parts.TimeOp(op=op, calls=calls, bytes=nbytes, blocked_ns=blocked_ns)
         for op, (calls, nbytes, blocked_ns) in found.ops.items()
     ]
-    return model.TimeSpans(
+    return parts.TimeSpans(
         length_s=length_s,
         ranks=found.ranks,
         spans=[_time_span(begin_s, span) for begin_s, span in spans.items()],
@@ -90,8 +90,8 @@ def time_spans(summary: RunSummary) -> model.TimeSpans:
     )
 
 
-def _time_span(begin_s: int, span: TimeSpan) -> model.TimeSpan:
-    return model.TimeSpan(
+def _time_span(begin_s: int, span: TimeSpan) -> parts.TimeSpan:
+    return parts.TimeSpan(
         begin_s=begin_s,
         ranks=span.ranks,
         recorded_ns=span.recorded_ns // span.ranks,
@@ -102,23 +102,23 @@ def _time_span(begin_s: int, span: TimeSpan) -> model.TimeSpan:
     )
 
 
-def _of_chosen(summary: RunSummary) -> model.History:
+def _of_chosen(summary: RunSummary) -> parts.History:
     """Count selected steps of which a rolling recording has left some out; else empty."""
     steps, chosen = summary[Steps], summary[Run].selection.steps
     newest_ns = filter(None, (facts.newest_ns for facts in summary[Run].ranks.values()))
     if shortest_ns := min(newest_ns, default=0):
-        return model.History(newest_ns=shortest_ns)
+        return parts.History(newest_ns=shortest_ns)
     if chosen is None or not steps.numbers or chosen.start >= steps.newest_from:
-        return model.History()
+        return parts.History()
     end = max(steps.numbers[-1] + 1, min(chosen.stop, steps.newest_from))
     count = end - chosen.start
     kept = min((steps.ranks[rank].recorded for rank in steps.throughout.ranks), default=0)
     if kept >= count and steps.measured[-1] < steps.newest_from:
-        return model.History()
-    return model.History(steps=count, detailed_steps=kept, newest_from=steps.newest_from)
+        return parts.History()
+    return parts.History(steps=count, detailed_steps=kept, newest_from=steps.newest_from)
 
 
-def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> model.KeptStep:
+def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> parts.KeptStep:
     """Show a kept step; of a captured one the ranks that learnt of it too late to keep it.
 
     `ended` is the last step of each rank: those that ended before are not late.
@@ -126,7 +126,7 @@ def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> model.KeptStep:
     late: list[int] = []
     if one.is_captured and one.ranks < len(ended):
         late = sorted(rank for rank in ended.keys() - one.named if ended[rank] >= step)
-    return model.KeptStep(
+    return parts.KeptStep(
         step=step,
         why=one.why,
         cause=one.cause,
@@ -136,9 +136,9 @@ def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> model.KeptStep:
     )
 
 
-def _windows(kept: Iterable[model.KeptStep]) -> list[model.KeptStep]:
+def _windows(kept: Iterable[parts.KeptStep]) -> list[parts.KeptStep]:
     """Join steps that were captured together, on the same ranks."""
-    found: list[model.KeptStep] = []
+    found: list[parts.KeptStep] = []
     for one in kept:
         last = found[-1] if found else None
         if last is not None and one.cause and _joins(last, one):
@@ -149,21 +149,21 @@ def _windows(kept: Iterable[model.KeptStep]) -> list[model.KeptStep]:
     return found
 
 
-def _joins(last: model.KeptStep, one: model.KeptStep) -> bool:
+def _joins(last: parts.KeptStep, one: parts.KeptStep) -> bool:
     same = (last.cause, last.ranks, last.late_ranks) == (one.cause, one.ranks, one.late_ranks)
     return same and last.step + last.steps == one.step
 
 
-def _order(one: model.KeptStep) -> tuple[bool, float, int]:
+def _order(one: parts.KeptStep) -> tuple[bool, float, int]:
     """Put what was captured first, then the slowest."""
     return not one.cause, -(one.times or 0), one.step
 
 
-def _span(begin_s: int, span: Span) -> model.HistorySpan:
+def _span(begin_s: int, span: Span) -> parts.HistorySpan:
     slowest_ns, negative_rank, step = span.slowest
     count = max(span.rank_steps, 1)
     mean_ns = span.total_ns // count
-    return model.HistorySpan(
+    return parts.HistorySpan(
         begin_s=begin_s,
         ranks=span.ranks,
         steps=span.steps,

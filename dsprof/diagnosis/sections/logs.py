@@ -7,18 +7,18 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.analysis.rank_sets import ranks_of
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.logs import LoggedCallRow, LoggedFact, LogMarkRow
 from dsprof.trace.rank_log import OF_JOB, CallKind, LoggedCalls
 
 _MOST_MARKS = 500
 _LOGGED_BY = "DeepSpeed's comms_logger"
 
 
-def logged_facts(summary: RunSummary) -> list[model.LoggedFact]:
+def logged_facts(summary: RunSummary) -> list[LoggedFact]:
     """List what the logs state, each with the ranks that state it."""
     logs = summary[Logs]
     return [
-        model.LoggedFact(
+        LoggedFact(
             kind=kind,
             value=value,
             ranks=[] if kind in OF_JOB else list(ranks_of(ranks)),
@@ -29,7 +29,7 @@ def logged_facts(summary: RunSummary) -> list[model.LoggedFact]:
     ]
 
 
-def logged_calls(summary: RunSummary) -> list[model.LoggedCallRow]:
+def logged_calls(summary: RunSummary) -> list[LoggedCallRow]:
     """List the calls that DeepSpeed's comms_logger told, those that took longest first."""
     logs = summary[Logs]
     rows = sorted(logs.calls().items(), key=lambda item: (-(item[1].total_ns or 0), item[0]))
@@ -37,12 +37,12 @@ def logged_calls(summary: RunSummary) -> list[model.LoggedCallRow]:
     return [_call_row(kind, calls, note) for kind, calls in rows]
 
 
-def _call_row(kind: CallKind, calls: LoggedCalls, wrong: str) -> model.LoggedCallRow:
+def _call_row(kind: CallKind, calls: LoggedCalls, wrong: str) -> LoggedCallRow:
     op, caller, nbytes = kind
     total_ns, size = calls.total_ns, _size_bytes(kind, calls)
     algbw = size * calls.calls / total_ns * 1e9 if total_ns and size else None
     factor = busbw_factor(op, calls.world_size)
-    return model.LoggedCallRow(
+    return LoggedCallRow(
         source=_LOGGED_BY,
         op=op,
         caller=caller,
@@ -78,13 +78,13 @@ def _note(calls: LoggedCalls, wrong: str) -> str:
     )
 
 
-def log_marks(summary: RunSummary) -> list[model.LogMarkRow]:
+def log_marks(summary: RunSummary) -> list[LogMarkRow]:
     """List where warnings and errors are; of several logs the order is not known."""
     run = summary[Run].ranks.values()
     if len({one.path for one in run}) > 1 or any(one.beside for one in run):
         return []
     marks = [
-        model.LogMarkRow(
+        LogMarkRow(
             rank=None if log.is_stray(mark) else rank,
             place=mark.at_bytes / max(log.nbytes, 1),
             is_error=mark.is_error,

@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, StepMemory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.memory import RankMemory, SnapshotRow, StackRow
 from dsprof.trace.columns import IntArray
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
@@ -20,7 +20,7 @@ _EXTREMES = 4
 least memory left."""
 
 
-def memory(summary: RunSummary) -> list[model.RankMemory]:
+def memory(summary: RunSummary) -> list[RankMemory]:
     """List the memory of each rank; of many, of those that stand out."""
     ranks = summary[Memory].ranks
     shown = ranks if len(ranks) <= _MOST_RANKS else set(_extremes(ranks))
@@ -46,9 +46,9 @@ def _negative(value: int | None) -> int | None:
     return None if value is None else -value
 
 
-def _memory(rank: int, facts: MemoryFacts) -> model.RankMemory:
+def _memory(rank: int, facts: MemoryFacts) -> RankMemory:
     at_steps = facts.at_steps
-    return model.RankMemory(
+    return RankMemory(
         rank=rank,
         peak_rss_bytes=facts.peak_rss_bytes,
         last_rss_bytes=facts.last_rss_bytes,
@@ -77,15 +77,15 @@ def _device_column(at_steps: StepMemory, name: str) -> list[int]:
     return [] if column is None or (column == UNKNOWN).any() else column.tolist()
 
 
-def snapshots(summary: RunSummary) -> list[model.SnapshotRow]:
+def snapshots(summary: RunSummary) -> list[SnapshotRow]:
     """List what each snapshot says."""
     ranks = summary[Snapshots].ranks
     return [_snapshot_row(rank, ranks[rank]) for rank in sorted(ranks)]
 
 
-def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
+def _snapshot_row(rank: int, one: MemorySnapshot) -> SnapshotRow:
     peak = one.peak
-    return model.SnapshotRow(
+    return SnapshotRow(
         rank=rank,
         device=one.device,
         reserved_bytes=one.reserved_bytes,
@@ -101,7 +101,7 @@ def _snapshot_row(rank: int, one: MemorySnapshot) -> model.SnapshotRow:
         peak_bytes=peak.requested_bytes if peak else None,
         peak_before_bytes=peak.before_bytes if peak else None,
         peak_holders=dict(peak.holders) if peak else {},
-        stacks=[model.StackRow(calls=[*calls], bytes=held) for calls, held in one.stacks],
+        stacks=[StackRow(calls=[*calls], bytes=held) for calls, held in one.stacks],
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dsprof.analysis.aggregates.peers import Peers
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import PeerTraffic
+from dsprof.diagnosis.parts.topology import PeerTraffic
 
 MOST = 32
 """Rows of the matrix: more cannot be read."""

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.diagnosis import model
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.history import History
+from dsprof.diagnosis.parts.run import HookNote, Quality, RunInfo
 from dsprof.findings.finding import Status
 from dsprof.findings.wording import duration, named, percent, plural
 from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, TAILS
@@ -23,7 +25,7 @@ _PARTS = {
 _OF_TRAILERS = ("dropped", "unmatched_waits")
 
 
-def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quality:
+def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> Quality:
     """Collect what is missing, dropped, unmatched or inexact, and what recording cost.
 
     `problems` are sentences on plugins that could not be used.
@@ -34,7 +36,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> model.Quali
         if facts.trailer is not None:
             sums.update({name: getattr(facts.trailer, name) for name in _OF_TRAILERS})
     costs = run.cost_shares(steps) if run.is_recorded else None
-    return model.Quality(
+    return Quality(
         missing_ranks=run.unread_ranks,
         unclean_ranks=run.unclean_ranks,
         partial_ranks=steps.partial_ranks,
@@ -73,7 +75,7 @@ def _of_several_runs(run: Run) -> Iterator[str]:
         )
 
 
-def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
+def in_a_line(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     """Return the quality of a record in a few words, and what of it makes figures wrong."""
     found = diagnosis.findings
     limits = [
@@ -82,7 +84,7 @@ def in_a_line(diagnosis: model.Diagnosis) -> tuple[str, list[str]]:
     return _words(diagnosis.quality, diagnosis.run, diagnosis.history), limits
 
 
-def _words(quality: model.Quality, run: model.RunInfo, history: model.History) -> str:
+def _words(quality: Quality, run: RunInfo, history: History) -> str:
     world = run.world_size
     present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
     selected = f", selected: {run.selection.replace('; ', ', ')}" if run.selection else ""
@@ -163,7 +165,7 @@ def _unknown_records(run: Run) -> Iterator[str]:
         )
 
 
-def _hook_notes(run: Run) -> list[model.HookNote]:
+def _hook_notes(run: Run) -> list[HookNote]:
     ranks: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in sorted(run.ranks):
         facts = run.ranks[rank]
@@ -174,4 +176,4 @@ def _hook_notes(run: Run) -> list[model.HookNote]:
             for name, why in facts.trailer.failed_hooks.items():
                 if rank not in ranks[name, why]:  # a trace that ended well says it twice
                     ranks[name, why].append(rank)
-    return [model.HookNote(name=n, why=why, ranks=r) for (n, why), r in ranks.items()]
+    return [HookNote(name=n, why=why, ranks=r) for (n, why), r in ranks.items()]

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts.run import MOST_SOURCES, RuleInfo, RunInfo, ThresholdInfo
 from dsprof.findings.finding import Finding
 from dsprof.rules.page import page_of
 from dsprof.rules.rule import Rule
@@ -21,7 +21,7 @@ from dsprof.rules.rule import Rule
 _PAGE_LENGTH = 1 << 15
 
 
-def run_info(summary: RunSummary) -> model.RunInfo:
+def run_info(summary: RunSummary) -> RunInfo:
     """Say which run it is."""
     run, header = summary[Run], summary[Run].first
     hosts, starts_ns = dict[str, None](), list[int]()
@@ -29,7 +29,7 @@ def run_info(summary: RunSummary) -> model.RunInfo:
         if facts.header.host:  # some files do not name it
             hosts[facts.header.host] = None
         starts_ns.append(facts.header.started_epoch_ns)
-    return model.RunInfo(
+    return RunInfo(
         world_size=header.world_size if run.is_world_known else None,
         ranks=sorted(run.ranks),
         hosts=[*hosts],
@@ -49,11 +49,11 @@ def run_info(summary: RunSummary) -> model.RunInfo:
     )
 
 
-def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[model.RuleInfo]:
+def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[RuleInfo]:
     """Say of each rule what it is about, and explain those that found something."""
     found = {one.rule for one in findings if one.status.is_remark}
     return [
-        model.RuleInfo(
+        RuleInfo(
             rule=rule.meta.id,
             title=rule.meta.title,
             why=rule.meta.why,
@@ -66,9 +66,7 @@ def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[model
     ]
 
 
-def thresholds_in_force(
-    rules: Iterable[Rule], given: Mapping[str, Any]
-) -> list[model.ThresholdInfo]:
+def thresholds_in_force(rules: Iterable[Rule], given: Mapping[str, Any]) -> list[ThresholdInfo]:
     """List the thresholds in force."""
     found = []
     for rule in rules:
@@ -76,7 +74,7 @@ def thresholds_in_force(
         for field in fields(values):
             value, default = getattr(values, field.name), getattr(rule.thresholds, field.name)
             found.append(
-                model.ThresholdInfo(
+                ThresholdInfo(
                     rule=rule.meta.id,
                     name=field.name,
                     value=list(value) if isinstance(value, tuple) else value,
@@ -91,9 +89,9 @@ def _sources(run: Run) -> list[str]:
     paths: dict[str, None] = {}
     for facts in run.ranks.values():
         paths |= dict.fromkeys((facts.path, *facts.beside))
-        if len(paths) >= model.MOST_SOURCES:
+        if len(paths) >= MOST_SOURCES:
             break
-    return [*paths][: model.MOST_SOURCES]
+    return [*paths][:MOST_SOURCES]
 
 
 def _parameters(engines: Engines) -> int | None:

@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis import model
+from dsprof.diagnosis.parts import steps as parts
 from dsprof.diagnosis.per_step import per_rank_step
 from dsprof.diagnosis.typical_step import typical_step
 from dsprof.findings.finding import Finding
@@ -27,14 +27,14 @@ _SPAN_RANKS = 64
 _WAIT_STEPS = 500
 
 
-def split_steps(summary: RunSummary, findings: Iterable[Finding]) -> model.Steps:
+def split_steps(summary: RunSummary, findings: Iterable[Finding]) -> parts.Steps:
     """Split every step, their total, and the typical one."""
     facts = summary[Steps]
     lengths = [facts.parts[number].total_ns for number in facts.measured]
     measured, counted = set(facts.measured), set(facts.counted)
     starts = summary[StepStarts]
     began_s = dict(zip(starts.number.tolist(), starts.began_s.tolist(), strict=True))
-    return model.Steps(
+    return parts.Steps(
         total=_parts(None, facts.total, is_counted=facts.is_counted),
         rows=[
             msgspec.structs.replace(
@@ -55,7 +55,7 @@ def split_steps(summary: RunSummary, findings: Iterable[Finding]) -> model.Steps
     )
 
 
-def waits(summary: RunSummary) -> model.WaitMatrix:
+def waits(summary: RunSummary) -> parts.WaitMatrix:
     """Lay out exposed communication by rank and step, of up to 64 ranks and 500 steps.
 
     Of more ranks, those that wait least, among whom stragglers are, and those that wait longest.
@@ -63,7 +63,7 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
     facts = summary[Steps]
     numbers = facts.numbers[-_WAIT_STEPS:]
     if not numbers:
-        return model.WaitMatrix()
+        return parts.WaitMatrix()
     measurable = [rank for rank in sorted(facts.ranks) if facts.ranks[rank].exposed_ns is not None]
     ranks = _extremes(measurable, facts)
     matrix = []
@@ -73,7 +73,7 @@ def waits(summary: RunSummary) -> model.WaitMatrix:
         pairs = zip(row.number.tolist(), exposed.tolist(), row.counted.tolist(), strict=True)
         known = {n: ns for n, ns, is_counted in pairs if not (is_counted and row.on_device)}
         matrix.append([known.get(number, -1) for number in numbers])
-    return model.WaitMatrix(
+    return parts.WaitMatrix(
         ranks=ranks,
         steps=numbers if ranks else [],
         exposed_ns=matrix,
@@ -96,19 +96,19 @@ def _extremes(ranks: Sequence[int], facts: Steps) -> list[int]:
     return sorted([*order[:half], *order[-half:]])
 
 
-def devices(summary: RunSummary) -> list[model.DeviceRow]:
+def devices(summary: RunSummary) -> list[parts.DeviceRow]:
     """List what the accelerator of each rank did."""
     ranks = summary[Device].ranks
     return [_device_row(rank, ranks[rank]) for rank in sorted(ranks)]
 
 
-def annotated(summary: RunSummary) -> list[model.AnnotationRow]:
+def annotated(summary: RunSummary) -> list[parts.AnnotationRow]:
     """List the spans that the program named, those that take longest first."""
     phases = summary[Phases]
     rows = {name: phases.of_all_ranks(name) for name in phases.annotated}
     is_timed = summary[Run].is_cpu and summary[Steps].total.exposed_ns is not None
     return [
-        model.AnnotationRow(
+        parts.AnnotationRow(
             name=name,
             calls=sums.spans,
             calls_per_step=per_rank_step(sums.spans, sums.rank_steps),
@@ -177,8 +177,8 @@ def _warmup(facts: Steps) -> int:
 
 def _parts(
     step: int | None, part: Parts, is_measured: bool = True, is_counted: bool = False
-) -> model.StepParts:
-    return model.StepParts(
+) -> parts.StepParts:
+    return parts.StepParts(
         step=step,
         compute_ns=part.compute_ns,
         exposed_comm_ns=part.exposed_ns,
@@ -198,8 +198,8 @@ def _parts(
     )
 
 
-def _device_row(rank: int, facts: RankDevice) -> model.DeviceRow:
-    return model.DeviceRow(
+def _device_row(rank: int, facts: RankDevice) -> parts.DeviceRow:
+    return parts.DeviceRow(
         rank=rank,
         span_ns=facts.span_ns,
         compute_ns=facts.compute_ns,
@@ -219,8 +219,8 @@ def _device_row(rank: int, facts: RankDevice) -> model.DeviceRow:
     )
 
 
-def _kernel_row(sums: KernelSum) -> model.KernelRow:
-    return model.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
+def _kernel_row(sums: KernelSum) -> parts.KernelRow:
+    return parts.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
 SECTIONS = {

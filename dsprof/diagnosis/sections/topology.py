@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.blocked_time import BlockedTime
 from dsprof.analysis.summary import RunSummary
-from dsprof.diagnosis.model import GroupLayout, Topology
+from dsprof.diagnosis.parts.topology import GroupLayout, Topology
 from dsprof.rules.hardware.links import LinkModel
 from dsprof.trace.schema import ROLES
 

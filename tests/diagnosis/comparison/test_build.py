@@ -12,13 +12,10 @@ import pytest
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.comparison.build import compare
 from dsprof.diagnosis.comparison.model import Change, Comparison, TimeChange
-from dsprof.diagnosis.model import (
-    CommunicationRow,
-    Diagnosis,
-    EngineSettings,
-    EnvironmentInfo,
-    Steps,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import CommunicationRow
+from dsprof.diagnosis.parts.environment import EngineSettings, EnvironmentInfo
+from dsprof.diagnosis.parts.steps import Steps
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.formatting import duration
 from dsprof.reports.comparison.tables import sections

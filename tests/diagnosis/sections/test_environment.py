@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsprof.diagnosis.model import EnvironmentInfo
+from dsprof.diagnosis.parts.environment import EnvironmentInfo
 from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.environment.machine import Accelerator, Adapter
 from tests.factories.environment import facts_of, rank_trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis import model
 from dsprof.diagnosis.build import diagnosis_of
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.trace.schema import MemorySample
 from tests.factories.trace import header, ns, rank_trace, step, summary, sync
@@ -13,7 +13,7 @@ from tests.factories.trace import header, ns, rank_trace, step, summary, sync
 HOST_RANKS = 8
 
 
-def diagnosis(ranks: int) -> model.Diagnosis:
+def diagnosis(ranks: int) -> Diagnosis:
     """Hosts of eight ranks, with two steps and two memory samples each; rank 77 holds most."""
     return diagnosis_of(
         summary(
@@ -36,18 +36,18 @@ def diagnosis(ranks: int) -> model.Diagnosis:
 
 
 @pytest.fixture(scope="module")
-def large() -> model.Diagnosis:
+def large() -> Diagnosis:
     return diagnosis(600)
 
 
-def test_memory_is_of_the_ranks_that_stand_out(large: model.Diagnosis) -> None:
+def test_memory_is_of_the_ranks_that_stand_out(large: Diagnosis) -> None:
     assert len(large.memory) <= 16
     assert 77 in [row.rank for row in large.memory]
     assert len(large.run.ranks) == 600
     assert len(large.run.source) == 256
 
 
-def test_rows_of_the_map_are_whole_hosts(large: model.Diagnosis) -> None:
+def test_rows_of_the_map_are_whole_hosts(large: Diagnosis) -> None:
     found = large.step_map
     assert found.ranks[:2] == [(0, 15), (16, 31)]
     assert found.row_hosts == 2

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis.model import PeerTraffic
+from dsprof.diagnosis.parts.topology import PeerTraffic
 from dsprof.diagnosis.sections.peers import MOST, peer_traffic
 from tests.factories.trace import MS, header, rank_trace, step, summary, sync
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis.model import GroupLayout, Topology
+from dsprof.diagnosis.parts.topology import GroupLayout, Topology
 from dsprof.diagnosis.sections.topology import MOST_RANKS, topology
 from tests.factories.trace import MS, group, header, rank_trace, step, summary, sync
 

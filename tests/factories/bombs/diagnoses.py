@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dsprof.diagnosis.model import to_json
+from dsprof.diagnosis.document import to_json
 from tests.factories.bombs.cases import VALUES, as_json, case, count, file, repeated, replaced
 from tests.factories.diagnosis import diagnosis
 

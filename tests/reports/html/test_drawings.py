@@ -8,20 +8,12 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import (
-    Bar,
-    BucketFill,
-    ExpectedCurve,
-    FillMoment,
-    GroupLayout,
-    LogMarkRow,
-    SnapshotRow,
-    StepMap,
-    StepMark,
-    StepParts,
-    Timeline,
-    Topology,
-)
+from dsprof.diagnosis.parts.communication import BucketFill, ExpectedCurve, FillMoment
+from dsprof.diagnosis.parts.logs import LogMarkRow
+from dsprof.diagnosis.parts.memory import SnapshotRow
+from dsprof.diagnosis.parts.steps import StepMap, StepMark, StepParts
+from dsprof.diagnosis.parts.timelines import Bar, Timeline
+from dsprof.diagnosis.parts.topology import GroupLayout, Topology
 from dsprof.reports import tables
 from dsprof.reports.content import step_bars, typical_step
 from dsprof.reports.html import drawing, memory_drawing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsprof.diagnosis.model import CallSiteRow, StackRow
+from dsprof.diagnosis.parts.communication import CallSiteRow
+from dsprof.diagnosis.parts.memory import StackRow
 from dsprof.reports.html.flame_graph import (
     MOST_DEPTH,
     MOST_FRAMES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dsprof.analysis.hang.model import Cause, GroupWaits, HangReport, HangVerdict
-from dsprof.diagnosis.model import from_json, to_json
+from dsprof.diagnosis.document import from_json, to_json
 from dsprof.findings.finding import Status
 from dsprof.reports import render
 from dsprof.reports.hang import RENDERERS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsprof.diagnosis.build import diagnosis_of
-from dsprof.diagnosis.model import History, HistorySpan, KeptStep
+from dsprof.diagnosis.parts.history import History, HistorySpan, KeptStep
 from dsprof.reports import render, tables
 from dsprof.reports.html.history_drawing import history_drawing
 from tests.analysis.aggregates.test_history import at_pace

@@ -10,18 +10,14 @@ import re
 import msgspec
 import pytest
 
+from dsprof.diagnosis.document import from_json
 from dsprof.diagnosis.headline import headline_of
-from dsprof.diagnosis.model import (
-    Diagnosis,
-    Headline,
-    History,
-    PeerTraffic,
-    Quality,
-    RuleInfo,
-    TimelinePlace,
-    WaitPairs,
-    from_json,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.communication import WaitPairs
+from dsprof.diagnosis.parts.history import History
+from dsprof.diagnosis.parts.run import Headline, Quality, RuleInfo
+from dsprof.diagnosis.parts.timelines import TimelinePlace
+from dsprof.diagnosis.parts.topology import PeerTraffic
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dsprof.diagnosis.model import ArrivalInfo, WaitMatrix
+from dsprof.diagnosis.parts.communication import ArrivalInfo
+from dsprof.diagnosis.parts.steps import WaitMatrix
 from dsprof.reports.base import Options
 from dsprof.reports.html import RENDERER, waits
 from tests.factories import diagnosis as factory

@@ -8,14 +8,10 @@ import re
 import msgspec
 import pytest
 
-from dsprof.diagnosis.model import (
-    Diagnosis,
-    Difference,
-    EnvironmentInfo,
-    Headline,
-    LoggedFact,
-    Quality,
-)
+from dsprof.diagnosis.model import Diagnosis
+from dsprof.diagnosis.parts.environment import Difference, EnvironmentInfo
+from dsprof.diagnosis.parts.logs import LoggedFact
+from dsprof.diagnosis.parts.run import Headline, Quality
 from dsprof.findings.finding import Column, Finding, Status, Table
 from dsprof.reports import render
 from dsprof.reports.text.terminal import Page, printable

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dsprof.diagnosis.build import diagnose
-from dsprof.diagnosis.model import Diagnosis, from_json, to_json
+from dsprof.diagnosis.document import from_json, to_json
+from dsprof.diagnosis.model import Diagnosis
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.reports import render
 from dsprof.trace.run import find_run

@@ -1,0 +1,1 @@
+"""The parts of a diagnosis: what each part of the page shows."""
