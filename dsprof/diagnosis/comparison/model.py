@@ -22,11 +22,7 @@ Fate = Literal["gone", "new", "worse", "milder", "still there", "now unknown", "
 """The last two: one run was not judged by the rule, which lacked its input or was not run."""
 
 
-class _Part(msgspec.Struct, kw_only=True):
-    """A part of a comparison."""
-
-
-class Side(_Part):
+class Side(msgspec.Struct):
     """One of the two runs."""
 
     name: str  # as it was given
@@ -38,7 +34,7 @@ class Side(_Part):
     typical_step: TypicalStep | None = None
 
 
-class Change(_Part):
+class Change(msgspec.Struct):
     """A setting that is not the same; null where a run has no such setting."""
 
     name: str
@@ -46,7 +42,7 @@ class Change(_Part):
     after: str | None
 
 
-class OperationChange(_Part):
+class OperationChange(msgspec.Struct):
     """All collectives of one operation."""
 
     op: str
@@ -73,7 +69,7 @@ class KindChange(OperationChange, kw_only=True):
     after_busbw: float | None = None
 
 
-class TimeChange(_Part):
+class TimeChange(msgspec.Struct):
     """A part of the step in both runs, and whether the difference is more than noise."""
 
     part: str  # "total", "exposed_comm", "compute", "copies", "idle", "other"
@@ -88,7 +84,7 @@ class TimeChange(_Part):
     why: str = ""  # where it could not be judged
 
 
-class FindingChange(_Part):
+class FindingChange(msgspec.Struct):
     """The fate of a finding."""
 
     rule: str
@@ -99,7 +95,7 @@ class FindingChange(_Part):
     summary: str  # of the run in which it fails
 
 
-class Comparison(_Part):
+class Comparison(msgspec.Struct):
     """A change from `before` to `after`."""
 
     before: Side
