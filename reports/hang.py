@@ -14,6 +14,7 @@ from dsprof.reports import tables
 from dsprof.reports.base import Format, Options, Renderer, render_in
 from dsprof.reports.html.hangs import picture
 from dsprof.reports.html.templates import rendered
+from dsprof.reports.tables.hangs import waits
 from dsprof.reports.text.terminal import Page, in_text
 
 _GROUPS = 12
@@ -42,7 +43,7 @@ def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
         lead = (page.paint(line, "" if number else colour) for line in sentence)
         yield [*lead, *cause, *remedy]
     if report.groups:
-        table = tables.waits(report.groups[:_GROUPS])
+        table = waits(report.groups[:_GROUPS])
         more = page.more(len(report.groups) - _GROUPS, "group")
         yield [page.heading("Who waits where"), *page.table(table), *more]
     for verdict in report.verdicts[:1]:
@@ -50,12 +51,12 @@ def _sections(report: HangReport, page: Page) -> Iterator[list[str]]:
 
 
 def _chain(verdict: HangVerdict, page: Page) -> list[str]:
-    waits: dict[tuple[int, str], list[int]] = {}
+    waiting: dict[tuple[int, str], list[int]] = {}
     for waiter, awaited, call in verdict.chain:
-        waits.setdefault((awaited, call), []).append(waiter)
+        waiting.setdefault((awaited, call), []).append(waiter)
     said = [
         f"{ranks_do(sorted(ranks), 'wait')} for rank {awaited} in {call}"
-        for (awaited, call), ranks in waits.items()
+        for (awaited, call), ranks in waiting.items()
     ]
     lines = [line for text in said[-_LINKS:] for line in page.wrap(text, "  ")]
     return [page.heading("From the waiting ranks to the root"), *lines] if lines else []

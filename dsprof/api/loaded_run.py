@@ -272,9 +272,9 @@ def _memory(trace: RankTrace, clock: RankClock) -> Columns:
 
 
 def _environment(diagnosis: Diagnosis) -> Iterator[EnvironmentFact]:
-    from dsprof.reports import tables
+    from dsprof.reports.tables.environment import environment
 
-    for table in tables.environment(diagnosis.environment):
+    for table in environment(diagnosis.environment):
         for name, value in table.rows:
             yield EnvironmentFact(section=table.caption, name=str(name), value=str(value))
     for one in diagnosis.environment.differences:

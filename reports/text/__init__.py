@@ -19,8 +19,16 @@ from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import long_duration, reason
-from dsprof.reports import content, tables
+from dsprof.reports import content
 from dsprof.reports.base import Renderer
+from dsprof.reports.tables.communication import (
+    group_name,
+    operation,
+    per_step,
+    total_bytes,
+)
+from dsprof.reports.tables.environment import environment
+from dsprof.reports.tables.epochs import epochs
 from dsprof.reports.text.terminal import Page, in_text, printable
 
 TOP_COMMUNICATION = 8
@@ -66,9 +74,9 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
         yield _logged_calls(diagnosis.logged_calls, page)
     if diagnosis.logged:
         yield _logged(diagnosis.logged, page)
-    environment = list(_environment(diagnosis.environment, page))
-    if environment and not typical.total_ns and not diagnosis.communication:
-        yield [page.heading("Environment"), *environment]
+    facts = list(_environment(diagnosis.environment, page))
+    if facts and not typical.total_ns and not diagnosis.communication:
+        yield [page.heading("Environment"), *facts]
     yield [page.heading("Checks"), *_checks(diagnosis, page)]
 
 
@@ -111,7 +119,7 @@ def _epochs(diagnosis: Diagnosis, page: Page) -> list[str]:
     return [
         f"{page.heading('Epochs')}  {lost}",
         *page.wrap(f"Epoch {run.epoch} of {run.epochs} is shown; {other}", "  "),
-        *page.table(tables.epochs(found)),
+        *page.table(epochs(found)),
     ]
 
 
@@ -171,7 +179,7 @@ def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
 def _annotations(rows: list[AnnotationRow], page: Page) -> list[str]:
     lines = [f"{page.heading('Annotated spans')}  of one rank's step"]
     for row in rows[:TOP_ANNOTATIONS]:
-        time = fmt.duration(tables.per_step(row, row.duration_ns))
+        time = fmt.duration(per_step(row, row.duration_ns))
         numbers = f"  {fmt.count(row.calls_per_step):>7} {time:>10}"
         lines += page.entry(f"{numbers}  ", f"{row.name}{_longest_rank(row)}")
     return lines + page.more(len(rows) - TOP_ANNOTATIONS, "name")
@@ -192,8 +200,8 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
     what = "step" if diagnosis.steps.measured_steps else "record"
     lines = [f"{page.heading('Communication')}  of one rank's {what}", *head]
     for row in ordered[:TOP_COMMUNICATION]:
-        exposed = fmt.duration(tables.per_step(row, row.exposed_ns))
-        n_bytes = tables.total_bytes(row)
+        exposed = fmt.duration(per_step(row, row.exposed_ns))
+        n_bytes = total_bytes(row)
         size = fmt.UNKNOWN if n_bytes is None else fmt.size(n_bytes)
         numbers = f"  {fmt.count(row.calls_per_step):>7} {size:>10}"
         lines += page.entry(f"{numbers} {exposed:>15}  ", _row_of(row))
@@ -203,12 +211,12 @@ def _communication(diagnosis: Diagnosis, page: Page) -> list[str]:
 def _row_of(row: CommunicationRow) -> str:
     """Name a row by operation, request, group, ranks, size and phase; say what is not known."""
     ranks = fmt.plural(row.group_size, "rank") if row.group_size else f"ranks {fmt.UNKNOWN}"
-    name = tables.group_name(row)
+    name = group_name(row)
     group = f"{name}, {ranks}" if name else f"group {fmt.UNKNOWN}"
-    is_sized = tables.total_bytes(row) is not None
+    is_sized = total_bytes(row) is not None
     size = row.size_class if is_sized else f"size {fmt.UNKNOWN}"
     phase = f", {row.phase}" if row.phase else ""
-    return f"{tables.operation(row)} ({group}, {size}{phase})"
+    return f"{operation(row)} ({group}, {size}{phase})"
 
 
 def _logged_calls(rows: list[LoggedCallRow], page: Page) -> list[str]:
@@ -236,7 +244,7 @@ def _environment(info: EnvironmentInfo, page: Page) -> Iterator[str]:
             for value, r in difference.values.items()
         )
         yield from page.wrap("; ".join(held), "  ", f"differs: {difference.name}: ")
-    for table in tables.environment(info):
+    for table in environment(info):
         yield f"  {printable(table.caption)}"
         for cells, count in Counter(table.rows).items():
             name, value = (fmt.cell(cell, "text") for cell in cells)

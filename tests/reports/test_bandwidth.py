@@ -9,7 +9,7 @@ from tests.reports.pages import parse
 
 
 def test_a_transfer_stands_beside_what_it_is_held_to():
-    judged, small = tables.transfers(factory.transfers(8)).rows
+    judged, small = tables.communication.transfers(factory.transfers(8)).rows
     assert judged[:4] == ("all_reduce", "world (8)", 1, "16-64 MiB")
     assert judged[-4:] == (1.5e9, 2.9e9, "the baseline", "yes")
     assert small[-3:] == (None, "", "no")

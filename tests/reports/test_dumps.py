@@ -56,7 +56,7 @@ def test_a_dump_of_one_rank_asks_for_the_others(tmp_path: Path) -> None:
 
 def test_groups_with_something_in_flight_are_listed(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path)
-    table = tables.flights(diagnosis.flights)
+    table = tables.flight_recorders.flights(diagnosis.flights)
     assert [len(row) for row in table.rows] == [len(table.columns)] * 2
     stuck, sends = table.rows
     assert stuck[:4] == ("default_pg", "0", "0-2", 1)
@@ -65,7 +65,7 @@ def test_groups_with_something_in_flight_are_listed(tmp_path: Path) -> None:
 
 
 def test_snapshots_say_who_held_memory_at_the_peak(tmp_path: Path) -> None:
-    layout, held = tables.snapshots(judged(tmp_path).snapshots)
+    layout, held = tables.memory.snapshots(judged(tmp_path).snapshots)
     assert [len(row) for row in layout.rows] == [len(layout.columns)]
     mib = 1 << 20
     assert layout.rows[0][:6] == (0, 16 * mib, 10 * mib, 0, 6 * mib, 6 * mib)

@@ -280,7 +280,7 @@ def test_memory_has_a_colour_for_each_kind_that_can_be_seen_and_gaps_where_it_is
     ]
     assert len({shape.colour for shape in lines.values()}) == len(made.keys) == 4
     assert [*lines.values()][3].path.startswith("M500 ")  # step 0 is not known
-    table = tables.memory([rank])
+    table = tables.memory.memory([rank])
     assert [c.label for c in table.columns][7:] == [
         "Stuck",
         "Peak gathered",

@@ -42,14 +42,14 @@ def test_no_more_times_than_a_phone_has_room_for() -> None:
 def test_a_single_span_is_read_in_the_table() -> None:
     found = History(length_s=10, spans=[span(0, 100)], steps=5)
     assert history_drawing(found) is None
-    (row,) = tables.history(found).rows
+    (row,) = tables.time.history(found).rows
     assert row[:4] == ("01-01 00:00:00", 2, 5, 100 * MS)
 
 
 def test_a_time_that_no_calendar_has_is_a_number() -> None:
     far = [span(0, 100), span(10**13, 100), span(10**17, 100)]
     found = History(length_s=10, spans=far, steps=5)
-    assert [row[0] for row in tables.history(found).rows] == [
+    assert [row[0] for row in tables.time.history(found).rows] == [
         "01-01 00:00:00",
         str(10**14),
         str(10**18),
@@ -60,7 +60,7 @@ def test_a_time_that_no_calendar_has_is_a_number() -> None:
 def test_kept_steps_say_why() -> None:
     slow = KeptStep(step=7, why="slow", times=3.0, ranks=2)
     captured = KeptStep(step=9, why="capture", times=None, ranks=2, cause="SIGUSR2", steps=20)
-    table = tables.kept_steps(History(kept=[slow, captured], kept_left_out=1234))
+    table = tables.time.kept_steps(History(kept=[slow, captured], kept_left_out=1234))
     assert table.rows == (
         (7, 1, "slow", "3", 2, None),
         (9, 20, "SIGUSR2", None, 2, None),
