@@ -13,7 +13,8 @@ EXPOSED = "exposed communication"
 IDLE = "device idle"
 SYNCHRONISED = "device idle while the host waits for it"
 TRANSFERS = "transfers that make ranks late"
-_SLOW_LINK = "slow-link"
+LATE = "work of late ranks"
+_SLOW_LINK, _LATE_RANK = "slow-link", "late-rank"
 _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""
 _MOST = 0.5
@@ -25,6 +26,9 @@ def one_for_each_cause(
 ) -> Iterator[Finding]:
     """Yield the findings; those that restate what another one explains are facets of that one."""
     led = dict(_led(findings, metas, exposed_ms))
+    for finding in findings:  # what leads may be led itself
+        while (lead := led.get(id(led.get(id(finding))))) is not None:
+            led[id(finding)] = lead
     for finding in findings:
         leads = [one for one in findings if led.get(id(one)) is finding]
         if (lead := led.get(id(finding))) is not None:
@@ -39,9 +43,12 @@ def _led(
     findings: Sequence[Finding], metas: Mapping[str, RuleMeta], exposed_ms: float
 ) -> Iterator[tuple[int, Finding]]:
     """Yield each finding that restates a part, by its identity, with the one that leads it."""
-    for part in sorted({one.restates for one in findings} - {""}):
-        same = [one for one in findings if one.restates == part and one.status.is_remark]
-        explained = _explanation(findings, exposed_ms) if part == EXPOSED else None
+    late = {id(one): lead for one in findings if (lead := _late_rank(findings, one))}
+    yield from late.items()
+    own = [one for one in findings if id(one) not in late]
+    for part in sorted({one.restates for one in own} - {"", LATE}):
+        same = [one for one in own if one.restates == part and one.status.is_remark]
+        explained = _explanation(own, exposed_ms) if part == EXPOSED else None
         if part == TRANSFERS:
             explained = _slow_link(findings, {rank for one in same for rank in one.ranks})
         if not any(one.status is Status.FAIL for one in same):
@@ -58,7 +65,7 @@ def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | No
     claims = [
         (_claimed_ms(one), one)
         for one in findings
-        if one.status is Status.FAIL and one.restates in ("", TRANSFERS)
+        if one.status is Status.FAIL and one.restates in ("", TRANSFERS, LATE)
     ]
     if not claims or sum(ms for ms, _ in claims) < max(_MOST * exposed_ms, 1e-9):
         return None
@@ -66,9 +73,19 @@ def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | No
 
 
 def _slow_link(findings: Sequence[Finding], late: Collection[int]) -> Finding | None:
-    """Return the failure of slow links that only ranks of `late` have."""
+    """Return the failure of slow links that only ranks of `late` have, or only these and more."""
     links = (one for one in findings if one.rule == _SLOW_LINK and one.status is Status.FAIL)
-    return next((one for one in links if one.ranks and {*one.ranks} <= {*late}), None)
+    slow = ((one, {*one.ranks}) for one in links if one.ranks)
+    return next((one for one, ranks in slow if ranks <= {*late} or {*late} <= ranks), None)
+
+
+def _late_rank(findings: Sequence[Finding], restating: Finding) -> Finding | None:
+    """Return the failure that the ranks of a remark are late; without ranks it is of all."""
+    if restating.restates != LATE or not restating.status.is_remark:
+        return None
+    ranks = {*restating.ranks}
+    late = (one for one in findings if one.rule == _LATE_RANK and one.status is Status.FAIL)
+    return next((one for one in late if ranks <= {*(one.ranks or ranks)}), None)
 
 
 def _claimed_ms(finding: Finding) -> float:

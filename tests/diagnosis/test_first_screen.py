@@ -108,6 +108,15 @@ def test_each_stretch_of_slow_steps_is_marked() -> None:
     assert marks == [(20, slower.problem), (40, slower.problem)]
 
 
+def test_a_stretch_of_a_late_rank_is_marked() -> None:
+    """Its finding is a facet of that of the late rank."""
+    slow = stepwise.in_spells(range(20, 40))
+    made = diagnosed(stepwise.rank(0, computing=slow), stepwise.rank(1, waiting=slow))
+    [slower] = [one for one in made.findings if one.rule == "step-time-change"]
+    assert slower.status is Status.NOT_APPLICABLE
+    assert [one.step for one in made.step_map.marks if one.kind == "change"] == [20]
+
+
 def test_a_run_that_gets_faster_in_its_second_half_has_no_step_from_which_it_has_settled() -> None:
     """Its first steps are not a start: which of the two levels is the usual one is unknown."""
     slow = [300, 300, 290, 310, 305, 295, 300, 180, *[300, 310, 290] * 5]

@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
-from dsprof.rules.causes import EXPOSED, IDLE, SYNCHRONISED, TRANSFERS
+from dsprof.rules.causes import EXPOSED, IDLE, LATE, SYNCHRONISED, TRANSFERS
 from dsprof.rules.rule import RuleMeta
 from dsprof.rules.runner import judge
 from tests.factories import device
@@ -89,6 +89,7 @@ def test_what_explains_little_of_it_leaves_it_as_a_finding(why: Says) -> None:
     [
         (Says("slow-link", Status.FAIL, ranks=(2, 3)), Status.NOT_APPLICABLE),
         (Says("slow-link", Status.FAIL, ranks=(3,)), Status.NOT_APPLICABLE),
+        (Says("slow-link", Status.FAIL, ranks=(0, 1, 2, 3)), Status.NOT_APPLICABLE),
         (Says("slow-link", Status.FAIL, ranks=(4, 5)), Status.FAIL),
         (Says("slow-link", Status.PASS), Status.FAIL),
     ],
@@ -99,6 +100,33 @@ def test_ranks_late_from_transfers_are_a_facet_of_their_link(link: Says, status:
     assert found["late"].status is status
     if status is Status.FAIL:  # it still explains the waits
         assert [one.rule for one in found["late"].facets] == ["waits"]
+
+
+@pytest.mark.parametrize(
+    ("late", "status"),
+    [
+        (Says("late-rank", Status.FAIL, ranks=(3,)), Status.NOT_APPLICABLE),
+        (Says("late-rank", Status.FAIL, ranks=(2, 3)), Status.NOT_APPLICABLE),
+        (Says("late-rank", Status.FAIL), Status.NOT_APPLICABLE),  # one rank after another
+        (Says("late-rank", Status.FAIL, ranks=(2,)), Status.FAIL),
+        (Says("late-rank", Status.UNKNOWN, ranks=(3,)), Status.FAIL),
+    ],
+)
+def test_slower_steps_of_late_ranks_are_a_facet_of_these(late: Says, status: Status) -> None:
+    """And one cause has one severity: the highest."""
+    grave: dict[str, Any] = {"severity": Severity.HIGH, "ranks": (3,), "restates": LATE}
+    found = judged(late, Says("slower", Status.FAIL, **grave))
+    assert found["slower"].status is status
+    is_facet = status is Status.NOT_APPLICABLE
+    assert [one.rule for one in found["late-rank"].facets] == ["slower"] * is_facet
+    assert (found["late-rank"].severity is Severity.HIGH) == is_facet
+
+
+def test_a_facet_of_a_facet_is_one_of_what_leads_both() -> None:
+    late = Says("late-rank", Status.FAIL, ranks=(3,), restates=TRANSFERS)
+    slower = Says("slower", Status.FAIL, ranks=(3,), restates=LATE)
+    found = judged(Says("slow-link", Status.FAIL, ranks=(3,)), late, slower)
+    assert {one.rule for one in found["slow-link"].facets} == {"late-rank", "slower"}
 
 
 def test_without_a_cause_one_of_those_that_say_the_same_is_shown() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,13 @@ class Period:
     def mask(self, column: BoolArray) -> BoolArray:
         """Say which places of a column are on it."""
         return np.isin(np.arange(len(column)), self.places)
+
+
+class Spells(NamedTuple):
+    """Slower stretches, and which times are in none of them, nor in a slow start."""
+
+    slow: Sequence[slice]
+    is_usual: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,22 +159,24 @@ def change_of(times: Floats) -> Change | None:
     return Change(at, before, after, sigma(left), p)
 
 
-def spells_of(times: Floats, share: float, chance: float) -> tuple[slice, ...]:
-    """Return the stretches that are slower by `share`; (): none, or only one without begin or end.
+def spells_of(times: Floats, share: float, chance: float) -> Spells:
+    """Return the stretches that are slower by `share`, if not only one without begin or end.
 
     A test for one change is blind to them where most of the column has the same level. They last
     for 5 times or more, and for 11 in sum, with as many times outside. Slow and other times that
-    change places as often by `chance` are none: the runs test of Wald and Wolfowitz.
+    change places as often by `chance` are none: the runs test of Wald and Wolfowitz. A slow start
+    is counted with the others, but is none of them.
     """
+    none = Spells((), np.ones(len(times), np.bool_))
     if len(times) < 2 * _LEAST_SLOW:
-        return ()
+        return none
     found = stretches(times > (1 + share) * float(np.percentile(times, _USUAL)))
-    spells = [one for one in found if one.start and (len(found) > 1 or one.stop < len(times))]
-    is_inside = within(spells, len(times))
-    if min(np.count_nonzero(is_inside), np.count_nonzero(~is_inside)) < _LEAST_SLOW:
-        return ()
+    slow = [one for one in found if one.start and (len(found) > 1 or one.stop < len(times))]
+    is_inside = within(found, len(times))
+    if not slow or min(np.count_nonzero(is_inside), np.count_nonzero(~is_inside)) < _LEAST_SLOW:
+        return none
     middle = float(np.median(times[is_inside]) + np.median(times[~is_inside])) / 2
-    return tuple(spells) if chance_of_runs(times > middle) <= chance else ()
+    return Spells(slow, ~is_inside) if chance_of_runs(times > middle) <= chance else none
 
 
 def stretches(is_in: BoolArray) -> list[slice]:
@@ -182,8 +192,8 @@ def stretches(is_in: BoolArray) -> list[slice]:
 
 def without_spells(times: Floats, share: float, chance: float) -> Floats:
     """Return the times as if slower stretches had the usual level."""
-    spells = spells_of(times, share, chance)
-    is_usual, level = ~within(spells, len(times)), np.array(times)
+    spells, is_usual = spells_of(times, share, chance)
+    level = np.array(times)
     for spell in spells:
         level[spell] -= float(np.median(times[spell]) - np.median(times[is_usual]))
     return level

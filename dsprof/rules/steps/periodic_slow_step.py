@@ -24,6 +24,7 @@ from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent, ranks_do
+from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, few_in_turn, growing_part, part_columns, too_few
 from dsprof.trace.columns import BoolArray
@@ -159,6 +160,7 @@ class PeriodicSlowStep:
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
             steps=_longest(found.steps, found.lengths_ns),
+            restates=LATE,
             confidence="medium" if count >= _SURE else "low",
         )
 
@@ -192,6 +194,7 @@ class PeriodicSlowStep:
                     caption=f"Spans in which rank {rank} works longest; means per step",
                 ),
             ),
+            restates=LATE,
             confidence="medium",
         )
 
@@ -299,6 +302,7 @@ class PeriodicSlowStep:
             steps=_longest(columns.number[mine], columns.total_ns[mine]),
             evidence=(_table(columns, mine),),
             explains_ms=float(cost_ns) / 1e6 if part == "exposed_ns" else 0.0,
+            restates=LATE if ranks else "",
             confidence="medium",
         )
 

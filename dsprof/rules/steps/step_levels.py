@@ -11,7 +11,14 @@ import numpy as np
 
 from dsprof.analysis.aggregates.history import Span
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.series import Change, Floats, change_of, rises_steadily, within
+from dsprof.analysis.run.series import (
+    Change,
+    Floats,
+    Spells,
+    change_of,
+    rises_steadily,
+    within,
+)
 from dsprof.analysis.run.step_columns import StepColumns
 from dsprof.rules.steps.slow_spans import SlowSpans
 from dsprof.rules.steps.step_parts import growing_part
@@ -91,21 +98,22 @@ def _first(steps: Steps, columns: StepColumns, at: int, change: Change) -> int:
 
 def levels_of(
     times: Floats,
-    spells: Sequence[slice],
+    spells: Spells,
     kinds: Callable[[BoolArray, Sequence[BoolArray]], Sequence[Hashable]],
     thresholds: Thresholds,
 ) -> list[Level]:
     """Return a change to the slower stretches of each kind; without any, the one to the end."""
     count, place = len(times), np.arange(len(times))
-    is_usual = ~within(spells, count)
+    slow, is_usual = spells
     alike = defaultdict(list)
-    each = [within([spell], count) for spell in spells]
-    for spell, kind in zip(spells, kinds(is_usual, each) if each else (), strict=True):
+    each = [within([spell], count) for spell in slow]
+    for spell, kind in zip(slow, kinds(is_usual, each) if each else (), strict=True):
         alike[kind].append(spell)
     levels = [
         Level(change, mine, is_usual, within(mine, count))
-        for mine in (alike.values() if len(alike) <= _MOST_KINDS else [spells])
+        for mine in (alike.values() if len(alike) <= _MOST_KINDS else [slow])
         if _is_level(change := Change.to_spells(times, mine, is_usual), count, thresholds)
+        and not (mine[-1].stop == count and rises_steadily(times, change))
     ]
     one = None if levels else change_of(times)
     if one and _is_one_change(times, one, thresholds):

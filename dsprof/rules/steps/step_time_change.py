@@ -19,6 +19,7 @@ from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, duration, named, percent, some
+from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.slow_spans import SlowSpans
 from dsprof.rules.steps.step_levels import (
@@ -126,10 +127,11 @@ class StepTimeChange:
         steps = run[Steps]
         for numbers in steps.throughout.series:
             columns = step_columns(steps, numbers)
-            spells = [*spells_of(columns.total_ns, thresholds.share, thresholds.chance)]
-            if delayed := delays(steps) if spells else None:  # which periodic-slow-step names
+            spells = spells_of(columns.total_ns, thresholds.share, thresholds.chance)
+            if delayed := delays(steps) if spells.slow else None:  # which periodic-slow-step names
                 is_delayed = np.isin(columns.number, delayed.steps)
-                spells = [spell for spell in spells if 2 * is_delayed[spell].mean() <= 1]
+                kept = [one for one in spells.slow if 2 * is_delayed[one].mean() <= 1]
+                spells = spells._replace(slow=kept)
             kinds = partial(kinds_of, columns, thresholds)
             levels = levels_of(columns.total_ns, spells, kinds, thresholds)
             for level in levels:
@@ -243,6 +245,7 @@ class StepTimeChange:
             ranks=ranks,
             steps=firsts,
             evidence=(told.table,),
+            restates=LATE if ranks else "",
             confidence="medium",
         )
 

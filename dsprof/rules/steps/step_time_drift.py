@@ -20,6 +20,7 @@ from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
+from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import (
     PARTS,
@@ -125,6 +126,7 @@ class StepTimeDrift:
             else "Check if batches or sequences grow, then what is kept: graphs, caches, logs",
             ranks=ranks,
             evidence=(_table(columns),),
+            restates=LATE if ranks else "",
             confidence="medium",
         )
 

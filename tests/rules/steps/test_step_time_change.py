@@ -8,7 +8,7 @@ import pytest
 
 from dsprof.analysis.run.series import change_of
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import communication_bound_step
+from dsprof.rules.communication import communication_bound_step, late_rank
 from dsprof.rules.runner import judge
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from tests.factories.trace import assert_reached_at, header, said, summary
@@ -98,6 +98,34 @@ def test_slow_stretches_of_one_cause_are_one_finding() -> None:
     assert finding.fix == "Check what happened at steps 5 and 20"
     assert "forward, backward and optimizer step, on all ranks" in finding.cause
     assert said(periodic_slow_step.RULE, *traces).status is Status.PASS
+
+
+def test_a_slow_end_after_a_slow_start_is_named() -> None:
+    """The report said that there were no problems."""
+    finding = said(step_time_change.RULE, *ranks(30, computing=in_spells(range(9), range(22, 30))))
+    assert finding.problem == "Steps take 40 % longer from step 22 on"
+    assert "instead of 99.8 ms" in finding.summary
+
+
+def test_a_rise_that_is_interrupted_once_is_a_drift_and_no_stretches() -> None:
+    """Both rules named it, as a steady rise and as a change."""
+    rises = lambda n: 0.3 * n - 30 * (n in range(120, 136))  # noqa: E731
+    traces = ranks(200, computing=rises)
+    assert said(step_time_drift.RULE, *traces).status is Status.FAIL
+    assert said(step_time_change.RULE, *traces).status is Status.PASS
+
+
+def test_a_late_rank_says_from_which_step_on_its_steps_take_longer() -> None:
+    """Two findings of one cause were two problems, with other severities."""
+    late = rank(0, computing=from_step(30, 60)), rank(1, waiting=from_step(30, 60))
+    found = {
+        one.rule: one for one in judge(summary(*late), [late_rank.RULE, step_time_change.RULE])
+    }
+    assert found["step-time-change"].status is Status.NOT_APPLICABLE
+    assert found["step-time-change"].summary.endswith("Covered by late-rank.")
+    assert found["late-rank"].problem == "Rank 0 delays every step from 30 on by 60.0 ms"
+    assert found["late-rank"].severity is Severity.HIGH
+    assert "From step 30 on a step takes 160 ms" in found["late-rank"].facets[0].summary
 
 
 def test_slow_stretches_of_other_causes_are_findings_of_their_own() -> None:
