@@ -9,6 +9,7 @@ Every function takes time in proportion to the text.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 REDACTED = "<redacted>"
@@ -42,27 +43,28 @@ QUOTED = "|".join(
 _BLANK = r"[^\S\r\n]*(?:\x1b\[[\d;]{0,20}m[^\S\r\n]*){0,3}"  # in logs with colours
 _WORD = r"[\w.-]{1,80}"
 
-_PAIRED = (
+_PAIRED = {
     # name: TOKEN, value: X
     rf"(?i)(?<![\w.-])(?:name|key|type){QUOTE}?\s?[:=]\s?{QUOTE}?(?P<paired>{_WORD}){QUOTE}?"
-    rf"[\s,]{{1,200}}{QUOTE}?value{QUOTE}?{_BLANK}(?P<sign>[:=]){_BLANK}",
+    rf"[\s,]{{1,200}}{QUOTE}?value{QUOTE}?{_BLANK}(?P<sign>[:=]){_BLANK}": ":=",
     # <password>X</password>, <key>password</key><string>X</string>
     rf"<(?:key>)?(?:[\w-]{{1,80}}:)?(?P<element>{_WORD})(?:\s[^<>]{{0,200}}|</key>\s{{0,200}}<\w{{1,20}})?>"
-    r"(?=(?P<content>[^<]{1,4096})</)",
+    r"(?=(?P<content>[^<]{1,4096})</)": "<",
     # setenv TOKEN X, and tables of variables
     rf"(?<![\w.-])(?:(?i:setenv|setx|set[ ]-\w{{1,3}})|ENV)[ \t]+(?P<variable>{_WORD})[ \t]+"
-    r"(?=\S)(?!(?:is|was|not|has|must|to|for)\b)",
+    r"(?=\S)(?!(?:is|was|not|has|must|to|for)\b)": " \t",
     r"(?<![\w.-])(?P<variable>(?=[A-Z\d]{1,80}_)[A-Z][A-Z\d_]{1,80})(?:[ ]*[|│]|\t|[ ]{2})[ \t]*"
-    r"(?=[^\s|│])",
-)
-_ASSIGNED = (
+    r"(?=[^\s|│])": "|│\t ",
+}
+_SIGNS = " \t\"'&\\=:>%\uff1a\uff1d"
+_ASSIGNED = {
     # name=value, "name": "value", --name value, ("name", "value")
     rf"(?<![\w.-])(?:(?P<option>--?{_WORD})(?:[ \t]+(?!-)|{QUOTE}, *(?={QUOTE}))"
     rf"|(?P<name>{_WORD})(?P<quoted>{QUOTE})?\]?{_BLANK}(?P<sign>[=-]>|:=|==|[=:\uff1a\uff1d]|%3[ADad]){_BLANK})"
     rf"|\(b?{QUOTE}(?P<first>{_WORD}){QUOTE}, *(?=b?{QUOTE})"
-    rf"|\[b?{QUOTE}(?P<only>{_WORD}){QUOTE}, *(?=b?{QUOTE}[^\"'\n]{{1,1024}}{QUOTE}\])",
-)
-"""What precedes a value, with its name in one of these groups."""
+    rf"|\[b?{QUOTE}(?P<only>{_WORD}){QUOTE}, *(?=b?{QUOTE}[^\"'\n]{{1,1024}}{QUOTE}\])": _SIGNS,
+}
+"""What precedes a value, with its name in one of these groups, and signs of which each has one."""
 _NAMES = ("paired", "element", "variable", "option", "name", "first", "only")
 
 _VALUE = (
@@ -115,8 +117,10 @@ def without_assigned(text: str) -> str:
     return _without_values(text, _ASSIGNED)
 
 
-def _without_values(text: str, forms: tuple[str, ...]) -> str:
-    for form in forms:
+def _without_values(text: str, forms: Mapping[str, str]) -> str:
+    for form, signs in forms.items():
+        if not any(sign in text for sign in signs):
+            continue
         parts, end = list[str](), 0
         for found in re.finditer(form, text):
             if found.start() < end or not _announces_secret(found):

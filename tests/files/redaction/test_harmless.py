@@ -37,6 +37,8 @@ HARMLESS = (
     "MatmulReduceScatterAicpuKernelMatMulV3TransData",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>",
     "Memcpy HtoD (Pageable -> Device)",
+    # lines of programs
+    "code = key - stack[-count:]",
     "gemm_fp8_blockwise_E4M3xE5M2_128x128x128_Persistent",
     # shapes and messages of torch
     "mat1 and mat2 shapes cannot be multiplied (4x4096 and 11008x4096)",

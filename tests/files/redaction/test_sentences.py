@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import random
+import re
 import string
 import subprocess
 import sys
@@ -38,12 +39,22 @@ WORD = "correcthorse"  # a password that looks like a word
         "sshpass -p {} ssh host",
         "mysql -u root -p'{}' db",
         "redis-cli -h x -a {} ping",
+        "the pa\u017fsword is {}",  # \u017f equals s but for its case
     ],
 )
 def test_a_password_that_is_a_word_is_cut_out(text: str) -> None:
     found = redact_text(text.format(WORD))
     assert WORD not in found
     assert REDACTED in found
+
+
+def test_a_text_is_searched_only_for_what_its_words_announce(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = list[str]()
+    monkeypatch.setattr(re, "sub", lambda pattern, _, text: tried.append(pattern) or text)
+    redact_text.__wrapped__("/opt/app/train.py")
+    assert len(tried) == 1  # for keys by their form
 
 
 @pytest.mark.parametrize(
