@@ -17,11 +17,12 @@ from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.communication.late_rank_causes import LINK_OF_CPUS
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.savings import about
 
 _ROWS = 16
 _WIDE = 0.5
@@ -48,7 +49,7 @@ class SlowLink:
         failing_title="A group is slower than others that send the same",
         why="Every other group waits for the one on the slow link in their next common collective.",
         category="communication",
-        order=120,
+        order=95,
         needs=(Arrivals, Run, Steps),
     )
     thresholds = Thresholds()
@@ -72,9 +73,7 @@ class SlowLink:
         }
         worst = max(costs, key=lambda ranks: costs[ranks], default=())
         if worst and costs[worst] >= thresholds.step_share * steps.mean_ns:
-            yield self._finding(
-                run[Run], slow, worst, costs[worst], costs[worst] / steps.mean_ns, thresholds
-            )
+            yield self._finding(run, kinds, slow, worst, costs[worst], thresholds)
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
@@ -86,27 +85,37 @@ class SlowLink:
 
     def _finding(
         self,
-        run: Run,
+        run: RunSummary,
+        kinds: Mapping[Kind, Sequence[Transfer]],
         slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]],
         worst: _Ranks,
         cost_ns: float,
-        share: float,
         thresholds: Thresholds,
     ) -> Finding:
+        share = cost_ns / run[Steps].mean_ns
         common = sorted(set.intersection(*(set(ranks) for ranks in slow)))
-        suspects = tuple(common) if common and len(slow) > 1 else worst
+        has_common = bool(common) and len(slow) > 1
+        suspects = tuple(common) if has_common else worst
+        fixed = slow if has_common else [worst]
+        slowest_ns = {
+            kind: max((row.median_ns for row in rows if row.ranks not in fixed), default=0)
+            for kind, rows in kinds.items()
+        }
+        # Of recorded calls, only those count that blocked; of kernels of a profile this is unknown.
+        is_recorded, steps = run[Run].is_recorded, len(run[Steps].measured)
+        saving = _saving(slow[worst], slowest_ns, steps) if is_recorded else None
         cause = (
             f"All {len(slow)} slow groups have {named(suspects)} in common."
-            if len(slow) > 1 and common
+            if has_common
             else "One group does not show which of its links or ranks is slow."
         )
-        fix = "Compare adapters and port errors with the other groups"
+        fix = "Compare adapters and ports"
         action = (
             "Compare adapters, cables, port errors and the placement of these ranks with those of "
             "the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the link with "
             "dsprof bench."
         )
-        if run.is_cpu and run.is_one_host:
+        if run[Run].is_cpu and run[Run].is_one_host:
             fix, action = LINK_OF_CPUS.fix, LINK_OF_CPUS.action.format(ranks=named(suspects))
         return self.meta.finding(
             Status.FAIL,
@@ -115,13 +124,13 @@ class SlowLink:
             "arrived.",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=f"{cause} These times exclude waits for late ranks.",
-            problem=f"Collectives among {named(worst)} take {duration(cost_ns)} longer per step "
-            f"({percent(share)})",
+            problem=f"Collectives of {named(worst)} take {duration(cost_ns)} longer per step",
             fix=fix,
             action=action,
             ranks=suspects,
             evidence=(_table(slow),),
-            explains_ms=cost_ns / 1e6,
+            saving_ms_per_step=saving,
+            explains_ms=0.0 if saving else cost_ns / 1e6,
             confidence="medium",
         )
 
@@ -140,6 +149,18 @@ def _slow(
             row = rows[place]
             found[row.ranks].append((kind, row, (row.median_ns - usual) * row.calls))
     return dict(found)
+
+
+def _saving(
+    found: Sequence[tuple[Kind, Transfer, float]], slowest_ns: Mapping[Kind, int], steps: int
+) -> Range | None:
+    """Return what a step gets shorter if a group takes as long as the others.
+
+    Then the slowest of them is waited for: the estimate lies between that one and their median.
+    """
+    high_ns = sum(excess_ns for _, _, excess_ns in found)
+    low_ns = sum((row.median_ns - slowest_ns[kind]) * row.calls for kind, row, _ in found)
+    return about(min(max(low_ns, 0.0), high_ns) / steps / 1e6, high_ns / steps / 1e6)
 
 
 def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Table:

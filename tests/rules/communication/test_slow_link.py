@@ -23,25 +23,44 @@ from tests.factories.trace import (
 STEPS = 8
 
 
-def rank(number: int, transfer: float, *, late: float = 0, pair: int = -1) -> RankTrace:
-    """One of eight ranks in pairs: each step both come at 20 ms or later, and transfer so long."""
+def rank(
+    number: int,
+    transfer: float,
+    *,
+    late: float = 0,
+    pair: int = -1,
+    world: int = 8,
+    meets: bool = False,
+) -> RankTrace:
+    """One of eight or more ranks in pairs: each step both come at 20 ms or later, and transfer.
+
+    A rank that `meets` all others then waits for the slowest of them.
+    """
     mine = number // 2 if pair < 0 else pair
     members = [2 * mine, 2 * mine + 1]
-    groups = {1: group(id=1, key=f"pair {mine}", label="data", role="data", ranks=members)}
+    groups = {
+        1: group(id=1, key=f"pair {mine}", label="data", role="data", ranks=members),
+        2: group(world, id=2),
+    }
     comm = [
         sync("all_reduce", 100 * n + 20 + (late if number % 2 else 0),
              transfer + (late if not number % 2 else 0), seq=n, step=n)
         for n in range(STEPS)
     ]  # fmt: skip
+    if meets:
+        comm += [
+            sync("barrier", 100 * n + 20 + transfer, 45 - transfer, group=2, seq=n, step=n)
+            for n in range(STEPS)
+        ]
     steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
-    return rank_trace(number, 8, comm=comm, groups=groups, steps=steps)
+    return rank_trace(number, world, comm=comm, groups=groups, steps=steps)
 
 
 def test_the_pair_that_takes_longer_for_the_same_is_named():
     finding = said(RULE, *(rank(n, 40 if n in (4, 5) else 10 + n / 10) for n in range(8)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
     assert "29." in finding.summary
-    assert finding.problem == "Collectives among ranks 4-5 take 29.6 ms longer per step (30 %)"
+    assert finding.problem == "Collectives of ranks 4-5 take 29.6 ms longer per step"
     assert "One group does not show which" in finding.cause
     assert finding.evidence[0].rows[0][:2] == ("ranks 4-5", "all_reduce")
     assert finding.evidence[0].rows[0][2:] == (1 << 20, 6, 40_000_000, 10_400_000)
@@ -57,9 +76,23 @@ def test_of_three_pairs_the_slow_one_is_named_though_the_others_differ_by_six_pe
     slow = {0: 10, 1: 10.6, 2: 30}
     finding = said(RULE, *(rank(n, slow[n // 2]) for n in range(6)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
-    assert finding.explains_ms == pytest.approx(19.4)
     apart = {0: 10, 1: 18, 2: 25}
     assert said(RULE, *(rank(n, apart[n // 2]) for n in range(6))).status is Status.PASS
+
+
+def test_a_slow_link_saves_what_it_takes_longer_than_the_others() -> None:
+    """The slowest of the others takes 10.6 ms, half of all at most 10.4 ms."""
+    traces = [rank(n, 40 if n in (4, 5) else 10 + n / 10, meets=True) for n in range(8)]
+    finding = said(RULE, *traces)
+    assert finding.saving_ms_per_step == pytest.approx((0.75 * 29.5, 1.25 * 29.5))
+    assert finding.explains_ms == 0
+
+
+def test_a_slow_link_saves_nothing_known_where_another_is_about_as_slow() -> None:
+    takes = [10 + pair % 3 / 10 for pair in range(31)] + [38, 40]
+    finding = said(RULE, *(rank(n, takes[n // 2], world=66, meets=True) for n in range(66)))
+    assert (finding.ranks, finding.saving_ms_per_step) == ((64, 65), None)
+    assert finding.explains_ms == pytest.approx(29.9)
 
 
 def test_a_rank_that_all_slow_groups_share_is_suspected():
