@@ -178,8 +178,10 @@ class EndOfRun(NamedTuple):
         elif HOST_MEMORY in failed:
             yield self._failed_as_logged(*_HOST_MEMORY)
         elif raised:
-            fix, ranks = "Find the first traceback in the log", ranks_of(union(raised.values()))
-            problem = f"{who_failed({}, raised)} failed"
+            ranks, which = ranks_of(union(raised.values())), "first traceback"
+            if len(ranks) == 1 and len(raised) == 1:
+                which = f"traceback of {named(ranks)}"
+            fix, problem = f"Find the {which} in the log", f"{who_failed({}, raised)} failed"
             yield self._failed_as_logged(problem, fix, ranks, raised=raised)
         elif failed:
             problem = f"A process of the run failed: {', '.join(failed)}"
@@ -290,7 +292,7 @@ class EndOfRun(NamedTuple):
             f"{w} ({named(some)}{raised_at(some, known)})" for w, some in first.items()
         )
         ranks = sorted(failed - {*followed})
-        is_part = len(ranks) < len(endings.ranks)
+        is_named = len(ranks) < len(endings.ranks) or len(ranks) == 1
         lost = f" {capitalised(named(followed))} then lost the connection or timed out."
         look = f"Find the traceback of {named(ranks)} in the logs"
         of_known = [rank for rank in ranks if rank in known][:1]
@@ -300,13 +302,13 @@ class EndOfRun(NamedTuple):
             Status.FAIL,
             f"The program failed: {told}.{lost * bool(followed)}",
             problem=f"The program failed: {told}",
-            fix=look if is_part else "Find the first traceback in the logs",
+            fix=look if is_named else "Find the first traceback in the logs",
             title="Ranks ended by an exception",
             severity=Severity.HIGH,
             cause=f"The program did not catch the exception.{killed} The record up to it is "
             "complete and analysed.",
             action=f"{look}.{remedy}"
-            if is_part
+            if is_named
             else "Find the first traceback in the logs: a rank that fails leaves the others in a "
             f"collective, which then fails as well.{remedy}",
             ranks=tuple(ranks),

@@ -139,6 +139,13 @@ def test_ranks_that_an_exception_ended_are_named_by_its_type():
     assert finding.summary == "The program failed: RuntimeError (rank 0), ValueError (rank 1)."
 
 
+def test_the_only_rank_of_a_run_has_the_only_traceback() -> None:
+    end = Trailer(reason="exit", exception="RuntimeError")
+    finding = said(RULE, zero_rank(0, 1, trailer=end))
+    assert finding.fix == "Find the traceback of rank 0 in the logs"
+    assert finding.action == "Find the traceback of rank 0 in the logs."
+
+
 def test_a_rank_that_only_lost_its_connection_is_not_the_cause():
     end = Trailer(reason="exit", exception="RuntimeError")
     lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")

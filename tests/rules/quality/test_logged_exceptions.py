@@ -104,6 +104,12 @@ def test_an_exception_that_another_rule_explains_is_not_reported():
     assert said(RULE, *traces).status is Status.PASS
 
 
+def test_the_first_of_several_tracebacks_is_looked_for() -> None:
+    raised = {EXCEPTION: "ValueError: x"}
+    assert said(RULE, *logged({}, raised)).fix == "Find the traceback of rank 1 in the log"
+    assert said(RULE, *logged(raised, raised)).fix == "Find the first traceback in the log"
+
+
 def test_a_process_that_slurm_killed_for_its_memory_left_no_traceback():
     finding = said(RULE, *logged({LAUNCHER: HOST_MEMORY}, {EXCEPTION: "EOFError"}))
     assert finding.problem == "A process took more host memory than Slurm granted"
