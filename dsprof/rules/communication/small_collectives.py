@@ -123,7 +123,7 @@ class SmallCollectives:
         }
         small = over_all_ranks(small, run[Steps])
         if not found and calls_per_step(small) >= thresholds.calls_per_step:
-            yield self._others(small, _origin(small, run))
+            yield self._others(small, _origin(small, run), _noun(small))
 
     def _buckets(
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
@@ -151,12 +151,12 @@ class SmallCollectives:
             confidence="medium",
         )
 
-    def _others(self, small: dict[Kind, Row], origin: _Origin) -> Finding:
+    def _others(self, small: dict[Kind, Row], origin: _Origin, noun: str) -> Finding:
         return self.meta.finding(
             Status.INFO,
-            f"{count(calls_per_step(small))} small collectives per step and rank; their cost is "
+            f"{count(calls_per_step(small))} small {noun} per step and rank; their cost is "
             "latency.",
-            title="Many collectives are small",
+            title=f"Many {noun} are small",
             cause=origin.cause,
             action=origin.action,
             evidence=(calls_table(small),),
@@ -181,6 +181,14 @@ def _origin(small: dict[Kind, Row], run: RunSummary) -> _Origin:
             origin = _SHARDED_OPTIMIZER
         found[origin] = found.get(origin, 0.0) + row.calls_per_step
     return max(found, key=lambda one: found[one])
+
+
+def _noun(small: dict[Kind, Row]) -> str:
+    """Return what the calls are."""
+    are_sends = {family(kind.op) in POINT_TO_POINT for kind in small}
+    if are_sends == {True}:
+        return "sends and receives"
+    return "collectives, sends and receives" if any(are_sends) else "collectives"
 
 
 def _is_of_layers(kind: Kind, traffic: Traffic) -> bool:

@@ -103,6 +103,20 @@ def test_other_small_collectives_are_mentioned():
     assert (row[0], row[4:6]) == ("all_gather", (40.0, 4 * KIB))
 
 
+@pytest.mark.parametrize(
+    ("ops", "title"),
+    [
+        (("send", "recv"), "Many sends and receives are small"),
+        (("send", "broadcast"), "Many collectives, sends and receives are small"),
+    ],
+)
+def test_sends_and_receives_are_not_called_collectives(ops: tuple[str, ...], title: str) -> None:
+    comm = [sync(ops[n % 2], 2 * n, 1, nbytes=64 * KIB, step=0) for n in range(40)]
+    finding = said(RULE, rank_trace(steps=[step(0, 0, 1000)], comm=comm))
+    assert finding.title == title
+    assert title[len("Many ") : -len(" are small")] in finding.summary
+
+
 def test_the_library_that_calls_other_small_collectives_is_named():
     def action(op, trace=None, **fields):
         comm = [sync(op, 2 * n, 1, nbytes=64 * KIB, step=0, **fields) for n in range(40)]
