@@ -18,6 +18,7 @@ from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.parts import PARTS, STATE
 from dsprof.trace.schema import Note
 from dsprof.trace.writing import writer as module
+from dsprof.trace.writing.disk import OwnFile
 from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
 from tests.factories.small_disk import SmallDisk, SmallFiles
@@ -242,7 +243,7 @@ def test_a_step_of_which_a_part_was_refused_is_lost_as_a_whole(tmp_path: Path) -
 def test_what_hangs_after_a_full_disk_is_written(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 20_000)
     probes: list[int] = []
-    with disk.mounted(), patch.object(module, "has_room", lambda *_: probes.append(1)):
+    with disk.mounted(), patch.object(OwnFile, "check_room", lambda _: probes.append(1)):
         run = Training(tmp_path)
         run.step_until(lambda: run.writer.disk_error)
         disk.room_bytes = PLENTY_BYTES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.trace.writing.disk import OwnFile, append, create_trace, give_up_lines, has_room
+from dsprof.trace.writing.disk import OwnFile, create_trace
 from tests.trace.test_writer import Run, collective, step_end
 
 CHECKPOINT = b"weights\n" * 10_000
@@ -35,9 +35,10 @@ def taken(tmp_path: Path) -> Iterator[Callable[[OwnFile], Path]]:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda file: append(file, b"line\n", 100),
-        lambda file: has_room(file, 100),
-        lambda file: give_up_lines(file, 100),
+        lambda file: file.append(b"line\n"),
+        lambda file: file.check_room(),
+        lambda file: file.give_up_lines(),
+        lambda file: file.read(100, 0),
     ],
 )
 def test_the_next_file_of_the_program_stays_as_it_is(
@@ -76,7 +77,7 @@ def test_a_closed_file_is_closed_once(tmp_path: Path) -> None:
     os.close(file.fileno())
     file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        append(file, b"line\n", 2)
+        file.append(b"line\n")
 
 
 def test_a_moved_folder_is_written_on(tmp_path: Path) -> None:
@@ -84,6 +85,6 @@ def test_a_moved_folder_is_written_on(tmp_path: Path) -> None:
     folder.mkdir()
     file, path = create_trace(folder, 0, 0, b"[\n")
     moved = folder.rename(tmp_path / "after")
-    append(file, b"line\n", 2)
+    file.append(b"line\n")
     file.close()
     assert (moved / path.name).read_bytes() == b"[\nline\n"

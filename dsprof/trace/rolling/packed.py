@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dsprof.trace.rolling.parts import copy_of
-from dsprof.trace.writing.disk import WRITTEN_BYTES, OwnFile, append, create
+from dsprof.trace.writing.disk import WRITTEN_BYTES, OwnFile, create
 
 _COPIED_BYTES = 1 << 20
 _LEVEL = 3  # 15 % larger than at 6, in a third of the time
@@ -88,7 +88,6 @@ class Packed:
         self._file = create(name, os.O_EXCL, folder)
         self._members: list[_Member] = []
         self._numbers: set[int] = set()
-        self._size = 0
         self._unwritten = bytearray()
         self._passed = self._passing = 0  # blocks, since there was no room to shrink
 
@@ -101,16 +100,20 @@ class Packed:
             OSError: blocks before it are many, and the disk refuses them. It is not added.
         """
         data, number = _member(lines, steps), steps.start
-        if self._size + len(data) > self._limit:
+        if self._end + len(data) > self._limit:
             self._shrink_if_there_is_room(self._limit // 2)
-        if self._size + len(data) > self._limit:
+        if self._end + len(data) > self._limit:
             return
         if len(self._unwritten) >= WRITTEN_BYTES:
             self.flush()
-        self._unwritten += data
-        self._members.append(_Member(number, worth, self._size, len(data)))
+        self._members.append(_Member(number, worth, self._end, len(data)))
         self._numbers.add(number)
-        self._size += len(data)
+        self._unwritten += data
+
+    @property
+    def _end(self) -> int:
+        """Where the next block begins, once all before it are written."""
+        return self._file.nbytes + len(self._unwritten)
 
     def flush(self) -> None:
         """Write the blocks so far, in one call.
@@ -119,7 +122,7 @@ class Packed:
             OSError: the disk refuses them. All are kept.
         """
         if self._unwritten:
-            append(self._file, bytes(self._unwritten), self._size - len(self._unwritten))
+            self._file.append(bytes(self._unwritten))
             self._unwritten.clear()
 
     def has(self, number: int) -> bool:
@@ -169,12 +172,11 @@ class Packed:
             size += member.size
         folder, copy = self._folder.fileno(), copy_of(Path(self._name)).name
         file = create(copy, os.O_TRUNC, self._folder)
-        members, at = [], 0
+        members = []
         try:
             for member in sorted(chosen, key=lambda one: one.start):
-                self._copy(member, file, at)
-                members.append(member._replace(start=at))
-                at += member.size
+                members.append(member._replace(start=file.nbytes))
+                self._copy(member, file)
             os.fsync(file.fileno())
             os.replace(copy, self._name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
@@ -184,10 +186,9 @@ class Packed:
             raise
         self._file.close()
         self._file = file
-        self._members, self._size = members, at
+        self._members = members
         self._numbers = {member.number for member in members}
 
-    def _copy(self, member: _Member, to: OwnFile, to_bytes: int) -> None:
+    def _copy(self, member: _Member, to: OwnFile) -> None:
         for at in range(0, member.size, _COPIED_BYTES):
-            size = min(_COPIED_BYTES, member.size - at)
-            append(to, os.pread(self._file.fileno(), size, member.start + at), to_bytes + at)
+            to.append(self._file.read(min(_COPIED_BYTES, member.size - at), member.start + at))

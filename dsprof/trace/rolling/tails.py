@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from dsprof.trace.rolling.parts import TAILS, part_of
-from dsprof.trace.writing.disk import (
-    WRITTEN_BYTES,
-    OwnFile,
-    append,
-    create,
-    give_up_lines,
-    has_room,
-)
+from dsprof.trace.writing.disk import WRITTEN_BYTES, OwnFile, create
 
 
 class Extent(NamedTuple):
@@ -40,7 +32,6 @@ class Tails:
             self.close()
             raise
         self.segment = 0
-        self._size = 0
         self._unwritten = bytearray()
         self._refused: OSError | None = None
         self._put(begin(0))
@@ -52,18 +43,17 @@ class Tails:
 
     def write(self, data: bytes) -> Extent:
         """Append lines, in the next segment if this one is full; `flush` writes them."""
-        if self._size + len(data) > self._most_bytes:
+        if self._end + len(data) > self._most_bytes:
             self._attempt(self._begin_next)
-        start = self._size
+        start = self._end
         self._put(data)
-        return Extent(self.segment, start, self._size)
+        return Extent(self.segment, start, start + len(data))
 
     def read(self, extent: Extent) -> bytes:
         """Return lines of a segment that is still there."""
         self.flush()
-        length = extent.end - extent.start
         file = self._files[extent.segment % len(self._files)]
-        return os.pread(file.fileno(), length, extent.start)
+        return file.read(extent.end - extent.start, extent.start)
 
     def flush(self) -> None:
         """Write the lines so far, in one call.
@@ -75,7 +65,7 @@ class Tails:
         if error is not None:
             raise error
         if self._unwritten:
-            append(self._newest, bytes(self._unwritten), self._size - len(self._unwritten))
+            self._newest.append(bytes(self._unwritten))
             self._unwritten.clear()
 
     def try_room(self) -> None:
@@ -84,13 +74,11 @@ class Tails:
         Raises:
             OSError: it does not.
         """
-        has_room(self._newest, self._size - len(self._unwritten))
+        self._newest.check_room()
 
     def give_up_lines(self) -> bytes:
         """Remove the last lines to make room on the disk; return them."""
-        written = give_up_lines(self._newest, self._size - len(self._unwritten))
-        lines = written + self._unwritten
-        self._size -= len(lines)
+        lines = self._newest.give_up_lines() + self._unwritten
         self._unwritten.clear()
         return lines
 
@@ -108,18 +96,21 @@ class Tails:
     def _newest(self) -> OwnFile:
         return self._files[self.segment % len(self._files)]
 
+    @property
+    def _end(self) -> int:
+        """Where the next line begins in the newer file, once all before it are written."""
+        return self._newest.nbytes + len(self._unwritten)
+
     def _put(self, data: bytes) -> None:
         self._unwritten += data
-        self._size += len(data)
         if len(self._unwritten) >= WRITTEN_BYTES:
             self._attempt(self.flush)
 
     def _begin_next(self) -> None:
         self.flush()
         first = self._begin(self.segment + 1)
-        os.ftruncate(self._files[(self.segment + 1) % len(self._files)].fileno(), 0)
+        self._files[(self.segment + 1) % len(self._files)].cut(0)
         self.segment += 1
-        self._size = 0
         self._put(first)
 
     def _attempt(self, act: Callable[[], None]) -> None:

@@ -279,7 +279,7 @@ class RollingWriter(TraceWriter):
             self._book_left_bytes = 0
             self.dropped += count
         else:
-            self._extend(data)
+            self._own_file.append(data)
             self._book_left_bytes -= len(data)
             self.events += count
         self._undescribed = []
@@ -466,7 +466,7 @@ class RollingWriter(TraceWriter):
     def _look_for_loss(self) -> None:
         """Say so if other programs have removed the trace, or cut it."""
         status = os.fstat(self._own_file.fileno())
-        self._is_lost = not status.st_nlink or status.st_size < self._at_bytes
+        self._is_lost = not status.st_nlink or status.st_size < self._own_file.nbytes
         if self._is_lost:
             how = "cut by another program" if status.st_nlink else "removed"
             lost = f"{self.path} was {how}, so the recording of rank {self._header.rank} is lost"

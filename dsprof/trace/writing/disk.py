@@ -23,10 +23,10 @@ class OwnFile:
     opens, such as a checkpoint, then has the number of the trace.
     """
 
-    __slots__ = ("_descriptor", "_identity", "_place")
+    __slots__ = ("_descriptor", "_identity", "_place", "nbytes")
 
     def __init__(self, path: Path | str, flags: int, folder: OwnFile | None = None) -> None:
-        """Open `path`, or the file of this name in an open folder.
+        """Open the empty file `path`, or the one of this name in an open folder.
 
         Raises:
             OSError: it cannot be opened.
@@ -34,6 +34,7 @@ class OwnFile:
         place = None if folder is None else folder.fileno()
         self._descriptor = past_standard_files(os.open(path, flags, 0o644, dir_fd=place))
         self._place, self._identity = _place(self._descriptor), _identity(self._descriptor)
+        self.nbytes = 0
 
     def fileno(self) -> int:
         """Return the descriptor.
@@ -46,6 +47,51 @@ class OwnFile:
         if moved and _identity(self._descriptor) != self._identity:
             raise OSError(errno.EBADF, "the program closed the file")
         return self._descriptor
+
+    def append(self, data: bytes) -> None:
+        """Append all of `data`, or nothing. One `pwrite` may take a part.
+
+        Raises:
+            OSError: the program closed the file, or the disk refuses the data.
+        """
+        at = 0
+        try:
+            while at < len(data):
+                rest = data[at:] if at else data
+                at += os.pwrite(self.fileno(), rest, self.nbytes + at)
+        except OSError:
+            with suppress(OSError):
+                self.cut(self.nbytes)
+            raise
+        self.nbytes += at
+
+    def read(self, nbytes: int, at_bytes: int) -> bytes:
+        """Read a part of what was written; raises what `append` does."""
+        return os.pread(self.fileno(), nbytes, at_bytes)
+
+    def cut(self, nbytes: int) -> None:
+        """Keep only the first `nbytes`; raises what `append` does."""
+        os.ftruncate(self.fileno(), nbytes)
+        self.nbytes = nbytes
+
+    def check_room(self) -> None:
+        """Check that the file can grow by 1 MiB; raises what `append` does if it cannot."""
+        nbytes = self.nbytes
+        self.append(os.urandom(_PROBE_BYTES))  # zeros may take no room
+        self.nbytes = nbytes
+        self.cut(nbytes)
+
+    def give_up_lines(self, least_bytes: int = 0) -> bytes:
+        """Remove the last 16 KiB, rounded up to whole lines; return these lines.
+
+        The first `least_bytes`, which are whole lines, stay. Raises what `append` does.
+        """
+        end = max(self.nbytes - _ROOM_BYTES, least_bytes)
+        begin = max(end - _SEARCHED_BYTES, least_bytes)
+        kept = begin + self.read(end - begin, begin).rfind(b"\n") + 1
+        lines = self.read(self.nbytes - kept, kept)
+        self.cut(kept)
+        return lines
 
     def touch(self) -> None:
         """Show that the file is in use.
@@ -104,7 +150,7 @@ def create_trace(folder: Path, rank: int, first: int, start: bytes) -> tuple[Own
         except FileExistsError:
             continue
         try:
-            append(file, start, 0)
+            file.append(start)
         except OSError:
             file.close()
             path.unlink()
@@ -122,42 +168,3 @@ def past_standard_files(file: int) -> int:
     for one in below:
         os.close(one)
     return file
-
-
-def append(file: OwnFile, data: bytes, size_bytes: int) -> None:
-    """Append all of `data` to a file of `size_bytes`, or nothing. One `pwrite` may take a part."""
-    at = 0
-    try:
-        while at < len(data):
-            at += os.pwrite(file.fileno(), data[at:] if at else data, size_bytes + at)
-    except OSError:
-        with suppress(OSError):
-            os.ftruncate(file.fileno(), size_bytes)
-        raise
-
-
-def has_room(file: OwnFile, size_bytes: int) -> None:
-    """Check that a file of `size_bytes` can grow by 1 MiB.
-
-    Raises:
-        OSError: it cannot.
-    """
-    append(file, os.urandom(_PROBE_BYTES), size_bytes)  # zeros may take no room
-    os.ftruncate(file.fileno(), size_bytes)
-
-
-def give_up_lines(file: OwnFile, size_bytes: int, least_bytes: int = 0) -> bytes:
-    """Remove the last 16 KiB of a file, rounded up to whole lines; return these lines.
-
-    The first `least_bytes`, which are whole lines, stay.
-
-    Raises:
-        OSError: it cannot be read or shortened.
-    """
-    end = max(size_bytes - _ROOM_BYTES, least_bytes)
-    begin = max(end - _SEARCHED_BYTES, least_bytes)
-    descriptor = file.fileno()
-    size = begin + os.pread(descriptor, end - begin, begin).rfind(b"\n") + 1
-    lines = os.pread(descriptor, size_bytes - size, size)
-    os.ftruncate(descriptor, size)
-    return lines

@@ -35,7 +35,7 @@ from dsprof.trace.schema import (
     Trailer,
 )
 from dsprof.trace.writing.counters import Counters
-from dsprof.trace.writing.disk import OwnFile, append, create_trace, give_up_lines, has_room
+from dsprof.trace.writing.disk import OwnFile, create_trace
 from dsprof.trace.writing.encode import Encoder
 from dsprof.trace.writing.heartbeat import Silence
 from dsprof.trace.writing.last_step import LastStep, Sum
@@ -123,7 +123,6 @@ class TraceWriter:
         self._window, self._is_unlimited = window, window == EVERYTHING
         self._budget_bytes = budget_bytes
         self._written_bytes = 0
-        self._at_bytes = 0  # in the file, its first line included
         self._undescribed: list[Line] = []  # to be written before the next records
         self._written_step = self._last_lost = -1
         self._taken_step = -1
@@ -338,7 +337,7 @@ class TraceWriter:
     def _try_room(self) -> None:
         if self._file is None:
             self._begin()
-        has_room(self._own_file, self._at_bytes)
+        self._own_file.check_room()
 
     def _end_outage(self, outage: Outage) -> None:
         self.lost_steps += len(outage.lost)
@@ -351,9 +350,7 @@ class TraceWriter:
 
     def _give_up_lines(self) -> bytes:
         """Remove the newest lines to make room for the trailer; return them."""
-        lines = give_up_lines(self._own_file, self._at_bytes, self._start_bytes)
-        self._at_bytes -= len(lines)
-        return lines
+        return self._own_file.give_up_lines(self._start_bytes)
 
     @property
     def _own_file(self) -> OwnFile:
@@ -375,8 +372,8 @@ class TraceWriter:
         start = b"[\n" + line + b",\n"
         rank, first = self._header.rank, self._first_number
         self._file, self.path = create_trace(self._folder, rank, first, start)
-        self._start_bytes = self._at_bytes = len(start)
-        self._index.keep(0, self._at_bytes)
+        self._start_bytes = len(start)
+        self._index.keep(0, self._start_bytes)
 
     def _drain(self) -> None:
         """Write all that is there, a chunk at a time so that the GIL is free in between."""
@@ -391,8 +388,8 @@ class TraceWriter:
                 self._describe(self._define(definitions.popleft() for _ in range(len(definitions))))
             if records:
                 step = self._write_chunk()
-                self._index.mark(self._at_bytes, step, self._ended_ns)
-            if self._index.is_due(self._at_bytes):
+                self._index.mark(self._own_file.nbytes, step, self._ended_ns)
+            if self._index.is_due(self._own_file.nbytes):
                 self._write_index()
         if self._undescribed:
             self._describe([])
@@ -450,11 +447,11 @@ class TraceWriter:
     def _describe(self, lines: list[Line]) -> None:
         """Write what records of any step may refer to."""
         self._undescribed += lines
-        begin = self._at_bytes
+        begin = self._own_file.nbytes
         self._write(self._undescribed)
         self._undescribed = []
-        if self._at_bytes > begin:
-            self._index.keep(begin, self._at_bytes)
+        if self._own_file.nbytes > begin:
+            self._index.keep(begin, self._own_file.nbytes)
 
     def _define(self, definitions: Iterable[Any]) -> list[Line]:
         return [self._lines.definition(self._source.disclose(part)) for part in definitions]
@@ -544,15 +541,11 @@ class TraceWriter:
         self._append(self._encode(lines), len(lines))
 
     def _append(self, data: bytes, events: int) -> None:
-        self._extend(data)
+        self._own_file.append(data)
         self.events += events
         self._written_step = self._step
         self._written_bytes += len(data)
         self.budget_spent = self._written_bytes > self._budget_bytes
-
-    def _extend(self, data: bytes) -> None:
-        append(self._own_file, data, self._at_bytes)
-        self._at_bytes += len(data)
 
     def _encode(self, lines: list[Line]) -> bytes:
         """Encode lines; one that cannot be (a name that is no Unicode) is dropped and counted."""
@@ -578,7 +571,7 @@ class TraceWriter:
         self._write_index()
 
     def _write_index(self) -> None:
-        index = self._index.built(self._at_bytes, self._step, self._ended_ns)
+        index = self._index.built(self._own_file.nbytes, self._step, self._ended_ns)
         self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
 
     def _last_lines(self) -> list[Line]:
@@ -600,7 +593,7 @@ class TraceWriter:
     def _write_trailer(self) -> None:
         args = self._source.disclose(self._trailer())
         trailer = LINES["trailer"](args, ph="M", pid=self._header.rank)
-        self._extend(self._json.encode(trailer) + b"\n]\n")
+        self._own_file.append(self._json.encode(trailer) + b"\n]\n")
         self.has_trailer = True
 
     def _discard(self) -> None:
@@ -620,7 +613,7 @@ class TraceWriter:
             return
         what = f"the recording ended early, and {self.dropped:,} records were dropped"
         note = self._source.disclose(Note(f"{what}: {_described(error)}"))
-        self._extend(self._encode([self._lines.definition(note)]))
+        self._own_file.append(self._encode([self._lines.definition(note)]))
 
 
 def _described(error: Exception) -> str:

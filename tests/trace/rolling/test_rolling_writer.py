@@ -25,7 +25,6 @@ from dsprof.trace import reader
 from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
-from dsprof.trace.rolling import packed as packed_files
 from dsprof.trace.rolling import parts
 from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.rolling.packed import Packed, places_of
@@ -42,8 +41,7 @@ from dsprof.trace.schema import (
     Stall,
 )
 from dsprof.trace.selection import Selection, Since
-from dsprof.trace.writing import disk
-from dsprof.trace.writing.disk import OwnFile
+from dsprof.trace.writing.disk import OwnFile, open_folder
 from tests.factories import month
 from tests.factories.month import STEP_NS, FastMotion, size_of
 
@@ -236,12 +234,11 @@ def test_blocks_that_are_packed_together_are_one_request_to_the_disk(
 ) -> None:
     requests: list[bytes] = []
 
-    def append(file: OwnFile, data: bytes, size_bytes: int) -> None:
-        requests.append(data)
-        disk.append(file, data, size_bytes)
-
-    monkeypatch.setattr(packed_files, "append", append)
-    packed = Packed(disk.open_folder(tmp_path), "kept.gz", 1_000_000)
+    append = OwnFile.append
+    monkeypatch.setattr(
+        OwnFile, "append", lambda file, data: (requests.append(data), append(file, data))
+    )
+    packed = Packed(open_folder(tmp_path), "kept.gz", 1_000_000)
     for step in range(20):
         packed.add(range(step, step + 1), (1.0,), b"a line\n")
     packed.flush()
