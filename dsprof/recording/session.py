@@ -59,8 +59,10 @@ from dsprof.trace.schema import (
     Note,
     Trailer,
 )
+from dsprof.trace.window import Window
 from dsprof.trace.writing.last_step import LastStep
-from dsprof.trace.writing.writer import TraceWriter, Window, WriterInput
+from dsprof.trace.writing.writer import TraceWriter
+from dsprof.trace.writing.writer_input import WriterInput
 
 if TYPE_CHECKING:
     from dsprof.recording.capture.captures import Captures

@@ -15,7 +15,7 @@ from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer
 from dsprof.trace.scope import clock
-from dsprof.trace.writing.writer import WriterInput
+from dsprof.trace.writing.writer_input import WriterInput
 
 STEP_NS = 860_000_000
 """A month has 3 million steps of so long."""

@@ -22,7 +22,7 @@ from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Step
 from dsprof.trace.writing.encode import Encoder
-from dsprof.trace.writing.writer import NOTHING_WRITTEN
+from dsprof.trace.writing.writer_input import NOTHING_WRITTEN
 from tests.handed_over import handed_over, lines_in_c, lines_in_python
 
 Install = Callable[..., Recorder]

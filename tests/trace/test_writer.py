@@ -33,7 +33,9 @@ from dsprof.trace.schema import (
     Step,
     Trailer,
 )
-from dsprof.trace.writing.writer import OPEN_AFTER_NS, TraceWriter, Window, WriterInput
+from dsprof.trace.window import Window
+from dsprof.trace.writing.writer import OPEN_AFTER_NS, TraceWriter
+from dsprof.trace.writing.writer_input import WriterInput
 
 START_NS = 1_000_000
 WHOLE_RUN = Window()

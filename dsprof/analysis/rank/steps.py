@@ -13,7 +13,7 @@ from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Header, Step
-from dsprof.trace.writing.writer import Window
+from dsprof.trace.window import Window
 
 HOST = "cpu"
 """The `device` of a header whose collectives ran on the host's clock."""

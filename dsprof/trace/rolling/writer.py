@@ -55,13 +55,11 @@ from dsprof.trace.schema import (
     StepTotals,
 )
 from dsprof.trace.scope import clock
+from dsprof.trace.window import EVERYTHING
 from dsprof.trace.writing.disk import OwnFile, open_folder
 from dsprof.trace.writing.outage import Outage
-from dsprof.trace.writing.writer import (
-    EVERYTHING,
-    TraceWriter,
-    WriterInput,
-)
+from dsprof.trace.writing.writer import TraceWriter
+from dsprof.trace.writing.writer_input import WriterInput
 
 _JUDGED_TOGETHER = 32
 """Steps: together they take half the CPU time; more could have left the tails of a small budget."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,13 +32,14 @@ from dsprof.trace.schema import (
     Step,
     Trailer,
 )
+from dsprof.trace.window import EVERYTHING, Window
 from dsprof.trace.writing.counters import Counters
 from dsprof.trace.writing.disk import OwnFile, create_trace
 from dsprof.trace.writing.encode import Encoder
 from dsprof.trace.writing.heartbeat import Silence
-from dsprof.trace.writing.last_step import LastStep, Sum
 from dsprof.trace.writing.outage import Outage
 from dsprof.trace.writing.step_index import IndexBuilder
+from dsprof.trace.writing.writer_input import NOTHING_WRITTEN, WriterInput, Written
 
 INTERVAL_S = 0.4
 CHUNK_RECORDS = 1000
@@ -56,49 +55,6 @@ MEMORY_EVERY_NS = 1_000_000_000
 _SHORTEST_WAIT_S = 0.05
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}
 _MOST_NOTES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which steps are recorded in full; of the others only counters are kept."""
-
-    start_step: int = 0
-    steps: int | None = None
-    every: int = 1
-
-    def holds(self, step: int) -> bool:
-        """Tell whether `step` is recorded in full; what lies outside all steps is."""
-        if step < 0:
-            return True
-        since = step - self.start_step
-        inside = since >= 0 and (self.steps is None or since < self.steps)
-        return inside and since % self.every == 0
-
-
-EVERYTHING = Window()
-Written = tuple[bytes, int, int, tuple[Sum, ...]]
-"""What C wrote of several records: lines, their number, the step of the last one, and sums."""
-
-NOTHING_WRITTEN: Written = (b"", 0, -1, ())
-"""What C returns if Python has to write the next record."""
-
-
-@dataclass(slots=True)
-class WriterInput:
-    """Where the writer gets everything from; the session fills it from the recorder."""
-
-    records: deque[Record]
-    definitions: deque[Any]
-    unfinished: Callable[[], list[Collective]]
-    reduce_op_name: Callable[[Any], str]
-    sample_memory: Callable[[str, int], MemorySample]
-    prepare: Callable[[], list[Any]]  # definitions that take I/O to find out
-    prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step
-    disclose: Callable[[Any], Any]  # rewrites a definition or a name before it is written
-    show_life: Callable[[], None] = lambda: None  # at least every INTERVAL_S
-    warn: Callable[[str], None] = lambda text: None  # prints to the log of the run
-    last_step: LastStep = field(default_factory=LastStep)
-    lines_in_c: Callable[..., Any] | None = None  # of an `Encoder`; None: no hook is in C
 
 
 class TraceWriter:
