@@ -159,7 +159,8 @@ _FORMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     # Command lines: curl -u user:password, sshpass -p password; not values[-count:].
     (
         (":", "%"),
-        rf"((?<![\w-])(?:(?<![\[)])-[A-Za-z]{{0,5}}[uU]|-u(?=[ =])|--(?:proxy-)?user){_AFTER_OPTION}"
+        r"((?<![\w-])(?:(?<![\[)])-[A-Za-z]{0,5}[uU]|-u(?=[ =])|--(?:proxy-)?user)"
+        rf"{_AFTER_OPTION}"
         r"[A-Za-z_][\w.@+\\-]{0,63}[:%])(?![/<])[^\s,\"']+",
         rf"\1{REDACTED}",
     ),
