@@ -132,11 +132,6 @@ def after_first_step(
     return None if found == snapshot else found
 
 
-def boot_id() -> str:
-    """Return an id of this boot of this machine, "" where there is none."""
-    return first_line(Path("/proc/sys/kernel/random/boot_id"))
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -35,6 +35,11 @@ OF_A_RANK = ("cpus", "cpu_nodes")
 T = TypeVar("T")
 
 
+def boot_id() -> str:
+    """Return an id of this boot of this machine, "" where there is none."""
+    return first_line(ROOT / "proc/sys/kernel/random/boot_id")
+
+
 class Accelerator(msgspec.Struct, frozen=True, omit_defaults=True):
     """An accelerator as the kernel lists it, in the order of PCI addresses."""
 

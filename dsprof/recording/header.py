@@ -9,10 +9,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from dsprof import environment
 from dsprof._version import __version__
 from dsprof.config import Config
-from dsprof.environment import launchers
+from dsprof.environment import launchers, machine
 from dsprof.environment.processes import pid_namespace
 from dsprof.trace.schema import SCHEMA_VERSION, Header
 from dsprof.trace.scope import clock
@@ -32,7 +31,7 @@ def header_of(rank: int, world_size: int, *, backend: str, device: str, anonymiz
         pid=os.getpid(),
         started_epoch_ns=epoch_ns,
         started_monotonic_ns=monotonic_ns,
-        boot_id=environment.boot_id(),
+        boot_id=machine.boot_id(),
         local_rank=launchers.local_rank(os.environ, rank),
         backend=backend,
         device=device,

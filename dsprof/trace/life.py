@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import GONE, look_at, pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.dumps.state_file import Sign, memory_folders, read_sign, state_of

@@ -10,7 +10,7 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.diagnosis import hang_evidence
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import GONE, ProcessLook
 from dsprof.trace.run import RunFiles
 from tests.factories.hangs import KILLED, without

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import get_ident
 from unittest.mock import patch
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.rolling.writer import RollingWriter
 from dsprof.trace.schema import Collective, Group, Header, MemorySample, Trailer

@@ -11,7 +11,7 @@ import pytest
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
 from dsprof.live import watching
 from dsprof.live.screen import Chosen, screen

@@ -9,7 +9,7 @@ from socket import gethostname
 
 import pytest
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import pid_namespace
 from dsprof.errors import TraceError
 from dsprof.trace.run import find_run

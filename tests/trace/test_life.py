@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import pid_namespace
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState

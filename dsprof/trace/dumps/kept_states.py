@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import pid_namespace, process_start
 from dsprof.errors import TraceError
 from dsprof.files import notes

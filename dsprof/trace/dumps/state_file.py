@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dsprof.environment import boot_id
+from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
 from dsprof.files import notes
 from dsprof.files.decoding import UNDECODABLE

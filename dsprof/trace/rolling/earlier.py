@@ -26,8 +26,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from dsprof.environment import boot_id
 from dsprof.environment.launchers import count
+from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
 from dsprof.files import notes
 from dsprof.files.decoding import UNDECODABLE

@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dsprof
 from dsprof.analysis.rank.steps import counted_steps
-from dsprof.environment import EnvSnapshot
+from dsprof.environment import EnvSnapshot, machine
 from dsprof.recording import session
 from dsprof.trace.writing.writer import write_environment
 from tests.factories.trace import header
@@ -113,7 +113,7 @@ def test_why_nothing_was_recorded_is_said_in_one_sentence(
     def fails() -> str:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(session.environment, "boot_id", fails)
+    monkeypatch.setattr(machine, "boot_id", fails)
     dsprof.enable(out=str(tmp_path))
     communicate()
     dsprof.disable()

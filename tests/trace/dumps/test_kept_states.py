@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.environment import EnvSnapshot, boot_id
+from dsprof.environment import EnvSnapshot
+from dsprof.environment.machine import boot_id
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import Kinds, LiveState
 from dsprof.trace.dumps import kept_states, state_file
