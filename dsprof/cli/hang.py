@@ -29,7 +29,7 @@ Exit code 0: no hang or crash is known; 1: there is one; 2: no file can be
 read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        add_paths(parser, "traces, flight recorder dumps, output of py-spy or ncclras")
+        add_paths(parser, "traces, flight recorder dumps, output of py-spy, ncclras or dmesg")
         parser.add_argument(
             "--live", action="store_true", help="also inspect the processes of this machine"
         )

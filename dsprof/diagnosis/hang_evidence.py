@@ -15,7 +15,8 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.environment.processes import GONE, ProcessLook, look_at
 from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
-from dsprof.trace.dumps import nccl_ras, py_spy
+from dsprof.trace.dumps import kernel_log, nccl_ras, py_spy
+from dsprof.trace.dumps.kernel_log import KernelMessage
 from dsprof.trace.dumps.nccl_ras import Communicator, communicators
 from dsprof.trace.dumps.py_spy import main_stacks
 from dsprof.trace.life import SILENT_S, is_here
@@ -52,6 +53,12 @@ def printed_ras(paths: Iterable[Path]) -> list[list[Communicator] | None]:
     None of an output that cannot be read.
     """
     return [*map(communicators, _texts(paths, nccl_ras.START.search, nccl_ras.LARGEST_BYTES))]
+
+
+def printed_by_kernels(paths: Iterable[Path]) -> list[KernelMessage]:
+    """Return what the logs of kernels among `paths` and in folders there say of processes."""
+    logs = _texts(paths, kernel_log.START.search, kernel_log.LARGEST_BYTES)
+    return [message for text in logs for message in kernel_log.messages(text)]
 
 
 def _is_of_py_spy(start: str) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.shared_groups import SharedGroups
+from dsprof.analysis.hang.kernel import with_kernel_messages
 from dsprof.analysis.hang.model import HangReport, HangVerdict
 from dsprof.analysis.hang.ras import ras_verdicts
 from dsprof.analysis.hang.verdict import hang_of, report_of
@@ -17,6 +18,7 @@ from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.hang_evidence import (
     asked_stacks,
+    printed_by_kernels,
     printed_ras,
     printed_stacks,
     seen_now,
@@ -78,6 +80,9 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
         report = _judged(endings, run)
+    if told := printed_by_kernels(paths):
+        known = with_kernel_messages(report.verdicts, endings, files.headers, told)
+        report = HangReport(verdicts=known, groups=report.groups)
     return _with_skipped(report, files.strangers)
 
 

@@ -13,7 +13,7 @@ _DEEPSPEED = re.compile(
 
 _OF_TORCHRUN = re.compile(r'\A\s*\{"message": ?\{"message": .*"extraInfo": ?\{', re.DOTALL)
 _PY_SPY_JSON = re.compile(r'\A\s*\[\s*\{[^\0]*"owns_gil"\s*:')
-_OF_KERNEL = re.compile(r"NVRM: Xid \(|: Killed process \d|\boom-kill:constraint=")
+_OF_KERNEL = re.compile(r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint=")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -32,10 +32,7 @@ def what_to_do(start: str, suffix: str) -> str:
     if suffix in _NSYS_REPORTS:
         return "a report of Nsight Systems; run `nsys export --type sqlite`, and give its output"
     if _OF_KERNEL.search(start):
-        return (
-            "a log of a kernel; look in it for `NVRM: Xid` (a device failed) and `Killed process` "
-            "(the host ran out of memory) at the time at which the run ended"
-        )
+        return "a log of a kernel; give it to `dsprof hang`, with the traces of the run"
     if _TRACEBACK in start and start[0] not in "[{":
         return (
             "a traceback without a rank; give the whole log of the job, with what torchrun, "

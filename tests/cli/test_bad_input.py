@@ -97,7 +97,7 @@ REPORTS = [
     ("stacks.txt", r"stacks\.txt: output of py-spy; give it to `dsprof hang`, with the traces"),
     ("stacks.json", r"stacks\.json: JSON of py-spy; run it without --json, and give its output"),
     ("error.json", r"error\.json: the traceback of a rank of torchrun; give the log of torchrun"),
-    ("dmesg.txt", r"dmesg\.txt: a log of a kernel; look in it for `NVRM: Xid` .* `Killed process`"),
+    ("dmesg.txt", r"dmesg\.txt: a log of a kernel; give it to `dsprof hang`, with the traces"),
     ("train.err", r"train\.err: a traceback without a rank; give the whole log of the job"),
     ("ds.json", r"ds\.json: a configuration of DeepSpeed; give it to `dsprof lint`"),
     ("a.nsys-rep", r"a\.nsys-rep: a report of Nsight Systems; run `nsys export --type sqlite`"),

@@ -100,6 +100,18 @@ def test_output_of_py_spy_beside_the_traces_tells_what_the_rank_does(
     assert verdict["cause"]["kind"] == "lock"
 
 
+def test_the_log_of_the_kernel_beside_the_traces_tells_what_killed_the_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    text = "[1.000000] Linux version 6\n[99.000000] Out of memory: Killed process 102 (python3) x\n"
+    (tmp_path / "dmesg.txt").write_text(text)
+    assert hang(tmp_path, "--format", "json") == 1
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["cause"]["kind"] == "out_of_memory"
+    assert verdict["ranks"] == [2]
+
+
 def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

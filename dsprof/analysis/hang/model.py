@@ -33,6 +33,7 @@ CauseKind = Literal[
     "stopped",
     "diverged",
     "store",
+    "device",
     "unknown",
 ]
 

@@ -80,8 +80,8 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             return f"{look}{tags} Check the network between the ranks."
     if verdict.is_of_device:
         return (
-            "Look for Xid or ECC errors of the device (dmesg, nvidia-smi -q). Look for CUDA errors "
-            "in the log of the rank."
+            "Give the kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the "
+            "traces: it has errors of devices. Look for CUDA errors in the log of the rank."
         )
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
         stack = verdict.stacks.get(str(verdict.ranks[0]), ())
@@ -89,8 +89,8 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
         return _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
     if verdict.kind == "died" and not _raised(verdict.ranks, endings):
         return (
-            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and for the "
-            "kernel's messages on that host (dmesg)."
+            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and give the "
+            "kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the traces."
         )
     return _look_at(verdict.ranks, hang, endings)
 
