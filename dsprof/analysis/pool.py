@@ -16,6 +16,7 @@ from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
 from dsprof.files.read_ahead import read_ahead
 from dsprof.plugins.entry_points import reason
+from dsprof.trace.candidates import Stranger
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import (
     RankFiles,
@@ -25,7 +26,6 @@ from dsprof.trace.run import (
     ranks_ahead,
     read_rank,
 )
-from dsprof.trace.run_choice import Stranger
 from dsprof.trace.trace_files import bounded_memory, stranger
 
 _KILLED = TraceError(

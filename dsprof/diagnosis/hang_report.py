@@ -27,10 +27,10 @@ from dsprof.diagnosis.hang_evidence import (
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
 from dsprof.rules.evidence.hang_remedies import remedy
+from dsprof.trace.candidates import Stranger
 from dsprof.trace.dumps.kept_states import keep_states_of
 from dsprof.trace.life import is_here
 from dsprof.trace.run import find_run
-from dsprof.trace.run_choice import Stranger
 from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.selection import Selection
 

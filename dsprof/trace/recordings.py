@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dsprof.trace.candidates import Stranger, TraceFile
 from dsprof.trace.readers.native import was_switched_off
-from dsprof.trace.run_choice import Choice, Stranger, TraceFile, choose_run
+from dsprof.trace.run_choice import Choice, choose_run
 from dsprof.trace.schema import OF_PROCESS, Header
 
 

@@ -22,6 +22,7 @@ from dsprof.files.redaction.known_settings import written_config, written_variab
 from dsprof.findings.wording import named, some
 from dsprof.trace import column_cache
 from dsprof.trace.background import mark_background
+from dsprof.trace.candidates import Stranger, TraceFile
 from dsprof.trace.dumps.hang_dump import dump_path, find_dump
 from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, process_of
 from dsprof.trace.host_folders import shared_folder
@@ -41,7 +42,7 @@ from dsprof.trace.rolling.parts import (
     written_at_s,
     written_parts,
 )
-from dsprof.trace.run_choice import Choice, Stranger, TraceFile
+from dsprof.trace.run_choice import Choice
 from dsprof.trace.schema import Header, Note, StepIndex
 from dsprof.trace.selection import EVERYTHING, OPEN_END, Selection
 from dsprof.trace.selection.since import first_step_since

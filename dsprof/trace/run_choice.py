@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import chain, groupby, pairwise, takewhile
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import structs
 
-from dsprof.environment.launchers import job_keys
 from dsprof.errors import TraceError
 from dsprof.findings.wording import plural
+from dsprof.trace.candidates import Stranger, TraceFile
 from dsprof.trace.life import lives_here
-from dsprof.trace.readers import place_of
-from dsprof.trace.readers.base import START_BYTES, Facts, Reader, rank_in_name
+from dsprof.trace.log_jobs import without_other_jobs, without_other_numbers
+from dsprof.trace.readers.base import START_BYTES, Facts, rank_in_name
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.readers.native import ended_well
 from dsprof.trace.schema import OF_PROCESS, Header
@@ -32,46 +30,8 @@ _EARLIER_NS = 5 * 10**9
 """dsprof begins a trace at the first collective; other tools may begin so much earlier."""
 _LATEST_PROFILE_NS = 24 * 3600 * 10**9
 """If two tools recorded a run, one begins at most this much later than the other."""
-_NUMBER = re.compile(r"\d{4}(?:-\d\d){2}(?:[-_T.]\d\d(?:[-.:_]\d\d){1,2})?(?!\d)|\d{3,}")
-"""A date with the time of day, or a number that does not count ranks or nodes."""
-_OF_SLURM = re.compile(r"slurm-(\d+)(?:_(\d+))?")
-"""A job, and its task where it is an array."""
-_NOT_DIGITS = re.compile(r"\D")
 _FIRST_EPOCH_NS = 10**18
 """September 2001: a smaller start is no time of a wall clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """A file that was skipped."""
-
-    path: Path
-    reason: str
-    is_unread: bool = False  # it may be of the run; others are copies, or of another run
-
-
-@dataclass(frozen=True, slots=True)
-class TraceFile:
-    """The part of one file that is of one rank."""
-
-    path: Path
-    header: Header
-    reader: Reader
-
-    @property
-    def start_ns(self) -> int:
-        """When its recording began."""
-        return self.header.started_epoch_ns
-
-    @property
-    def process(self) -> tuple[str, int]:
-        """Host and number of the process that wrote it."""
-        return self.header.host, self.header.pid
-
-    @property
-    def place(self) -> int:
-        """How much it tells beside others of its rank: less is more."""
-        return place_of(self.reader)
 
 
 class Choice(NamedTuple):
@@ -91,8 +51,8 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
         TraceError: the run has no epoch of that number.
     """
     kept, copies = _without_copies(files)
-    of_one_job, other_jobs = _without_other_jobs(kept)
-    of_one_job, other_numbers = _without_other_numbers(of_one_job)
+    of_one_job, other_jobs = without_other_jobs(kept)
+    of_one_job, other_numbers = without_other_numbers(of_one_job)
     files = _with_world_size(of_one_job)
     own = [file for file in files if file.reader is NATIVE]
     epochs = _epochs(own)
@@ -281,99 +241,6 @@ def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[S
         reason = f"a copy of {original.path}"
         copies += [Stranger(file.path, reason) for file in group if file is not original]
     return kept, copies
-
-
-def _without_other_jobs(
-    files: Sequence[TraceFile],
-) -> tuple[Sequence[TraceFile], list[Stranger]]:
-    """Leave out logs of other jobs than the one whose processes other files name.
-
-    Without such a file, the log with the last name is read: the numbers of jobs grow. Logs do not
-    name their job, but one with all ranks names all processes of a job.
-    """
-    logs: defaultdict[Path, list[TraceFile]] = defaultdict(list)
-    known = set[tuple[str, int]]()
-    for file in files:
-        if Facts.LOG in file.reader.tells:
-            logs[file.path].append(file)
-        else:
-            known.add(file.process)
-    jobs = {
-        path: {file.process for file in log}
-        for path, log in logs.items()
-        if 1 < log[0].header.world_size == len(log) and all(file.header.pid for file in log)
-    }
-    if len(jobs) < 2:
-        return files, []
-
-    def value(path: Path) -> tuple[int, int, str]:
-        return len(jobs[path] & known), len(path.name), path.name
-
-    read = max(jobs, key=value)
-    others = set[tuple[str, int]]().union(*(job for job in jobs.values() if not job & jobs[read]))
-    apart = {file.path for file in files if file.path in logs and file.process in others}
-    reason = f"other processes than {read}, so of another job; give its files by name to read it"
-    kept = [file for file in files if file.path not in apart]
-    return kept, [Stranger(path, reason) for path in logs if path in apart]
-
-
-def _without_other_numbers(
-    files: Sequence[TraceFile],
-) -> tuple[Sequence[TraceFile], list[Stranger]]:
-    """Leave out logs of other jobs, by the numbers of jobs in names: the last job is read.
-
-    If traces name one of the jobs, that one is read.
-    """
-    numbers = _numbers_in_names(file for file in files if Facts.LOG in file.reader.tells)
-    keys = {key for file in files for key in file.header.job_keys}
-
-    def value(job: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
-        return not keys.isdisjoint(job_keys({"SLURM_JOB_ID": str(job[-1])})), job
-
-    read = max(numbers.values(), key=value, default=())
-    apart = {path for path, job in numbers.items() if job != read}
-    name = min((path.name for path, job in numbers.items() if job == read), default="")
-    reason = f"of another job than {name}, by its name; give the files of its job to read it"
-    kept = [file for file in files if file.path not in apart]
-    return kept, [Stranger(path, reason) for path in sorted(apart)]
-
-
-def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
-    """Return the numbers in names that distinguish jobs, such as date and time, if there are any.
-
-    A number does if logs that differ in it are of one rank, or have the names that Slurm gives.
-    Tasks of an array are jobs, too.
-    """
-    numbers: dict[Path, tuple[int, ...]] = {}
-    of_rank: defaultdict[int, set[tuple[int, ...]]] = defaultdict(set)
-    of_process: defaultdict[tuple[str, int], set[tuple[int, ...]]] = defaultdict(set)
-    for file in logs:
-        of_slurm = _OF_SLURM.fullmatch(file.path.stem)
-        told = filter(None, of_slurm.groups()) if of_slurm else _NUMBER.findall(file.path.stem)
-        found = tuple(int(_NOT_DIGITS.sub("", number)) for number in told)
-        if rank_in_name(file.path) in found:
-            found = tuple(number for number in found if number != file.header.rank)
-        if not found or file.header.pid in found:
-            continue
-        numbers[file.path] = found
-        # A log that names no rank counts for rank 0.
-        if file.header.rank or of_slurm:
-            of_rank[file.header.rank].add(found)
-        if file.header.pid:
-            of_process[file.process].add(found)
-    # In order, those that have most in common are neighbours.
-    differ = [pair for some in of_rank.values() for pair in pairwise(sorted(some))]
-    is_of_one = any(len(some) > 1 for some in of_process.values())
-    if is_of_one or not differ:
-        return {}
-    places = [_common(*pair) for pair in differ]
-    of_job = slice(min(places), max(places) + 1)
-    return {path: job for path, found in numbers.items() if (job := found[of_job])}
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many equal numbers both begin."""
-    return sum(takewhile(bool, (a == b for a, b in zip(one, other, strict=False))))
 
 
 def _writer(file: TraceFile) -> tuple[object, ...]:

@@ -19,12 +19,12 @@ from dsprof.files.inputs import input_path, is_folder, is_local, open_input, rea
 from dsprof.files.ownership import foreign_link
 from dsprof.files.read_ahead import answers, read_ahead
 from dsprof.findings.wording import some
+from dsprof.trace.candidates import Stranger, TraceFile
 from dsprof.trace.host_folders import host_folders
 from dsprof.trace.readers import READERS, reader_of
 from dsprof.trace.readers.base import START_BYTES, Reader
 from dsprof.trace.readers.native import READER as NATIVE
 from dsprof.trace.rolling.parts import is_part
-from dsprof.trace.run_choice import Stranger, TraceFile
 from dsprof.trace.schema import FILE_PATTERN
 from dsprof.trace.source import LARGEST_WHOLE_BYTES, file_of, is_there, is_zip, members
 
