@@ -16,7 +16,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -25,9 +24,10 @@ from dsprof.trace.rolling.alarms import Alarms
 from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.rolling.earlier import hold, put_away, put_away_moved
 from dsprof.trace.rolling.interest import Interest
-from dsprof.trace.rolling.packed import Packed
+from dsprof.trace.rolling.packed import Batch, Packed
 from dsprof.trace.rolling.parts import KEPT, SERIES, STEPS, files_of_rank, part_of
 from dsprof.trace.rolling.rollups import SPANS_S, RollUps
+from dsprof.trace.rolling.step_details import StepDetails
 from dsprof.trace.rolling.step_sums import (
     Threads,
     add_sums,
@@ -35,11 +35,10 @@ from dsprof.trace.rolling.step_sums import (
     count_phase,
     count_stall,
     count_sums,
-    end_step,
     nothing_yet,
     take_memory,
 )
-from dsprof.trace.rolling.tails import Extent, Tails
+from dsprof.trace.rolling.tails import Tails
 from dsprof.trace.schema import (
     LATE_STEPS,
     Collective,
@@ -72,76 +71,7 @@ _LOOK_BACK_STEPS = 256
 
 _MOST_WANTED = 64
 _PIECE_LINES = 100
-_PACKED_TOGETHER_BYTES = 1 << 20
 _SERIES_BYTES = 20_000_000
-
-
-@dataclass(slots=True)
-class _Details:
-    """Where the lines of a step are, and their sums."""
-
-    extents: list[Extent] = field(default_factory=list)
-    is_cut: bool = False  # no longer whole
-    step: Step | None = None
-    sums: StepTotals = field(default_factory=nothing_yet)
-    by_time: StepTotals = field(default_factory=nothing_yet)  # of these, in spans without steps
-
-    def add(self, extent: Extent) -> None:
-        """Know where lines are; neighbours become one."""
-        if self.is_cut:
-            return
-        last = self.extents[-1] if self.extents else None
-        if last and (last.segment, last.end) == (extent.segment, extent.start):
-            self.extents[-1] = last._replace(end=extent.end)
-        else:
-            self.extents.append(extent)
-
-    def forget(self, oldest: int) -> None:
-        """Give up a step of which lines are in segments before `oldest`."""
-        if any(extent.segment < oldest for extent in self.extents):
-            self.extents.clear()
-            self.is_cut = True
-
-    def end(self, step: Step, memory: MemorySample) -> None:
-        """Take the end of the step."""
-        self.step = step
-        add_sums(self.sums, self.by_time)
-        end_step(self.sums, step)
-        take_memory(self.sums, memory)
-
-    def take_sums(self) -> StepTotals:
-        """Return the sums since the last call of a step that has not ended."""
-        sums, self.sums = self.sums, nothing_yet()
-        add_sums(self.by_time, sums)
-        return sums
-
-
-class _Batch:
-    """Lines that are packed together."""
-
-    def __init__(self, packed: Packed, worth: int = 0) -> None:
-        """What has less `worth` leaves first."""
-        self._packed, self._worth = packed, worth
-        self._lines = bytearray()
-        self._steps = range(0)
-        self._blocks = 0
-
-    def add(self, steps: range, lines: bytes) -> None:
-        """Take lines of some steps; pack them once they are many."""
-        known = self._steps or steps
-        self._steps = range(min(known.start, steps.start), max(known.stop, steps.stop))
-        self._lines += lines
-        if len(self._lines) > _PACKED_TOGETHER_BYTES:
-            self.pack()
-
-    def pack(self) -> None:
-        """Pack all lines so far; of equal worth, the oldest leave first."""
-        if self._lines:
-            self._blocks += 1
-            worth = self._worth, self._blocks
-            self._packed.add(self._steps, worth, bytes(self._lines))
-            self._lines.clear()
-            self._steps = range(0)
 
 
 def _within_limit(budget_bytes: int) -> int:
@@ -171,10 +101,10 @@ class RollingWriter(TraceWriter):
         self._open_folder: OwnFile | None = None
         self._tails: Tails | None = None
         self._packed: list[Packed] = []
-        self._unjudged: dict[int, _Details] = {}
-        self._judged: OrderedDict[int, _Details] = OrderedDict()  # while they are in the tails
+        self._unjudged: dict[int, StepDetails] = {}
+        self._judged: OrderedDict[int, StepDetails] = OrderedDict()  # while they are in the tails
         self._sums: list[StepTotals] = []  # not written yet
-        self._outside = _Details()
+        self._outside = StepDetails()
         self._rollups = RollUps()
         self._threads = Threads()
         self._late = nothing_yet()  # of steps that have been judged
@@ -211,9 +141,9 @@ class RollingWriter(TraceWriter):
         hold(self._own_file.fileno())
         self._open_folder = open_folder(self.path.parent)
         self._kept = self._pack(KEPT, part, is_sample=True)
-        self._step_lines = _Batch(self._pack(STEPS, part))
+        self._step_lines = Batch(self._pack(STEPS, part))
         series = self._pack(SERIES, min(part, _SERIES_BYTES))
-        self._series = {length_s: _Batch(series, length_s) for length_s in SPANS_S}
+        self._series = {length_s: Batch(series, length_s) for length_s in SPANS_S}
         self._tails = Tails(self.path, part, self._begin_segment)
 
     def _remove(self) -> None:
@@ -282,12 +212,12 @@ class RollingWriter(TraceWriter):
             self.events += count
         self._undescribed = []
 
-    def _write_piece(self, details: _Details, lines: list[Line]) -> None:
+    def _write_piece(self, details: StepDetails, lines: list[Line]) -> None:
         """Write lines of one step to the tails, and remember where they are."""
         if lines:
             self._write_lines(details, self._encode(lines), len(lines))
 
-    def _write_lines(self, details: _Details, data: bytes, events: int) -> None:
+    def _write_lines(self, details: StepDetails, data: bytes, events: int) -> None:
         assert self._tails is not None
         extent = self._tails.write(data)
         self.events += events
@@ -328,11 +258,11 @@ class RollingWriter(TraceWriter):
             self._flush_packed()
         return lines
 
-    def _of(self, step: int) -> _Details:
+    def _of(self, step: int) -> StepDetails:
         if step < 0:
             return self._outside
         if (known := self._unjudged.get(step) or self._judged.get(step)) is None:
-            known = self._unjudged[step] = _Details()
+            known = self._unjudged[step] = StepDetails()
         return known
 
     def _end_outage(self, outage: Outage) -> None:
@@ -395,7 +325,7 @@ class RollingWriter(TraceWriter):
         self._write_piece(details, lines)
         self._judge_complete()
 
-    def _take_sample(self, details: _Details, sample: MemorySample) -> None:
+    def _take_sample(self, details: StepDetails, sample: MemorySample) -> None:
         """Take what a hook found in use on the device at the end of a step."""
         if sample.at == "step" and sample.step in self._unjudged:
             take_memory(details.sums, sample)
@@ -479,9 +409,7 @@ class RollingWriter(TraceWriter):
             for packed in self._packed:
                 packed.touch()
 
-    def _write_batch(
-        self, batch: _Batch, steps: range, sums: Sequence[RollUp | StepTotals]
-    ) -> None:
+    def _write_batch(self, batch: Batch, steps: range, sums: Sequence[RollUp | StepTotals]) -> None:
         """Write sums to the tails, and batch them: they are packed before the tails drop them."""
         lines = self._encode([*map(self._lines.definition, sums)])
         batch.add(steps, lines)
