@@ -78,14 +78,6 @@ class UtilisationInfo(msgspec.Struct):
     text: str = ""  # the same as a sentence, or why it is not known
 
 
-class KernelRow(msgspec.Struct):
-    """Kernels of one name or family, over the ranks present."""
-
-    name: str
-    calls: int
-    total_ns: int
-
-
 class DeviceRow(msgspec.Struct):
     """Activity of the accelerator of one rank while a profiler watched.
 
@@ -106,8 +98,6 @@ class DeviceRow(msgspec.Struct):
     kernels: int
     communication_kernels: int
     operations: dict[str, int] = {}
-    recognised_beyond: list[KernelRow] = []  # by library
-    unrecognised: list[KernelRow] = []  # long kernels on streams for communication
     is_sampled: bool = False  # the file is a sample of what happened
 
 

@@ -8,7 +8,7 @@ from statistics import mean, median
 import msgspec
 import numpy as np
 
-from dsprof.analysis.aggregates.device import Device, KernelSum, RankDevice
+from dsprof.analysis.aggregates.device import Device, RankDevice
 from dsprof.analysis.aggregates.phases import Phases, PhaseSums
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.step_starts import StepStarts
@@ -213,14 +213,8 @@ def _device_row(rank: int, facts: RankDevice) -> parts.DeviceRow:
         kernels=facts.kernels,
         communication_kernels=facts.communication_kernels,
         operations=facts.operations,
-        recognised_beyond=[_kernel_row(sums) for sums in facts.beyond],
-        unrecognised=[_kernel_row(sums) for sums in facts.unrecognised],
         is_sampled=facts.is_sampled,
     )
-
-
-def _kernel_row(sums: KernelSum) -> parts.KernelRow:
-    return parts.KernelRow(name=sums.name, calls=sums.calls, total_ns=sums.total_ns)
 
 
 SECTIONS = {
