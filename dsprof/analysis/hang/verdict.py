@@ -259,15 +259,20 @@ class _Judge:
         first = joined[0]
         late = _late(first)
         if late:
+            others = replace(
+                first,
+                waiting=tuple(rank for rank in first.waiting if rank not in late),
+                failed=tuple(rank for rank in first.failed if rank not in late),
+            )
             yield self.tell.of_state(
                 first,
                 kind="came_late",
                 ranks=late,
-                waiting=tuple(rank for rank in first.waiting if rank not in late),
+                waiting=others.waiting,
                 cause=self._fate_of_late(late[0], first),
                 confidence="high",
                 sentence=f"{capitalised(named(late))} came to {words.call(first)} after "
-                f"{named(first.failed)} had given up; {words.waited(first)}.",
+                f"{named(others.failed)} had given up; {words.waited(others)}.",
             )
             return
         yield self._stuck_within(first)

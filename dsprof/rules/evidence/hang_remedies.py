@@ -78,6 +78,13 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             call = verdict.operation.op if verdict.operation else ""
             tags = " Compare the `tag` of the send and of the receive." * (call in POINT_TO_POINT)
             return f"{look}{tags} Check the network between the ranks."
+        case "came_late":
+            ending = endings.ranks.get(verdict.ranks[0])
+            since = f" after {called(ending.last)}" if ending and ending.last else ""
+            return (
+                f"Find out what {named(verdict.ranks)} did{since}. If that has to take so long, "
+                "raise the timeout of the process group or of the call."
+            )
     if verdict.is_of_device:
         return (
             "Give the kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the "
@@ -89,8 +96,8 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
         return _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
     if verdict.kind == "died" and not _raised(verdict.ranks, endings):
         return (
-            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and give the "
-            "kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the traces."
+            f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and give "
+            "the kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the traces."
         )
     return _look_at(verdict.ranks, hang, endings)
 

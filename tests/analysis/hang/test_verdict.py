@@ -129,6 +129,7 @@ def test_a_rank_that_came_when_others_had_given_up_came_late() -> None:
     ]
     found = root(*traces)
     assert (found.kind, found.ranks, found.waiting) == ("came_late", (2,), (0, 1, 3))
+    assert "after ranks 0-1, 3 had given up; ranks 0-1, 3 waited" in found.sentence
 
 
 def test_the_host_of_ranks_that_did_not_join_together_is_named() -> None:

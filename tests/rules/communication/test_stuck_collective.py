@@ -16,9 +16,9 @@ from dsprof.rules.communication.stuck_collective import RULE
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
-from tests.factories.hangs import KEPT, without
+from tests.factories.hangs import KEPT, RANKS, raised, without
 from tests.factories.hangs import rank as rank_in_hang
-from tests.factories.trace import hanging, rank_trace, said, summary
+from tests.factories.trace import failing, hanging, rank_trace, said, summary
 
 Dumps = Mapping[int, Mapping[str, Any]]
 
@@ -312,3 +312,15 @@ def test_one_dump_alone_does_not_tell(tmp_path: Path) -> None:
 
 def test_without_dumps_and_traces_of_dsprof_it_does_not_apply() -> None:
     assert said(RULE, rank_trace(is_foreign=True)).status is Status.NOT_APPLICABLE
+
+
+def test_who_comes_too_late_is_asked_what_it_did_before() -> None:
+    calls = {
+        n: failing("all_reduce", 20_000 if n == 2 else 1000, 9000, seq=4) for n in range(RANKS)
+    }
+    traces = [rank_in_hang(n, [call], **raised("RuntimeError")) for n, call in calls.items()]
+    [finding] = judge(summary(*traces), [RULE])
+    assert finding.action == (
+        "Find out what rank 2 did after all_reduce 3 of world. If that has to take so long, raise "
+        "the timeout of the process group or of the call."
+    )
