@@ -52,7 +52,8 @@ class Thresholds:
     slow_steps: int = 3  # one or two may be anything
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05
-    outside_share: float = 0.2  # the same, of what all ranks do outside the phases
+    # The same, of what all ranks do outside the phases, or without a period.
+    outside_share: float = 0.2
     part_share: float = 0.6  # of the excess, that one part must explain to be named
 
 
@@ -241,16 +242,19 @@ class PeriodicSlowStep:
             else "Unknown: the slow steps follow no period.",
             "Inspect these steps in the timeline, and check what else runs on the hosts then.",
         )
-        if part == "exposed_ns" and (turns := _ranks_in_turn(columns, slow, slow)):
+        turns = _ranks_in_turn(columns, slow, slow) if part == "exposed_ns" else ()
+        if turns:
             cause, action = _in_turn(turns)
+        longer = f"{_slow(count, len(slow))} far longer"
         return self.meta.finding(
-            Status.INFO,
-            f"{_slow(count, len(slow))} far longer than their neighbours, without a "
-            f"period: {percent(share)} of the time.",
+            Status.FAIL if share >= thresholds.outside_share and not turns else Status.INFO,
+            f"{longer} than their neighbours, without a period: {percent(share)} of the time.",
             title="Occasional steps take far longer",
+            severity=Severity.MEDIUM,
             cause=cause,
             action=action,
-            problem=f"{_slow(count, len(slow))} far longer",
+            problem=f"{longer}: {percent(share)} of the time",
+            fix="Check what else runs on the hosts then",
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
             confidence="low",

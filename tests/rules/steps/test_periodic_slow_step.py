@@ -223,6 +223,14 @@ def test_slow_steps_without_a_period_are_a_remark() -> None:
     assert "4 of 58 steps" in finding.summary
 
 
+def test_slow_steps_without_a_period_fail_where_they_take_much_of_the_run() -> None:
+    wild = {7, 8, 29, 41, 50}
+    for ms, status in ((250, Status.INFO), (330, Status.FAIL)):
+        finding = said(periodic_slow_step.RULE, *ranks(computing=lambda n, ms=ms: ms * (n in wild)))
+        assert finding.status is status
+    assert finding.problem == "5 of 58 steps take far longer: 22 % of the time"
+
+
 def test_slow_steps_that_cost_nothing_are_not_spoken_of() -> None:
     finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: 30 * (n == 30)))
     assert finding.status is Status.PASS
