@@ -19,7 +19,8 @@ from dsprof.trace.dumps import kernel_log, nccl_ras, py_spy
 from dsprof.trace.dumps.kernel_log import KernelMessage
 from dsprof.trace.dumps.nccl_ras import Communicator, communicators
 from dsprof.trace.dumps.py_spy import main_stacks
-from dsprof.trace.life import SILENT_S, is_here
+from dsprof.trace.dumps.state_file import SILENT_S
+from dsprof.trace.life import is_here
 from dsprof.trace.run import RunFiles
 from dsprof.trace.source import Source
 

@@ -23,8 +23,8 @@ from dsprof.live.pacing import REST
 from dsprof.live.recent import RecentSteps
 from dsprof.live.totals import Totals
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
+from dsprof.trace.dumps.state_file import SILENT_S
 from dsprof.trace.host_folders import HOSTS, host_folders
-from dsprof.trace.life import SILENT_S
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import can_grow, find_run
 from dsprof.trace.schema import Group, Step

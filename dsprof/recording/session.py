@@ -46,8 +46,7 @@ from dsprof.recording.trailer import trailer_of, with_writer
 from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
 from dsprof.trace.dumps.state_file import process_of
 from dsprof.trace.host_folders import folder_of, traces_in
-from dsprof.trace.rolling import earlier
-from dsprof.trace.rolling.parts import ALWAYS
+from dsprof.trace.lines import header_of
 from dsprof.trace.schema import (
     BECAME,
     EXIT,
@@ -90,7 +89,7 @@ class Session:
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
         self._captures: Captures | None = None
-        if config.mode == ALWAYS:  # the others load nothing for it
+        if config.mode == "always":  # the others load nothing for it
             from dsprof.recording.capture.captures import Captures
 
             self._captures = Captures(config, self.recorder)
@@ -359,7 +358,7 @@ class Session:
         assert writer is not None
         if writer.error is not None:
             return
-        found = earlier.header_of(writer.path)
+        found = header_of(writer.path)
         is_of_another = found is not None and process_of(found) != self._process
         if is_of_another or not writer.path.exists():
             say(f"the trace {writer.path} was moved or removed while it was written")

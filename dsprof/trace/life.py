@@ -10,12 +10,9 @@ from typing import NamedTuple
 from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import GONE, look_at, pid_namespace
 from dsprof.errors import TraceError
-from dsprof.trace.dumps.state_file import Sign, memory_folders, read_sign, state_of
+from dsprof.trace.dumps.state_file import SILENT_S, Sign, memory_folders, read_sign, state_of
 from dsprof.trace.rolling.parts import written_at_s
 from dsprof.trace.schema import Header
-
-SILENT_S = 10.0
-"""A living process writes at least every 5 s."""
 
 
 class Life(NamedTuple):

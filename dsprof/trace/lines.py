@@ -7,13 +7,16 @@ microseconds since the start of the trace (three decimals: nanoseconds). `args` 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dsprof.trace.schema import COMM, KINDS, OPEN, Kind
+from dsprof.files.decoding import UNDECODABLE
+from dsprof.trace.schema import COMM, KINDS, OPEN, Header, Kind
 
 
 class Line(msgspec.Struct, gc=False, omit_defaults=True, tag_field="cat"):
@@ -44,6 +47,20 @@ AnyLine = reduce(or_, LINES.values())
 
 _SETTINGS = (LINES["engine"], LINES["environment"])
 """Lines of which no number is a time."""
+
+
+_header = msgspec.json.Decoder(LINES["header"])
+_HEADER_BYTES = 1 << 16
+
+
+def header_of(book: Path) -> Header | None:
+    """Return the header of a trace; None if it cannot be read."""
+    with suppress(OSError, *UNDECODABLE):
+        with book.open("rb") as file:
+            line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
+        header: Header = _header.decode(line.rstrip(b",\r ")).args
+        return header
+    return None
 
 
 def fits(value: object) -> bool:

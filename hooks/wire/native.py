@@ -12,8 +12,8 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
-import sysconfig
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from threading import get_ident
 from types import ModuleType
@@ -183,7 +183,7 @@ def kernels_path() -> Path:
         RuntimeError: there is none, because this user has no home.
     """
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or _user_cache() / "torch_extensions"
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    suffix = EXTENSION_SUFFIXES[0]
     fits = (torch.__version__, torch.version.git_version, suffix)
     code = b"".join(source.read_bytes() for source in SOURCES)
     digest = hashlib.blake2b(code + repr(fits).encode(), digest_size=6)

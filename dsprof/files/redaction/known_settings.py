@@ -7,7 +7,6 @@ here they are data, for the training process imports no rule.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -48,7 +47,9 @@ def written_variable(name: str, value: str) -> str:
 def is_known_variable(name: str) -> bool:
     """Whether a library or a launcher that dsprof knows reads or sets `name`."""
     exact, patterns = _variables()
-    return name in exact or any(fnmatchcase(name, pattern) for pattern in patterns)
+    return name in exact or any(
+        name.startswith(start) and name.endswith(end) for start, end in patterns
+    )
 
 
 def written_config(config: Mapping[Any, Any], section: str = "") -> dict[str, Any]:
@@ -117,11 +118,12 @@ def top_level_keys() -> frozenset[str]:
 
 
 @cache
-def _variables() -> tuple[frozenset[str], tuple[str, ...]]:
+def _variables() -> tuple[frozenset[str], list[tuple[str, str]]]:
+    """Return names, and how names begin and end."""
     tables = ("known_names.txt", "harmless_names.txt", "launcher_names.txt")
     names = [name for table in tables for name in lines(_TABLES + table)]
     retired = [row["name"] for row in rows(_TABLES + "retired_names.csv")]
-    patterns = tuple(name for name in names if "*" in name)
+    patterns = [(start, end) for start, star, end in (n.partition("*") for n in names) if star]
     return frozenset([*names, *retired]), patterns
 
 

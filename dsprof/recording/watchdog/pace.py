@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from statistics import median
 
 SECOND_NS = 1_000_000_000
 LEAST_NS = 60 * SECOND_NS
@@ -57,7 +56,7 @@ class Pace:
             return self._after_ns
         if not self._steps_ns:
             return FIRST_STEP_NS
-        usual_ns = STEPS * int(median(self._steps_ns))
+        usual_ns = STEPS * sorted(self._steps_ns)[len(self._steps_ns) // 2]
         return max(LEAST_NS, usual_ns, SILENCES * max(self._silences_ns, default=0))
 
     def quiet_ns(self, now_ns: int) -> int:

@@ -15,6 +15,7 @@ from dsprof.files import notes
 from dsprof.files.inputs import is_local
 from dsprof.files.redaction import redact_text
 from dsprof.trace.dumps.state_file import (
+    SILENT_S,
     SIZE_BYTES,
     STACKS,
     RankState,
@@ -25,8 +26,7 @@ from dsprof.trace.dumps.state_file import (
     run_prefix,
 )
 from dsprof.trace.host_folders import shared_folder, traces_in
-from dsprof.trace.life import SILENT_S
-from dsprof.trace.rolling.earlier import header_of
+from dsprof.trace.lines import header_of
 from dsprof.trace.schema import Header
 from dsprof.trace.scope import clock
 

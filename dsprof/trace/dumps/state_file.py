@@ -43,6 +43,9 @@ GROUPS, PASSED = 512, OLD + OLD_CALLS * CALL_WORDS
 CALLS, RING = 256, PASSED + GROUPS
 TEXT = RING + CALLS * CALL_WORDS
 
+SILENT_S = 10.0
+"""A living process shows that it lives at least every 5 s."""
+
 UNFOLLOWED = 1
 """As `DONE_NS`: the completion will not be seen, as on a device."""
 

@@ -30,10 +30,9 @@ from dsprof.environment.launchers import count
 from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
 from dsprof.files import notes
-from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.dumps.state_file import kept_name, read_state, remove_live_state
 from dsprof.trace.host_folders import HOSTS, shared_folder
-from dsprof.trace.lines import LINES
+from dsprof.trace.lines import LINES, header_of
 from dsprof.trace.rolling.parts import (
     KEPT,
     PROFILE,
@@ -63,15 +62,12 @@ _QUIET_S = 60.0
 """Where no lock tells whether a process lives, as between machines: it writes every 5 s."""
 
 _LEVEL = 3
-_HEADER_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
 _ENTRY_BYTES = 512  # what an archive adds to a file
 _SUMS = (b'{"cat":"rollup"', b'{"cat":"totals"')
 """How the lines begin that hold sums."""
 
 _STEP = re.compile(rb'"args":{"step":(\d{1,18}),')
-
-_header = msgspec.json.Decoder(LINES["header"])
 
 
 class Earlier(NamedTuple):
@@ -179,16 +175,6 @@ def _is_mine(path: Path) -> bool:
 def _size(archive: Path, folder: Path, rank: int) -> int:
     parts = (part for book in _recordings(folder, rank) for part in files_of_rank(book))
     return sum(path.lstat().st_size for path in (archive, *parts) if _is_mine(path))
-
-
-def header_of(book: Path) -> Header | None:
-    """Return the header of a trace; None if it cannot be read."""
-    with suppress(OSError, *UNDECODABLE):
-        with book.open("rb") as file:
-            line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
-        header: Header = _header.decode(line.rstrip(b",\r ")).args
-        return header
-    return None
 
 
 def _is_over(book: Path, locks: ExitStack) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsprof.recording.capture.profiler.profile_file import write_profile
 from dsprof.trace.dumps.state_file import process_of
-from dsprof.trace.rolling.earlier import header_of
+from dsprof.trace.lines import header_of
 from dsprof.trace.rolling.parts import PROFILE, part_of
 from dsprof.trace.schema import Header, Note
 
