@@ -30,8 +30,8 @@ _MEANINGS = {
         "frozen",
         "device",
         "The GPU of rank {rank} ({address}) failed with {what}",
-        "Take {host} out of the job, reset the GPU {address} or reboot the host, and look up the "
-        "Xid in NVIDIA's catalog.",
+        "Take {host} out of the job, reset the GPU {address} or reboot the host. NVIDIA's "
+        "catalog says what an Xid means.",
     ),
     "killed": _Meaning(
         "died",

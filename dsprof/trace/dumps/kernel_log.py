@@ -1,6 +1,7 @@
 """A kernel's log (`dmesg`, `journalctl -k`): processes it killed or saw crash, devices that failed.
 
-Errors of NVIDIA's driver have numbers: https://docs.nvidia.com/deploy/xid-errors/.
+Errors of NVIDIA's driver have numbers: https://docs.nvidia.com/deploy/xid-errors/. AMD's says in a
+line of its own which process caused a page fault.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PREFIX = re.compile(
 )
 _MARKED = re.compile(
     r"^[^\n]{0,400}(?:Killed process \d|\]:? (?:segfault|general protection fault|trap )"
-    r"|INFO: task |NVRM: Xid \()[^\n]{0,400}",
+    r"|INFO: task |NVRM: Xid \(|amdgpu [\da-f:.]{5,16}: )[^\n]{0,400}",
     re.MULTILINE,
 )
 _KILLED = re.compile(r"\bKilled process (\d{1,9}) \(([^)]{1,32})\)")
@@ -36,13 +37,21 @@ _BLOCKED = re.compile(r"INFO: task (.{1,32}):(\d{1,9}) blocked for more than (\d
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]{5,16})\): (\d{1,4}), (?:pid=(\d{1,9})(?:,|$))?"
 )
+_OF_AMD = re.compile(
+    r"amdgpu (?P<address>[\da-f:.]{5,16}): .{0,40}?(?:(?P<unmapped>page fault \()"
+    r"|(?P<failed>uncorrectable hardware error|GPU reset begin)"
+    r"|process .{1,32} pid \d)",
+    re.IGNORECASE,
+)
+_PID_OF_AMD = re.compile(r"process .{1,32}? pid (\d{1,9}) thread", re.IGNORECASE)
 _MOST = 100_000
 
+_UNMAPPED = "a kernel of the program accessed an address that is not mapped"
 _FOLLOWS = frozenset({45, 63, 92, 154})
 """Xids that another error entails, or that end nothing."""
 _OF_PROGRAM = {
     13: "a kernel of the program failed",
-    31: "a kernel of the program accessed an address that is not mapped",
+    31: _UNMAPPED,
     43: "a kernel of the program failed",
 }
 _OF_DEVICE = {
@@ -119,8 +128,12 @@ def _message(line: str) -> KernelMessage | None:
         return replace(
             common, kind="blocked", pid=int(match[2]), name=match[1], what=f"{match[3]} s"
         )
-    if not (match := _XID.search(line)):
-        return None
+    if match := _XID.search(line):
+        return _xid(match, common)
+    return _of_amd(match, common) if (match := _OF_AMD.search(line)) else None
+
+
+def _xid(match: re.Match[str], common: KernelMessage) -> KernelMessage | None:
     xid, pid = int(match[2]), int(match[3] or -1)
     if xid in _FOLLOWS:
         return replace(common, kind="device", pid=pid, address=match[1]) if pid >= 0 else None
@@ -132,3 +145,15 @@ def _message(line: str) -> KernelMessage | None:
         what=f"Xid {xid}" + (f", {meaning}" if meaning else ""),
         address=match[1],
     )
+
+
+def _of_amd(match: re.Match[str], common: KernelMessage) -> KernelMessage | None:
+    named = _PID_OF_AMD.search(match.string)
+    pid = int(named[1]) if named else -1
+    found = replace(common, pid=pid, address=match["address"])
+    if match["unmapped"]:
+        return replace(found, kind="program", what=_UNMAPPED)
+    if match["failed"]:
+        what = "a reset" if match["failed"].startswith("GPU") else "an uncorrectable hardware error"
+        return replace(found, kind="device", what=what)
+    return replace(found, kind="device") if named else None

@@ -70,6 +70,25 @@ def test_the_errors_that_follow_name_the_process_of_a_device() -> None:
     ]
 
 
+def test_what_amd_says_of_its_devices() -> None:
+    at = "[1.000000] amdgpu 0000:c2:00.0: amdgpu: "
+    text = (
+        f"{at}[gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32773)\n"
+        f"{at} in process python3 pid 5578 thread python3 pid 5579\n"
+        f"{at}[mmhub0] no-retry page fault (src_id:0, for process a b pid 7 thread a pid 8)\n"
+        "[1.0] amdgpu 0000:68:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB) detected!\n"
+        f"{at}GPU reset begin!\n"
+        f"{at}ring gfx_0.0.0 uses VM inv eng 0 on hub 0\n"
+    )
+    unmapped = "a kernel of the program accessed an address that is not mapped"
+    assert [(one.kind, one.pid, one.what) for one in messages(text)] == [
+        ("program", 5578, unmapped),
+        ("program", 7, unmapped),
+        ("device", -1, "an uncorrectable hardware error"),
+        ("device", -1, "a reset"),
+    ]
+
+
 def test_other_text_says_nothing() -> None:
     assert (
         messages("[1.0] usb 1-1: new device\nKilled process\nNVRM: Xid (x): y\n[rank0] a[1]") == []
