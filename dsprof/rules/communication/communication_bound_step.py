@@ -36,8 +36,8 @@ _CAUSE = (
     "links, or slow links."
 )
 _LATENCY = (
-    "The collectives are small: a call takes about as long with fewer bytes, and the step has too "
-    "little computation to hide that."
+    "The {} are small: a call takes about as long with fewer bytes, and the step has too little "
+    "computation to hide that."
 )
 _PEERS = (
     "A receive waits until the other rank has computed what it sends, and then for the transfer. "
@@ -47,6 +47,7 @@ _PEERS_ACTION = (
     "Between stages of a pipeline, divide a step into more micro-batches, or balance the stages. "
     "Otherwise start receives earlier, and compute before you wait for them."
 )
+_NOT_COMPUTED = "computation explains less than half of the difference"
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _MOST = 0.5  # of the waiting, and more
 _SMALL_BYTES = 1 << 16
@@ -94,7 +95,7 @@ class CommunicationBoundStep:
         elif share >= thresholds.exposed_share and (
             parts := _between_stages(run, share, thresholds.exposed_share)
         ):
-            yield self._of_stages(run, f"{_waiting(steps, share)} {parts}", thresholds)
+            yield self._of_stages(run, f"{_waiting(steps, share)} {parts}", share, thresholds)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)
@@ -112,20 +113,23 @@ class CommunicationBoundStep:
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
 
-    def _of_stages(self, run: RunSummary, summary: str, thresholds: Thresholds) -> Finding:
+    def _of_stages(
+        self, run: RunSummary, summary: str, share: float, thresholds: Thresholds
+    ) -> Finding:
         late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
         proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
-        if proven:
+        if proven and _compute_longer(run[Steps], proven):
             return self._of_uneven_stages(run, summary, proven)
         if late:
-            summary += f" {ranks_do(late, 'wait')} least, which may be chance."
+            why = _NOT_COMPUTED if proven else "which may be chance"
+            summary += f" {ranks_do(proven or late, 'wait')} least, {why}."
+        cause, action = _of_even_stages(run, share)
         return self.meta.finding(
             Status.INFO,
             summary,
             title="Pipeline stages wait for each other",
-            cause="A stage waits until the stage before it has computed an activation, or the "
-            "stage after it a gradient: the bubble of the schedule.",
-            action="Divide a step into more micro-batches, or use fewer stages.",
+            cause=cause,
+            action=action,
             evidence=_evidence(run),
             restates=EXPOSED,
             confidence="medium",
@@ -197,7 +201,7 @@ class CommunicationBoundStep:
             Status.FAIL,
             summary,
             severity=Severity.HIGH if by_network >= thresholds.severe_share else Severity.MEDIUM,
-            cause=(_PEERS if by_peers else _LATENCY if by_latency else _CAUSE)
+            cause=(_PEERS if by_peers else _LATENCY.format("collectives") if by_latency else _CAUSE)
             + _OR_RANK * bool(run[Run].missing_ranks),
             action=_PEERS_ACTION if by_peers else f"{_remedy(run)}.{shard}",
             problem=f"{percent(by_network)} of the step is exposed communication",
@@ -320,6 +324,37 @@ def _between_stages(run: RunSummary, share: float, least_transfer: float) -> str
     )
 
 
+def _of_even_stages(run: RunSummary, share: float) -> tuple[str, str]:
+    """Return why stages of equal time wait for each other, and what to do."""
+    pipelines, traffic = run[Pipelines], run[Traffic]
+    bubble = pipelines.bubble
+    if bubble is None:
+        return _PEERS, (
+            "If a step has fewer than four times as many micro-batches as stages, divide it into "
+            "more. Otherwise balance the stages."
+        )
+    of_step = (1 - share) * bubble / (1 - bubble)
+    if of_step >= _MOST * _sent_share(run) * share:
+        return (
+            "A stage waits until the stage before it has computed an activation, or the stage "
+            "after it a gradient: the bubble of the schedule.",
+            "Divide a step into more micro-batches, or use fewer stages.",
+        )
+    cause = (
+        f"The bubble of {pipelines.micro_batches} micro-batches explains only {percent(of_step)} "
+        "of the step."
+    )
+    sent = [one for use, one in traffic.uses.items() if use.family in POINT_TO_POINT]
+    if any(one.unsized or not _is_small(one) for one in sent):
+        return f"{cause} {_PEERS}", (
+            "If stages take unequal time, balance them; otherwise place neighbouring stages on "
+            "faster links. More micro-batches would not shorten these waits."
+        )
+    return f"{cause} {_LATENCY.format('messages')}", (
+        "Use fewer and larger micro-batches: a message then carries more."
+    )
+
+
 def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:
     """Name the stages of ranks by their places in the groups of the pipeline, if these are known.
 
@@ -397,6 +432,21 @@ def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
     """Return the ranks that wait far less than half of all do: one that is early tells nothing."""
     usual = median_high(shares.values()) if shares else 0.0
     return tuple(sorted(rank for rank, share in shares.items() if usual - share >= spread))
+
+
+def _compute_longer(steps: Steps, late: tuple[int, ...]) -> bool:
+    """Say whether computation is at least half of why others wait longer; also where unknown.
+
+    A rank also waits less where its sends and receives, or its program, take its own time.
+    """
+    own: list[float] = []
+    others: list[float] = []
+    for rank, row in steps.ranks.items():
+        shown = np.isin(row.number, steps.measured) & ~row.hidden
+        if row.compute_ns is None or not shown.any():
+            return True
+        (own if rank in late else others).append(float(row.compute_ns[shown].mean()))
+    return fmean(own) - min(others, default=0.0) >= _MOST * _ahead_ns(steps, late)
 
 
 def _is_chance(steps: Steps, rank: int) -> bool:

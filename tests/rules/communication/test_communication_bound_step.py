@@ -11,6 +11,7 @@ from tests.factories.trace import (
     engine,
     group,
     header,
+    ns,
     rank_trace,
     said,
     step,
@@ -148,17 +149,18 @@ def test_accumulation_with_one_reduction_is_not_advised_again():
     assert gathered.startswith("Use larger micro-batches: they")
 
 
-def stages(*waited_ms, backend="gloo", other_ms=None):
+def stages(*waited_ms, backend="gloo", other_ms=None, batches=1, **sent):
     """Stages that wait so long in each step, or in every third step `other_ms`."""
 
     def stage(number, waited):
         def extra(step, start):
             took = waited if other_ms is None or step % 3 else other_ms[number]
-            return [sync("recv", start, took, step=step)]
+            return [sync("recv", start, took, step=step, **sent)]
 
         config, head = engine(0), header(number, backend=backend)
         config.pipeline_stages = len(waited_ms)
         given = {"comm_ms": 1, "extra": extra, "engine": config, "head": head}
+        given["accumulation"] = batches
         return zero_rank(number, len(waited_ms), steps=14, **given)
 
     return [stage(*one) for one in enumerate(waited_ms)]
@@ -239,6 +241,34 @@ def test_a_stage_that_waits_less_in_some_steps_only_is_not_accused():
     assert (finding.status, finding.ranks) == (Status.INFO, ())
     assert finding.title == "Pipeline stages wait for each other"
     assert finding.summary.endswith("Rank 1 waits least, which may be chance.")
+
+
+def test_a_stage_that_waits_less_and_computes_no_longer_is_not_asked_to_give_layers_away():
+    traces = stages(40, 40, 5)
+    for one in traces[2].spans:
+        if one.name == "forward":
+            one.end_ns = one.start_ns + ns(5)
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.INFO, ())
+    assert finding.summary.endswith(
+        "Rank 2 waits least, computation explains less than half of the difference."
+    )
+    assert "layers" not in finding.action
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "cause", "action"),
+    [
+        (1 << 14, "The messages are small", "Use fewer and larger micro-batches"),
+        (1 << 20, "A receive waits until", "If stages take unequal time, balance them"),
+    ],
+)
+def test_waits_that_the_bubble_does_not_explain_are_not_called_one(nbytes, cause, action):
+    finding = said(RULE, *stages(50, 50, batches=16, nbytes=nbytes))
+    assert finding.title == "Pipeline stages wait for each other"
+    bubble = "The bubble of 16 micro-batches explains only 2.7 % of the step."
+    assert finding.cause.startswith(f"{bubble} {cause}")
+    assert finding.action.startswith(action)
 
 
 def test_a_late_rank_is_named_and_the_network_is_not_blamed():
