@@ -323,6 +323,7 @@ class BucketLayout(msgspec.Struct, omit_defaults=True):
     buckets_reduced: Annotated[int, "buckets that DDP counted"] = 0
     comm_ns: Annotated[Duration, "communication in backward as DDP measured it"] = 0
     overlap_ns: Annotated[Duration, "of it beside computation, the same"] = 0
+    comm_hook: Annotated[str, "communication hook that sends the gradients"] = ""
 
 
 class Model(msgspec.Struct, omit_defaults=True):

@@ -98,6 +98,7 @@ class DDPHook(Hook):
                 buckets_reduced=reduced,
                 comm_ns=numbers.get("backward_comm_time", 0),
                 overlap_ns=numbers.get("backward_compute_comm_overlap_time", 0),
+                comm_hook=words.get("comm_hook", ""),
             )
         )
 

@@ -47,6 +47,7 @@ def test_ddp_buckets_are_those_that_a_communication_hook_sees(ddp: Path, scenari
         assert max(row[1] for row in told) > 0, "one bucket alone would show little"
         layout = trace.layouts[-1]
         assert layout.is_rebuilt == (scenario != "unused")
+        assert layout.comm_hook == ("allreduce_hook" if scenario == "view" else "")
         assert layout.buckets_reduced in (0, len(layout.nbytes))  # DDP's own count
 
 

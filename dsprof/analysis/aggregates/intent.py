@@ -104,6 +104,9 @@ def _account(trace: RankTrace, part: Part) -> Account:
         hidden = obstacle(engine)
     elif trace.engines:
         hidden = "one of several engines, of which it is not known who took a step"
+    elif progress.reducing_micro_steps < progress.steps:
+        # PowerSGD sends factors of the gradients, local SGD averages parameters at times
+        hidden = next((f"{one.comm_hook} of DDP" for one in trace.layouts if one.comm_hook), "")
     demands = {} if hidden else _demands(trace, engine, progress, rows, kinds, trains=part.trains)
     return Account(demands, _sent(trace, rows, kinds), progress, hidden, part.trains)
 

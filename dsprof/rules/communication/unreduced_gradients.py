@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.intent import Account, Intent
+from dsprof.analysis.aggregates.intent import Account, Intent, Sent
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
@@ -17,6 +17,8 @@ from dsprof.trace.collectives import REDUCTIONS
 _WITHOUT_ENGINE = -1
 _NO_GRADIENTS = frozenset({"all_gather", "barrier", "broadcast"})
 """What sends less than 4 KiB by them sends objects, flags and metrics."""
+_PARTS = frozenset({"pipeline", "tensor"})
+"""Roles of groups whose ranks train parts of one model, which need no sum of gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,12 @@ class UnreducedGradients:
             yield self.meta.not_applicable("No training without DeepSpeed was recorded.")
         elif step.ranks == 1 < len(facts.ranks):
             yield self.meta.not_applicable("Only one rank takes optimizer steps.")
+        elif (sent := _exchanged(account)) and all(one.role in _PARTS for one in sent):
+            yield self.meta.not_applicable("Only pipeline and tensor parallelism communicate.")
         elif not _is_apart(account, facts, thresholds):
             return
+        elif account.obstacle:
+            yield self.meta.unknown(f"Unknown: the traffic of {account.obstacle} is not modelled.")
         elif facts.hides_collectives:
             yield self.meta.unknown("Unknown: collectives are missing from the trace.")
         elif (steps := step.rank_steps // step.ranks) < thresholds.steps:
@@ -81,17 +87,21 @@ class UnreducedGradients:
 
 
 def _is_apart(account: Account, facts: Run, thresholds: Thresholds) -> bool:
-    reduced = 0
-    is_wrapped = facts.has_ddp
-    for sent, amount in account.sent.items():
-        if sent.kind == "parameters":
-            is_wrapped = True
-        elif sent.kind != "small" or sent.family not in REDUCTIONS | _NO_GRADIENTS:
-            return False
-        elif sent.family in REDUCTIONS:
-            reduced += amount.nbytes
-    steps = account.progress.steps
-    return steps > 0 and (is_wrapped or reduced <= steps * thresholds.scalar_bytes)
+    sent, steps = account.sent, account.progress.steps
+    is_wrapped = facts.has_ddp or any(one.kind == "parameters" for one in sent)
+    reduced = sum(amount.nbytes for one, amount in sent.items() if one.family in REDUCTIONS)
+    is_little = is_wrapped or reduced <= steps * thresholds.scalar_bytes
+    return steps > 0 and is_little and not _exchanged(account)
+
+
+def _exchanged(account: Account) -> list[Sent]:
+    """Return what could be gradients."""
+    ignored = REDUCTIONS | _NO_GRADIENTS
+    return [
+        one
+        for one in account.sent
+        if one.kind != "parameters" and (one.kind != "small" or one.family not in ignored)
+    ]
 
 
 _ON_PURPOSE = "No change is needed if ranks train apart on purpose, as in a search or in local SGD."

@@ -203,6 +203,7 @@ def file_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
         given.buckets_reduced,
         given.comm_ns,
         given.overlap_ns,
+        given.comm_hook,
     )
 
 

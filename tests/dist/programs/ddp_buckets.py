@@ -57,6 +57,8 @@ def train(scenario: str, told: list[list[int]] | None) -> None:
 
     if told is not None:
         model.register_comm_hook(None, tell)
+    elif scenario == "view":
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
     for step in range(STEPS):  # noqa: B007 - the hook reads it
         for micro in range(MICRO_STEPS):
             is_last = micro == MICRO_STEPS - 1 or scenario == "static"

@@ -414,6 +414,17 @@ def test_a_communication_hook_of_ddp_is_named():
     assert "a communication hook" in rows(finding)["gradients"]["cause"]
 
 
+def test_steps_without_buckets_are_not_as_asked_where_a_communication_hook_sends():
+    """PowerSGD begins after some steps; local SGD then reduces only among a few ranks."""
+    hooked = {"layouts": [BucketLayout(0, 1, [WHOLE], comm_hook="powerSGD_hook")]}
+    assert said(RULE, ddp(**hooked)).status is Status.PASS
+    trace = ddp(**hooked)
+    trace.collectives.nbytes[trace.collectives.step > 3] = 1 << 13
+    finding = said(RULE, trace)
+    assert finding.status is Status.UNKNOWN
+    assert "powerSGD_hook of DDP is not modelled" in finding.summary
+
+
 def test_models_of_ddp_may_train_in_turn():
     both = [BucketLayout(0, 1, [WHOLE]), BucketLayout(1, 1, [WHOLE])]
     assert said(RULE, ddp(layouts=both)).status is Status.PASS

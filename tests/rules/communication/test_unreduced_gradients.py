@@ -10,6 +10,7 @@ from tests.factories.trace import (
     assert_reached_at,
     counters,
     fetch,
+    group,
     header,
     rank_trace,
     said,
@@ -73,6 +74,20 @@ def test_fsdp_that_only_gathers_is_named():
 )
 def test_what_could_be_gradients_passes(op):
     assert said(RULE, rank(op)).status is Status.PASS
+
+
+@pytest.mark.parametrize("role", ["pipeline", "tensor"])
+def test_parts_of_one_model_need_no_sum_of_gradients(role):
+    trace = rank(("send", 1 << 20), ("recv", 256), groups={1: group(role=role)})
+    assert said(RULE, trace).status is Status.NOT_APPLICABLE
+
+
+def test_gradients_that_a_communication_hook_sends_otherwise_are_not_called_missing():
+    """PowerSGD sends factors, of a small model less than 4 KiB of them."""
+    layout = BucketLayout(model=0, group=1, nbytes=[1 << 20], comm_hook="powerSGD_hook")
+    finding = said(RULE, rank(("all_reduce", 2048), layouts=[layout]))
+    assert finding.status is Status.UNKNOWN
+    assert "powerSGD_hook of DDP" in finding.summary
 
 
 def test_its_thresholds_are_reached_at_their_value():
