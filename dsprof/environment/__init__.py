@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from dsprof.environment import machine, precision
-from dsprof.environment.machine import Accelerator, Adapter, attempt, first_line, listed
+from dsprof.environment.machine import Accelerator, Adapter, attempt, listed
 from dsprof.files.inputs import open_input
 from dsprof.files.redaction import REDACTED
 from dsprof.files.redaction.known_settings import written_variable, written_variables
@@ -50,7 +50,6 @@ Digest = Callable[[str, str], str]
 """A digest by which ranks compare the redacted value of a name; "" where they cannot."""
 
 _LARGEST_FILE_BYTES = 64 * 1024
-_MOST_DEVICES = 64
 
 
 class EnvSnapshot(msgspec.Struct, omit_defaults=True):
@@ -60,8 +59,8 @@ class EnvSnapshot(msgspec.Struct, omit_defaults=True):
     effective: dict[str, str] = {}  # names whose value after the first collective differs
     files: dict[str, dict[str, str]] = {}  # configuration files of NCCL and RCCL
     versions: dict[str, str] = {}
-    gpus: list[str] = []
-    network_devices: list[str] = []
+    gpus: list[str] = []  # that torch names, once it uses them
+    network_devices: list[str] = []  # interfaces
     limits: dict[str, int] = {}  # bytes: memlock, stack, shm; nofile, cpus...; -1: unlimited
     redacted: list[str] = []
     digests: dict[str, str] = {}  # of redacted values in force, under a key of the run
@@ -95,7 +94,7 @@ def snapshot(environ: Mapping[str, str], digest: Digest = no_digest) -> EnvSnaps
         files=_conf_values(environ),
         versions=attempt(_versions, {}),
         gpus=attempt(_gpus, []),
-        network_devices=attempt(_network_devices, []),
+        network_devices=attempt(machine.interfaces, []),
         limits=_limits(),
         accelerators=attempt(machine.accelerators, []),
         adapters=attempt(machine.adapters, []),
@@ -231,20 +230,6 @@ def _gpus() -> list[str]:
     if not cuda.is_initialized():
         return []
     return [str(cuda.get_device_name(index)) for index in range(cuda.device_count())]
-
-
-def _network_devices() -> list[str]:
-    """Describe network devices; a speed of -1, as in virtual machines, is unknown and left out."""
-    root = Path("/sys/class")
-    found = []
-    for device in listed(root / "net"):
-        speed = first_line(device / "speed")
-        described = [device.name, first_line(device / "operstate")]
-        found.append(" ".join([*described, f"{speed} Mbit/s"] if speed.isdigit() else described))
-    for port in listed(root / "infiniband", "*/ports/*"):
-        facts = [first_line(port / name) for name in ("link_layer", "rate")]
-        found.append(" ".join([f"{port.parent.parent.name}:{port.name}", *facts]).strip())
-    return [device for device in found if not device.startswith("lo ")][:_MOST_DEVICES]
 
 
 def _limits() -> dict[str, int]:

@@ -74,6 +74,16 @@ def adapters(root: Path = ROOT) -> list[Adapter]:
     return found[:_MOST_DEVICES]
 
 
+def interfaces(root: Path = ROOT) -> list[str]:
+    """Describe network interfaces: "eth0 up 25000 Mbit/s"; -1, as of virtual ones, is no speed."""
+    found = []
+    for path in listed(root / "sys/class/net"):
+        speed = first_line(path / "speed")
+        rate = f"{speed} Mbit/s" if speed.isdecimal() else ""
+        found.append(" ".join(filter(None, (path.name, first_line(path / "operstate"), rate))))
+    return [one for one in found if not one.startswith("lo ")][:_MOST_DEVICES]
+
+
 def facts(root: Path = ROOT) -> dict[str, str]:
     """Read what the kernel says of the machine and of where this process may run."""
     probes: dict[str, Callable[[Path], str]] = {

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dsprof import environment
-from dsprof.environment import REDACTED, EnvSnapshot
+from dsprof.environment import REDACTED, EnvSnapshot, machine
 
 SECRETS = {
     "NVIDIA_API_KEY": "short",
@@ -127,8 +127,9 @@ def test_snapshot_survives_probes_that_break(monkeypatch):
     def broken(*arguments):
         raise RuntimeError("no such thing here")
 
-    for name in ("_versions", "_gpus", "_network_devices", "_read_conf", "_size_bytes"):
+    for name in ("_versions", "_gpus", "_read_conf", "_size_bytes"):
         monkeypatch.setattr(environment, name, broken)
+    monkeypatch.setattr(machine, "interfaces", broken)
     monkeypatch.delattr(os, "sched_getaffinity")
     found = environment.snapshot({"NCCL_DEBUG": "WARN"})
     assert found.variables == {"NCCL_DEBUG": "WARN"}

@@ -151,6 +151,15 @@ def interface(root, name, **files):
     put(root, {f"sys/class/net/{name}/{one}": f"{text}\n" for one, text in files.items()})
 
 
+def test_interfaces_with_their_states_and_known_speeds(tmp_path):
+    interface(tmp_path, "eth0", operstate="up", speed="25000")
+    interface(tmp_path, "eth1", operstate="up", speed="-1")
+    interface(tmp_path, "ib0", operstate="down")
+    interface(tmp_path, "lo", operstate="unknown")
+    put(tmp_path, {"sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n"})
+    assert machine.interfaces(tmp_path) == ["eth0 up 25000 Mbit/s", "eth1 up", "ib0 down"]
+
+
 def test_ethernet_is_the_fastest_physical_interfaces_that_are_up(tmp_path):
     assert "ethernet" not in machine.facts(tmp_path)
     real = {"type": "1", "device/vendor": "0x15b3"}

@@ -57,16 +57,13 @@ def test_files_of_nccl_and_network_devices_that_differ_are_differences() -> None
         *(
             {
                 "files": {"/etc/nccl.conf": {"NCCL_IB_HCA": adapter, "NCCL_DEBUG": "WARN"}},
-                "network_devices": ["eth0 up", f"veth{adapter} up", f"{adapter}:1 InfiniBand"],
+                "network_devices": [f"eth{adapter[-1]} up", f"veth{adapter} up"],
             }
             for adapter in ("mlx5_0", "mlx5_1")
         )
     )
     assert {one.name: one.values for one in made.differences} == {
         "NCCL_IB_HCA in /etc/nccl.conf": {"mlx5_0": [0], "mlx5_1": [1]},
-        "network devices": {
-            "eth0 up, mlx5_0:1 InfiniBand": [0],
-            "eth0 up, mlx5_1:1 InfiniBand": [1],
-        },
+        "network devices": {"eth0 up": [0], "eth1 up": [1]},
     }
     assert made.files == {"/etc/nccl.conf": {"NCCL_DEBUG": "WARN"}}
