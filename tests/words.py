@@ -40,7 +40,8 @@ SAY = {
     r"\bdearest\b": "most expensive",
     r"\bdecides for all\b": "limits all",
     r"\bended badly\b": "crashed, was killed",
-    r"\b(?<!segmentation.)(?<!protection.)(?<!page.)faults?\b": "problem, defect (an injected fault, a hardware fault)",
+    r"\b(?<!segmentation.)(?<!protection.)(?<!page.)faults?\b": "problem, defect (an injected "
+    "fault, a hardware fault)",
     r"\bfor ever\b": "forever",
     r"\bfor want of\b": "without, too few",
     r"\bfrom one step on\b": "at one moment",
