@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
@@ -33,6 +34,8 @@ _BETWEEN = (
     "Between the phases the program does something else: it waits for data or for RPC, evaluates, "
     "logs, or saves."
 )
+_FEW = "Few steps have most of the time outside the phases: in the median step it is {}."
+_LOOK_AT_FEW = "Inspect the longest steps in the timeline: a checkpoint, an evaluation, a stall."
 _LOOK = (
     "Look at what the loop does between step and forward. If it waits for data, give the loader "
     "more workers and prefetching; log and save checkpoints less often. dsprof.annotate() gives "
@@ -76,16 +79,22 @@ class LowComputeShare:
         if share >= thresholds.compute_share:
             yield self.meta.finding(Status.PASS, summary)
             return
-        if outside >= thresholds.outside_share and total.idle_ns is None:
+        parts = [run[Steps].parts[number] for number in run[Steps].measured]
+        usual = median(part.other_ns / max(part.total_ns, 1) for part in parts)
+        is_in_few = usual < outside / 2
+        if outside >= thresholds.outside_share and total.idle_ns is None and not is_in_few:
             yield self._outside(run, summary, outside)
             return
         longest = _longest_part(total)
-        is_outside = longest == _OUTSIDE
+        cause, action = f"The largest other part is {longest}.", "Read the findings on that part."
+        if longest == _OUTSIDE:
+            few = _FEW.format(percent(usual)), _LOOK_AT_FEW
+            cause, action = few if is_in_few else (_BETWEEN, _LOOK)
         yield self.meta.finding(
             Status.INFO,
             summary,
-            cause=_BETWEEN if is_outside else f"The largest other part is {longest}.",
-            action=_LOOK if is_outside else "Read the findings on that part.",
+            cause=cause,
+            action=action,
             problem=f"{percent(share)} of the step is computation",
             evidence=(_parts(total, count),),
             restates=longest,

@@ -49,7 +49,7 @@ class Thresholds:
     steps: int = 12  # after warm-up; fewer do not tell
     # Of the median: by so much a slow step is longer.
     slow_share: float = field(default=SLOW_SHARE, metadata={"maximum": None})
-    slow_steps: int = 3  # one or two may be anything
+    slow_steps: int = 3  # one or two may be anything, and count from `outside_share` on
     cost_share: float = 0.01  # of all steps, that slow ones take longer; below, nothing is said
     fail_share: float = 0.05
     # The same, of what all ranks do outside the phases, or without a period.
@@ -95,7 +95,8 @@ class PeriodicSlowStep:
         usual_ns = np.median(times[~slow]) if count else 0.0
         excess_ns = np.where(slow, times - usual_ns, 0.0)
         share = float(excess_ns.sum()) / max(float(times.sum()), 1.0)
-        costs = share >= thresholds.cost_share and np.count_nonzero(slow) >= thresholds.slow_steps
+        is_enough = np.count_nonzero(slow) >= thresholds.slow_steps
+        costs = share >= (thresholds.cost_share if is_enough else thresholds.outside_share)
         periods = [
             period
             for period in (periods_of(slow, times) if costs and not run[Steps].is_sampled else [])
@@ -236,25 +237,29 @@ class PeriodicSlowStep:
         count = int(np.count_nonzero(slow))
         longer_ns = float(np.median(columns.total_ns[slow]) - np.median(columns.total_ns[~slow]))
         part = growing_part(columns.growth(~slow, slow), longer_ns, thresholds.part_share)
+        fix = "Check what else runs on the hosts then"
         cause, action = (
             f"The longer part is {PARTS[part]}; the slow steps follow no period."
             if part in PARTS and part != "rest_ns"
             else "Unknown: the slow steps follow no period.",
             "Inspect these steps in the timeline, and check what else runs on the hosts then.",
         )
+        if part == "other_ns":
+            fix, (cause, action) = "Find what the loop does there", _why(columns, part, (), "")
         turns = _ranks_in_turn(columns, slow, slow) if part == "exposed_ns" else ()
         if turns:
             cause, action = _in_turn(turns)
         longer = f"{_slow(count, len(slow))} far longer"
+        than = "its neighbours" if count == 1 else "their neighbours, without a period"
         return self.meta.finding(
             Status.FAIL if share >= thresholds.outside_share and not turns else Status.INFO,
-            f"{longer} than their neighbours, without a period: {percent(share)} of the time.",
+            f"{longer} than {than}: {percent(share)} of the time.",
             title="Occasional steps take far longer",
             severity=Severity.MEDIUM,
             cause=cause,
             action=action,
             problem=f"{longer}: {percent(share)} of the time",
-            fix="Check what else runs on the hosts then",
+            fix=fix,
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
             confidence="low",

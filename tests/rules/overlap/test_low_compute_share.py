@@ -3,7 +3,16 @@ from __future__ import annotations
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_compute_share import RULE
 from tests.factories.device import busy
-from tests.factories.trace import assert_reached_at, captured, copy, header, said, span, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    captured,
+    copy,
+    header,
+    ns,
+    said,
+    span,
+    zero_rank,
+)
 
 
 def idling(outside: float):
@@ -25,6 +34,16 @@ def test_a_loop_that_does_something_else_fails():
         ("exposed communication", 1.0, 0.01),
         ("outside forward, backward and step", 59.0, 0.59),
     )
+
+
+def test_one_long_step_is_not_what_the_loop_does_in_each():
+    """As one that waits for a checkpoint, and takes most of a short recording."""
+    trace = idling(0.05)
+    trace.steps[-1].end_ns += ns(2000)
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert finding.cause.endswith("in the median step it is 5 %.")
+    assert "loader" not in finding.action
 
 
 def test_a_span_that_the_program_named_is_named():
