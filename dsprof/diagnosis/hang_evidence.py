@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -60,6 +61,15 @@ def printed_by_kernels(paths: Iterable[Path]) -> list[KernelMessage]:
     """Return what the logs of kernels among `paths` and in folders there say of processes."""
     logs = _texts(paths, kernel_log.START.search, kernel_log.LARGEST_BYTES)
     return [message for text in logs for message in kernel_log.messages(text)]
+
+
+def asked_kernel() -> list[KernelMessage]:
+    """Ask the kernel of this machine for its log; nothing where dmesg is not allowed to."""
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["dmesg"], capture_output=True, timeout=_PATIENCE_S)
+        found = kernel_log.messages(done.stdout.decode(errors="replace"))
+        return [replace(message, host=platform.node()) for message in found]
+    return []
 
 
 def _is_of_py_spy(start: str) -> bool:

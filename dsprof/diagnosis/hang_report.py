@@ -17,6 +17,7 @@ from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summarise import summarise
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.hang_evidence import (
+    asked_kernel,
     asked_stacks,
     printed_by_kernels,
     printed_ras,
@@ -80,7 +81,8 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
         report = _judged(endings, run)
-    if told := printed_by_kernels(paths):
+    told = printed_by_kernels(paths) + (asked_kernel() if is_live else [])
+    if told:
         known = with_kernel_messages(report.verdicts, endings, files.headers, told)
         report = HangReport(verdicts=known, groups=report.groups)
     return _with_skipped(report, files.strangers)

@@ -112,22 +112,40 @@ def test_the_log_of_the_kernel_beside_the_traces_tells_what_killed_the_rank(
     assert verdict["ranks"] == [2]
 
 
+def put_in_path(program: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("dsprof.trace.life.boot_id", lambda: "boot-a")
+
+
 def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_killed(tmp_path, 0, 1)
-    program = tmp_path / "bin/py-spy"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\necho "Process $4: python"\n'
-        'echo \'Thread 1 (idle): "MainThread"\'\necho "    at (file$4.py:1)"\n'
+    script = (
+        'echo "Process $4: python"\n'
+        'echo \'Thread 1 (idle): "MainThread"\'\necho "    at (file$4.py:1)"'
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("dsprof.trace.life.boot_id", lambda: "boot-a")
+    put_in_path(tmp_path / "bin/py-spy", script, monkeypatch)
     assert hang(tmp_path, "--live", "--format", "json") == 1
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["stacks"]["2"] == ["file102.py:1 at"]
+
+
+def test_the_kernel_is_asked_for_its_log_of_a_live_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_killed(tmp_path, 0, 1)
+    script = "echo '[99.000000] python3[102]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6[7f+1]'"
+    put_in_path(tmp_path / "bin/dmesg", script, monkeypatch)
+    monkeypatch.setattr("platform.node", lambda: "node-a")
+    assert hang(tmp_path, "--live", "--format", "json") == 1
+    [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["cause"]["text"].startswith(
+        "Rank 2 (process 102) crashed with a segfault in libc"
+    )
 
 
 def test_what_a_rank_wrote_of_itself_lies_beside_its_trace(
