@@ -76,14 +76,12 @@ def raise_all(mistakes: list[str]) -> None:
     raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
 
 
-_HARMLESS = re.compile(
-    r"[-+.:\d]{1,12}|\d+e\d{1,3}|True|False|None|a (?:list|mapping)|.*, which YAML.*"
-)
+_HARMLESS = r"[-+.:\d]{1,12}|\d+e\d{1,3}|True|False|None|a (?:list|mapping)|.*, which YAML.*"
 
 
 def _shown(written: str) -> str:
     """Return a wrong value for a message: a number or a word of YAML; other text may be secret."""
-    return written if _HARMLESS.fullmatch(written) else "other text"
+    return written if re.fullmatch(_HARMLESS, written) else "other text"
 
 
 def _nearest(value: Any, kind: Any) -> str:

@@ -14,11 +14,11 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
 
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.:-]{1,60})://([^/]*)", re.I)
-_HOST = re.compile(r"(\[[0-9a-f:.]*\]|[^:@\[\]]*)(:\d{1,5})?", re.I)
+_ADDRESS = r"(?i)([a-z][a-z0-9+.:-]{1,60})://([^/]*)"
+_HOST = r"(?i)(\[[0-9a-f:.]*\]|[^:@\[\]]*)(:\d{1,5})?"
 _CHAIN = "::"
 """fsspec opens a place inside another by it, such as `zip://a::https://user:password@host/b`."""
-_AZURE = re.compile(r"[^:@]+@[^:@]+")  # the container, then the account
+_AZURE = r"[^:@]+@[^:@]+"  # the container, then the account
 _WEB, _S3, _LOCAL = ("http", "https"), ("s3", "s3a"), ("file", "local")
 _HDFS, _DEFAULT_CLUSTER = "hdfs", "default"
 """libhdfs calls the cluster that Hadoop's configuration names `default`; users name none."""
@@ -117,7 +117,7 @@ class RemotePath(PosixPath):
 
 def is_address(text: str) -> bool:
     """Say whether a text is an address, not the name of a local file."""
-    return _ADDRESS.match(text) is not None
+    return re.match(_ADDRESS, text) is not None
 
 
 def address(text: str) -> RemotePath:
@@ -126,13 +126,13 @@ def address(text: str) -> RemotePath:
     Raises:
         ValueError: it contains credentials, which are not repeated, or cannot be read.
     """
-    found = _ADDRESS.match(text)
+    found = re.match(_ADDRESS, text)
     assert found is not None
     if _CHAIN in text:
         raise ValueError(f"an address with {_CHAIN} is not read; give that of a file or folder")
     scheme, host = found[1].lower(), found[2]
-    is_container = scheme.startswith("abfs") and _AZURE.fullmatch(host)
-    if not (_HOST.fullmatch(host) or is_container):
+    is_container = scheme.startswith("abfs") and re.fullmatch(_AZURE, host)
+    if not (re.fullmatch(_HOST, host) or is_container):
         raise ValueError(
             f"an address of {scheme}:// that contains credentials is not read, because other users "
             "of this machine can see it; set the credentials in the environment"

@@ -43,8 +43,8 @@ from dsprof.recording.this_process import (
     when_child_ends,
 )
 from dsprof.recording.trailer import trailer_of, with_writer
-from dsprof.trace.dumps.kept_states import keep_states_of_the_dead
-from dsprof.trace.dumps.state_file import process_of
+from dsprof.trace.dumps.kept_states import keep_states_of_the_dead, remove_stale
+from dsprof.trace.dumps.state_file import memory_folders, process_of
 from dsprof.trace.host_folders import folder_of, traces_in
 from dsprof.trace.lines import header_of
 from dsprof.trace.schema import (
@@ -263,7 +263,12 @@ class Session:
         self.writer = self._start_writer(dist, old.budget_left_bytes)
 
     def _prepare(self, header: Header, key: SharedKey) -> list[Any]:
-        """Describe the environment, and let a process follow the trace that has begun."""
+        """Describe the environment, and let a process follow the trace that has begun.
+
+        States that others left behind a day ago go now: reading them takes milliseconds.
+        """
+        for folder in memory_folders():
+            remove_stale(folder)
         key.wait()
         self._environment = environment.snapshot(os.environ, key.digest)
         if self._is_followed:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 
 _LOST = (
-    ("timeout", re.compile(r"\btimed out\b|\btimeout\b|to pass monitoredBarrier", re.IGNORECASE)),
+    ("timeout", r"(?i)\btimed out\b|\btimeout\b|to pass monitoredBarrier"),
     (
         "connection",
-        re.compile(
-            r"(closed|reset) by (remote )?peer|broken pipe|connection was likely closed"
-            r"|peer closed the connection|remote process exit|ncclRemoteError",
-            re.IGNORECASE,
-        ),
+        r"(?i)(closed|reset) by (remote )?peer|broken pipe|connection was likely closed"
+        r"|peer closed the connection|remote process exit|ncclRemoteError",
     ),
 )
 
@@ -22,4 +19,4 @@ def lost(message: str) -> str:
 
     "" for a message of anything else.
     """
-    return next((how for how, pattern in _LOST if pattern.search(message)), "")
+    return next((how for how, pattern in _LOST if re.search(pattern, message)), "")

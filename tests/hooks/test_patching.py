@@ -136,8 +136,9 @@ def test_a_missing_module_stays_missing() -> None:
     ("modules", "unwanted"),
     [
         (
-            "dsprof, dsprof.recording.session",
-            ["dsprof.plugins.entry_points", "dsprof.api", "dsprof.rules", "numpy"],
+            "dsprof, dsprof.recording.session, dsprof.recording.watchdog.thread",
+            ["dsprof.plugins.entry_points", "dsprof.api", "dsprof.rules", "numpy"]
+            + ["dsprof.trace.rolling", "dsprof.trace.source", "isal", "statistics"],
         ),
         ("dsprof.api", ["dsprof.plugins.entry_points", "dsprof.rules", "dsprof.analysis", "numpy"]),
     ],

@@ -22,7 +22,6 @@ from dsprof.environment.processes import process_start
 from dsprof.files import notes
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
-from dsprof.trace.dumps.kept_states import remove_stale
 from dsprof.trace.dumps.state_file import (
     BEAT_NS,
     CALL_WORDS,
@@ -107,7 +106,6 @@ class LiveState:
         self._disclose = disclose
         why = "no folder is in memory (tmpfs)"
         for folder in memory_folders():
-            remove_stale(folder)
             try:
                 name = state_name(header.run_key, header.rank, header.pid)
                 self._begin(folder / name, header, job)

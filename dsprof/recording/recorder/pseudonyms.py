@@ -61,8 +61,8 @@ _NUMBERED = (
 )
 """Lists of nodes as Slurm writes them: gpu[001-004,007],login1."""
 
-_HOST_LIKE = re.compile(r"(?:^|_)(?:HOST|HOSTNAME|HOSTID|HOST_ID|NODENAME|NODELIST|ADDR|IPADDR)$")
-_NAME_LIKE = re.compile(
+_HOST_LIKE = r"(?:^|_)(?:HOST|HOSTNAME|HOSTID|HOST_ID|NODENAME|NODELIST|ADDR|IPADDR)$"
+_NAME_LIKE = (
     r"(?:^|_)(?:USER|ACCOUNT|JOB_NAME|JOB_GROUP|CLUSTER|CLUSTER_NAME|PARTITION|QOS|RESERVATION|RUN_ID"
     r"|COMM_ID|IF_IP|ADDR_PATTERN|TOPOLOGY_ADDR)$"
 )
@@ -158,9 +158,10 @@ def anonymized(snapshot: EnvSnapshot, anonymizer: Anonymizer) -> EnvSnapshot:
 
 
 def _anonymous_value(name: str, value: str, anonymizer: Anonymizer) -> str:
-    if _HOST_LIKE.search(name):
+    if re.search(_HOST_LIKE, name):
         return anonymizer.host(value)
-    return anonymizer.name(value) if _NAME_LIKE.search(name) else _anonymous_list(value, anonymizer)
+    is_name = re.search(_NAME_LIKE, name)
+    return anonymizer.name(value) if is_name else _anonymous_list(value, anonymizer)
 
 
 def _anonymous_list(value: str, anonymizer: Anonymizer) -> str:

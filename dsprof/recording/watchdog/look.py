@@ -35,9 +35,9 @@ _TCP = {
     "08": "CLOSE_WAIT",
 }
 _WAITS = frozenset(("wait", "wait_tensor"))
-_DEBUGGERS = re.compile(r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b")
+_DEBUGGERS = r"[/\\](?:bdb|pdb|debugpy|pydevd\w*|_pydevd_bundle)\b"
 
-_SAVERS = re.compile(
+_SAVERS = (
     r"[/\\]serialization\.py:\d+ _?save$|state_dict_saver\.py:| save_(?:16bit_model|checkpoint)$"
 )
 
@@ -86,13 +86,13 @@ def _waits(frame: FrameType | None) -> bool:
 def is_debugged(threads: list[ThreadStack], process: ProcessState) -> bool:
     """Say whether somebody looks at the process with a debugger."""
     frames = (frame for thread in threads for frame in thread.frames[:10])
-    return bool(process.tracer) or any(_DEBUGGERS.search(frame) for frame in frames)
+    return bool(process.tracer) or any(re.search(_DEBUGGERS, frame) for frame in frames)
 
 
 def is_saving(threads: list[ThreadStack]) -> bool:
     """Say whether the thread that trains writes a checkpoint."""
     frames = threads[0].frames if threads else ()
-    return any(_SAVERS.search(frame) for frame in frames)
+    return any(re.search(_SAVERS, frame) for frame in frames)
 
 
 def process_state(pid: int, root: Path = _PROC) -> ProcessState:

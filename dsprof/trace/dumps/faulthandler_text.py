@@ -6,8 +6,8 @@ import re
 
 from dsprof.trace.dumps.hang_dump import ThreadStack
 
-_THREAD = re.compile(r"(?P<current>Current t|T)hread 0x(?P<ident>[0-9a-fA-F]{1,16}) .*:")
-_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
+_THREAD = r"(?P<current>Current t|T)hread 0x(?P<ident>[0-9a-fA-F]{1,16}) .*:"
+_FRAME = r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)'
 _MOST_THREADS, _MOST_FRAMES = 200, 60
 
 
@@ -18,9 +18,9 @@ def threads_of(text: str) -> list[ThreadStack]:
     """
     found: list[tuple[bool, int, list[str]]] = []
     for line in text.splitlines():
-        if thread := _THREAD.fullmatch(line):
+        if thread := re.fullmatch(_THREAD, line):
             found.append((len(thread["current"]) > 1, int(thread["ident"], 16), []))
-        elif found and (frame := _FRAME.fullmatch(line)) and len(found[-1][2]) < _MOST_FRAMES:
+        elif found and (frame := re.fullmatch(_FRAME, line)) and len(found[-1][2]) < _MOST_FRAMES:
             found[-1][2].append(f"{frame['file']}:{frame['line']} {frame['function']}")
     oldest_first = [one for one in reversed(found) if one[2]][:_MOST_THREADS]
     oldest_first.sort(key=lambda one: not one[0])

@@ -22,10 +22,8 @@ from dsprof.trace.schema import Header, MemorySample
 
 LARGEST_BYTES = 4 << 20
 
-_OPEN = re.compile(
-    r"ESTABLISHED port (\d{1,5}) to (\d{1,5}), (\d{1,15}) unsent, (\d{1,15}) unread", re.ASCII
-)
-_AT_STORE = re.compile(
+_OPEN = r"(?a)ESTABLISHED port (\d{1,5}) to (\d{1,5}), (\d{1,15}) unsent, (\d{1,15}) unread"
+_AT_STORE = (
     r"[/\\]torch[/\\]distributed[/\\].*\.py:\d+ (?P<call>new_group|init_process_group|rendezvous"
     r"|_store_based_barrier|split_group)$"
 )
@@ -90,13 +88,13 @@ class HangDump(msgspec.Struct, omit_defaults=True):
 def store_call(threads: list[ThreadStack]) -> str:
     """Return in which call the thread that trains waits for all ranks at the store; "": in none."""
     frames = threads[0].frames if threads else ()
-    found = [call["call"] for frame in frames if (call := _AT_STORE.search(frame))]
+    found = [call["call"] for frame in frames if (call := re.search(_AT_STORE, frame))]
     return found[-1] if found else ""
 
 
 def connections(process: ProcessState) -> tuple[Connection, ...]:
     """Return the open connections of a process."""
-    found = filter(None, map(_OPEN.fullmatch, process.sockets))
+    found = filter(None, (re.fullmatch(_OPEN, socket) for socket in process.sockets))
     return tuple(Connection(*map(int, one.groups())) for one in found)
 
 

@@ -167,6 +167,19 @@ def test_an_empty_local_rank_is_no_reason_to_record_nothing(
     assert "NCCL_DEBUG_FILE" in trace.environment.variables
 
 
+def test_what_others_left_in_memory_goes_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f".dsprof-{os.getuid()}-run-0-1.state.0123abcd"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    monkeypatch.setattr("dsprof.recording.session.memory_folders", lambda: [tmp_path])
+    dsprof.enable(out=str(tmp_path / "out"))
+    communicate()
+    dsprof.disable()
+    assert not left.exists()
+
+
 def test_without_a_watchdog_the_rest_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
