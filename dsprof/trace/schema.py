@@ -307,8 +307,7 @@ class Group(msgspec.Struct, gc=False, omit_defaults=True):
 class BucketLayout(msgspec.Struct, omit_defaults=True):
     """How DDP lays out the gradients of one model; a later one holds from `since_ns` on.
 
-    Bucket n is the n-th of `nbytes`; DDP reduces them in this order. What DDP itself measured comes
-    from `_get_ddp_logging_data` and is of the last backward before the line was written.
+    Bucket n is the n-th of `nbytes`; DDP reduces them in this order, and logs all of it itself.
     """
 
     model: Annotated[int, "number of the model"]
@@ -318,11 +317,8 @@ class BucketLayout(msgspec.Struct, omit_defaults=True):
     capacity_bytes: Annotated[int, "most bytes of a bucket"] = 0
     is_rebuilt: Annotated[bool, "in the order in which gradients got ready in backward"] = False
     since_ns: Annotated[Instant, "from when on it holds"] = 0
-    find_unused: Annotated[bool, "`find_unused_parameters` of DDP"] = False
-    gradient_as_bucket_view: Annotated[bool, "the same of DDP"] = False
+    gradient_as_bucket_view: Annotated[bool, "the option of DDP"] = False
     buckets_reduced: Annotated[int, "buckets that DDP counted"] = 0
-    comm_ns: Annotated[Duration, "communication in backward as DDP measured it"] = 0
-    overlap_ns: Annotated[Duration, "of it beside computation, the same"] = 0
     comm_hook: Annotated[str, "communication hook that sends the gradients"] = ""
 
 
@@ -391,7 +387,6 @@ class EngineConfig(msgspec.Struct, omit_defaults=True):
     parameter_dtype: Annotated[str, "dtype of parameters"] = ""
     communication_dtype: Annotated[str, "dtype in which gradients are to be sent"] = ""
     layout: Annotated[ParameterLayout, "how parameters are laid out"] = ParameterLayout()
-    pipeline_stage: Annotated[int, "of this rank; -1 without a pipeline"] = -1
     pipeline_stages: Annotated[int, "stages of the pipeline"] = 0
     experts_apart: Annotated[int, "lists of experts in no leaf module of ZeRO-3"] = 0
     digests: Annotated[dict[str, str], "of redacted values in `written`, by dotted key"] = {}

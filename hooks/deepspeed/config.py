@@ -55,7 +55,6 @@ def describe(engine: Any, number: int) -> EngineConfig:
         parameter_dtype=dtype,
         communication_dtype=_dtype(getattr(engine, "communication_data_type", "")),
         layout=_layout(engine),
-        pipeline_stage=getattr(engine, "stage_id", -1),
         pipeline_stages=getattr(engine, "num_stages", 0),
         experts_apart=_experts_apart(engine.module),
     )

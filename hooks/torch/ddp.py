@@ -93,11 +93,8 @@ class DDPHook(Hook):
                 capacity_bytes=numbers.get("bucket_cap_bytes", 0),
                 is_rebuilt=model.is_rebuilt,
                 since_ns=model.since_ns,
-                find_unused=bool(numbers.get("find_unused_parameters", 0)),
                 gradient_as_bucket_view=bool(numbers.get("gradient_as_bucket_view", 0)),
                 buckets_reduced=reduced,
-                comm_ns=numbers.get("backward_comm_time", 0),
-                overlap_ns=numbers.get("backward_compute_comm_overlap_time", 0),
                 comm_hook=words.get("comm_hook", ""),
             )
         )

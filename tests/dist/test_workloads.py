@@ -218,10 +218,7 @@ def test_instructions_of_a_pipeline_are_phases(run: Callable[[str], Run]) -> Non
     every = STEPS * micro_batches
     for trace in run("pipeline").traces:
         assert [step.micro_steps for step in trace.steps] == [micro_batches] * STEPS
-        assert (trace.engines[0].pipeline_stage, trace.engines[0].pipeline_stages) == (
-            trace.rank,
-            2,
-        )
+        assert trace.engines[0].pipeline_stages == 2
         seen = phases(trace, 0)
         moved = ("send activation", "recv grad") if trace.rank == 0 else ("recv activation",)
         for name in ("forward", "backward", "load micro batch", *moved):

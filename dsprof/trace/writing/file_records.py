@@ -198,11 +198,8 @@ def file_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
         given.capacity_bytes,
         given.is_rebuilt,
         given.since_ns and given.since_ns - start_ns,
-        given.find_unused,
         given.gradient_as_bucket_view,
         given.buckets_reduced,
-        given.comm_ns,
-        given.overlap_ns,
         given.comm_hook,
     )
 
