@@ -48,6 +48,7 @@ _PEERS_ACTION = (
     "Otherwise start receives earlier, and compute before you wait for them."
 )
 _NOT_COMPUTED = "computation explains less than half of the difference"
+_ALONE = "but other ranks with the same layers do not"
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _MOST = 0.5  # of the waiting, and more
 _SMALL_BYTES = 1 << 16
@@ -118,10 +119,11 @@ class CommunicationBoundStep:
     ) -> Finding:
         late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
         proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
-        if proven and _compute_longer(run[Steps], proven):
+        alone = _are_alone_in_stage(run, proven, thresholds.rank_spread)
+        if proven and not alone and _compute_longer(run[Steps], proven):
             return self._of_uneven_stages(run, summary, proven)
         if late:
-            why = _NOT_COMPUTED if proven else "which may be chance"
+            why = _ALONE if alone else _NOT_COMPUTED if proven else "which may be chance"
             summary += f" {ranks_do(proven or late, 'wait')} least, {why}."
         cause, action = _of_even_stages(run, share)
         return self.meta.finding(
@@ -360,16 +362,29 @@ def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:
 
     Not all ranks of a slow stage need to stand out.
     """
-    places = {
-        rank: place
-        for group in run[Placement].groups.values()
-        if group.role == "pipeline"
-        for place, rank in enumerate(group.ranks)
-    }
+    places = _places(run)
     if run[Pipelines].stages_of_a_rank > 1 or not places.keys() >= set(ranks):
         return f"the stages of {named(ranks)}"
     found = sorted({places[rank] for rank in ranks})
     return f"stage{'s' if len(found) > 1 else ''} {listed(found)}"
+
+
+def _places(run: RunSummary) -> dict[int, int]:
+    """Return the places of ranks in their pipelines; a group for tied weights is only a part."""
+    groups = [one.ranks for one in run[Placement].groups.values() if one.role == "pipeline"]
+    return {rank: place for ranks in sorted(groups, key=len) for place, rank in enumerate(ranks)}
+
+
+def _are_alone_in_stage(run: RunSummary, late: tuple[int, ...], spread: float) -> bool:
+    """Say whether other ranks of their stages, which have the same layers, wait as all others do.
+
+    More layers would make them late, too; of two late ranks, the later one lets the other wait.
+    """
+    shares, places = run[Steps].exposed_by_rank(), _places(run)
+    stages = {places.get(rank) for rank in late} - {None}
+    others = [rank for rank in shares if places.get(rank) in stages and rank not in late]
+    usual = median_high(shares.values()) if shares else 0.0
+    return any(usual - shares[rank] < spread / 2 for rank in others)
 
 
 def _remedy(run: RunSummary) -> str:

@@ -235,6 +235,20 @@ def test_stages_that_also_reduce_gradients_wait_for_each_other_most() -> None:
     assert "12 % of the step is in sends and receives between the 2 stages" in finding.summary
 
 
+@pytest.mark.parametrize(("peer_ms", "is_stage"), [(40, False), (25, True)])
+def test_a_rank_that_waits_less_than_others_with_its_layers_is_not_given_fewer(peer_ms, is_stage):
+    """Ranks 0 and 1 are replicas of stage 0; in Megatron the ends share weights by one more."""
+    traces = stages(peer_ms, 5, 40, 40)
+    for trace in traces:
+        mine = [trace.rank % 2, trace.rank % 2 + 2]
+        pipe = group(id=2, key=f"pipe {mine[0]}", role="pipeline", ranks=mine)
+        trace.groups = {1: group(4), 2: pipe}
+    finding = said(RULE, *traces)
+    assert (finding.title == "Pipeline stages take unequal time") is is_stage
+    alone = "Rank 1 waits least, but other ranks with the same layers do not."
+    assert finding.summary.endswith(alone) is not is_stage
+
+
 def test_a_stage_that_waits_less_in_some_steps_only_is_not_accused():
     """Another program on the host may do that."""
     finding = said(RULE, *stages(50, 20, other_ms=(30, 31)))
