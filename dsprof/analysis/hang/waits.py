@@ -54,7 +54,8 @@ def find_hang(endings: Endings, least_wait_ns: int) -> Hang:
     A shorter wait is no proof: of a run that is killed in good health, each rank wrote up to
     another moment.
     """
-    if _ended_well(endings):
+    # Only a whole record shows a wait that did not end.
+    if not any(one.is_whole for one in endings.ranks.values()) or _ended_well(endings):
         return Hang(FlightRecorders({}), (), ())
     # Unpacked at once: ranks of a group are often far apart, and each is read several times.
     endings = Endings(dict(endings.ranks), _told_apart(endings.groups))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import KeysView
 from typing import Any
 
 import msgspec
 import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
-from dsprof.analysis.ending import Symptoms
+from dsprof.analysis.ending import Ending, Symptoms
 from dsprof.analysis.hang.verdict import hang_of, report_of
+from dsprof.analysis.hang.waits import find_hang
 from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.dumps.state_file import StateCall
 from dsprof.trace.rank_trace import RankTrace
@@ -305,6 +308,23 @@ def test_a_recording_that_ended_before_the_process_tells_nothing_of_later() -> N
     found = root(*(rank(n, [], trailer=Trailer(reason="disable")) for n in range(RANKS)))
     assert (found.kind, found.confidence) == ("none", "medium")
     assert "while the run was recorded" in found.sentence
+
+
+def test_ranks_without_a_whole_record_are_not_held_at_once() -> None:
+    endings = summary(*(rank(n, [], trailer=Trailer(reason="disable")) for n in range(RANKS)))
+    ranks = OnePass(endings[Endings].ranks)
+    assert not find_hang(Endings(ranks, endings[Endings].groups), 1).stuck_groups
+    assert not ranks.is_copied
+
+
+class OnePass(UserDict[int, Ending]):
+    """Ranks that notice when they are copied: only that asks for their keys."""
+
+    is_copied = False
+
+    def keys(self) -> KeysView[int]:
+        self.is_copied = True
+        return super().keys()
 
 
 def test_an_environment_tells_of_no_hang() -> None:
