@@ -183,9 +183,11 @@ class StepTimeChange:
         ):
             cause, part = f"{SAME_WORK} {few_in_turn(turns)}", ""
         found = self._slower(told, cause, kind.ranks, _suspects(run, part), thresholds)
-        explains_ms = level.more_ns * float(level.is_slow.mean()) / 1e6
+        if part != "exposed_ns":
+            return found
+        more_ns = columns.growth(level.is_usual, level.is_slow)[part]
         return msgspec.structs.replace(
-            found, explains_ms=explains_ms if part == "exposed_ns" else 0.0
+            found, explains_ms=more_ns * float(level.is_slow.mean()) / 1e6
         )
 
     def _faster(self, told: _Told) -> Finding:

@@ -213,6 +213,14 @@ def test_a_network_that_slows_down_at_a_step_explains_the_waits_from_there_on() 
     assert said(step_time_change.RULE, *ranks(computing=from_step(30, 40))).explains_ms == 0
 
 
+def test_of_slower_steps_only_the_longer_waits_are_exposed_time_explained() -> None:
+    """It explained more than was exposed where computation grew as well."""
+    traces = ranks(waiting=from_step(30, 30), computing=from_step(30, 15))
+    finding = said(step_time_change.RULE, *traces)
+    assert "waits for communication" in finding.cause
+    assert finding.explains_ms == pytest.approx(30 * 30 / 58, rel=0.01)
+
+
 def test_a_link_is_blamed_only_between_hosts_or_devices() -> None:
     """Ranks on CPUs of one host all send over its loopback."""
     one, other = ranks(waiting=from_step(30, 40))
