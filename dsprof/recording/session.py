@@ -53,11 +53,13 @@ from dsprof.trace.schema import (
     INTERRUPTED,
     NEW_GROUP,
     OF_PROCESS,
+    GroupEnd,
     Header,
     HookStatus,
     Note,
     Trailer,
 )
+from dsprof.trace.scope import clock
 from dsprof.trace.window import Window
 from dsprof.trace.writing.last_step import LastStep
 from dsprof.trace.writing.writer import TraceWriter
@@ -243,14 +245,18 @@ class Session:
             )
             self._watchdog.start()
 
-    def _follow_world(self) -> None:
+    def _follow_world(self, is_left: bool) -> None:
         """Continue in a new trace if the default process group was recreated."""
         dist, old = sys.modules["torch.distributed"], self.writer
-        if old is None or not dist.is_initialized():
+        if old is None:
+            return
+        if not dist.is_initialized():
+            self._note_group_end(old, clock() * is_left)
             return
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if rank < 0 or (self._world is not None and self._world() is dist.group.WORLD):
             return
+        self._note_group_end(old, 0)
         is_same = (rank, world_size) == (self._rank, self._world_size)
         if is_same and self._traces >= _MOST_TRACES:
             self._world = weakref.ref(dist.group.WORLD)
@@ -261,6 +267,11 @@ class Session:
         going_on = [one for one in self._ended if not one.is_done or one.error is not None]
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
+
+    def _note_group_end(self, writer: TraceWriter, time_ns: int) -> None:
+        """Say when the program left the group, or by 0 that it has another: a kill may follow."""
+        self.recorder.in_flight.state.leave(time_ns)
+        writer.leave(GroupEnd(time_ns))
 
     def _prepare(self, header: Header, key: SharedKey) -> list[Any]:
         """Describe the environment, and let a process follow the trace that has begun.

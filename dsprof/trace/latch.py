@@ -24,8 +24,13 @@ class Latch:
         with suppress(RuntimeError):  # it was set before
             self._held.release()
 
+    def nudge(self) -> None:
+        """Let one wait end early, or the next one at once."""
+        with suppress(RuntimeError):  # it is set, or was nudged
+            self._held.release()
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until it is set, at most so long, which is more than 0; say whether it is."""
-        if self._held.acquire(timeout=timeout_s):
+        if self._held.acquire(timeout=timeout_s) and self.is_set:
             self.set()  # for others that wait
         return self.is_set

@@ -31,6 +31,7 @@ from dsprof.trace.schema import (
     Fetch,
     Flush,
     Group,
+    GroupEnd,
     Header,
     Heartbeat,
     HookStatus,
@@ -301,6 +302,7 @@ class RankTrace:
     copies: list[Copy] = field(default_factory=list)
     memory: list[MemorySample] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
+    group_ends: list[GroupEnd] = field(default_factory=list)
     counters: list[StepCounters] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
     totals: dict[int, StepTotals] = field(default_factory=dict)

@@ -286,6 +286,12 @@ class Heartbeat(msgspec.Struct, gc=False, omit_defaults=True):
     oldest_ns: Annotated[Duration, "age of the oldest of them"] = 0
 
 
+class GroupEnd(msgspec.Struct, gc=False, omit_defaults=True):
+    """The program destroyed its default process group; records before it come before the line."""
+
+    time_ns: Annotated[Instant, "when; 0: it failed, or has made another group since"] = 0
+
+
 # -- what hooks describe --------------------------------------------------------------------------
 
 
@@ -736,6 +742,7 @@ KINDS: Final = (
         lane=Lane.MOMENT,
         label=lambda beat: "heartbeat",
     ),
+    Kind("group_end", GroupEnd, "soon after the default process group ended", "group_ends"),
     Kind("counters", StepCounters, "outside the window, after the budget", "counters"),
     Kind("segment", Segment, "`mode: always`: first in a file of details"),
     Kind("kept", Kept, "`mode: always`: before the lines of the step", "kept", "step"),

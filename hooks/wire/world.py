@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from dsprof.hooks.base import Hook, Target, nothing
+from dsprof.hooks.base import Hook, Target
 
 
 class WorldHook(Hook):
-    """Says that there is a new default process group, before anything is sent in it."""
+    """Says that there is a new default process group, before anything is sent in it, or none."""
 
     name = "world"
     targets = (
@@ -23,10 +24,16 @@ class WorldHook(Hook):
     )
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(original, nothing, self._changed)
+        return self.around(original, _is_left, self.recorder.on_world)
 
-    def _changed(self, token: Any) -> None:
-        self.recorder.on_new_world()
+
+def _is_left(pg: Any) -> bool:
+    """Say whether the program leaves the group in good order.
+
+    Whoever aborts it after a failure, or destroys it in the `finally` of what failed, does not.
+    """
+    caller = sys._getframe(2).f_code.co_name  # 1 is the wrapper
+    return pg is None and caller == "destroy_process_group" and sys.exc_info()[0] is None
 
 
 HOOK = WorldHook

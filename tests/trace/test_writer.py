@@ -24,6 +24,7 @@ from dsprof.trace.schema import (
     Fetch,
     Flush,
     Group,
+    GroupEnd,
     Header,
     MemorySample,
     Note,
@@ -34,6 +35,7 @@ from dsprof.trace.schema import (
     Trailer,
 )
 from dsprof.trace.window import Window
+from dsprof.trace.writing import writer
 from dsprof.trace.writing.writer import OPEN_AFTER_NS, TraceWriter
 from dsprof.trace.writing.writer_input import WriterInput
 
@@ -558,6 +560,24 @@ def test_flushes_and_fetches_are_read_back(tmp_path: Path) -> None:
         "layers.0",
         "backward",
     )
+
+
+def test_the_end_of_the_group_is_written_at_once_after_the_records_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "INTERVAL_S", 3600.0)
+    run = Run(tmp_path)
+    run.writer.start()
+    while not run.writer.path.is_file():
+        os.sched_yield()
+    run.records += [collective(number, 0) for number in range(1, 3000)]
+    run.writer.leave(GroupEnd(START_NS + 5))
+    while b'"group_end"' not in (written := run.writer.path.read_bytes()):
+        os.sched_yield()
+    assert written.rstrip(b",\n").splitlines()[-1].startswith(b'{"cat":"group_end"')
+    assert written.count(b'"comm"') == 2999
+    run.writer.leave(GroupEnd())
+    assert [end.time_ns for end in run.close_started().group_ends] in ([5], [5, 0])
 
 
 def test_a_silent_process_writes_what_it_has_in_flight(tmp_path: Path, monkeypatch: Any) -> None:

@@ -31,6 +31,7 @@ from dsprof.trace.dumps.state_file import (
     GROUPS,
     ID,
     JOB,
+    LEFT_NS,
     LOST,
     MAGIC,
     OLD,
@@ -183,6 +184,12 @@ class LiveState:
             if self._words is words:
                 self._is_removed = True
                 notes.put(path, self.data)
+
+    def leave(self, time_ns: int) -> None:
+        """Note when the program left its process group; 0: it has one again."""
+        words = self._words
+        if words is not None:
+            words[LEFT_NS] = time_ns
 
     def expect_life(self, after_ns: int) -> None:
         """Have stacks written where there is no sign of life for so long; 0: never."""

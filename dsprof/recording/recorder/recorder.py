@@ -82,16 +82,19 @@ class Recorder:
     def __init__(
         self,
         on_first_collective: Callable[[], bool],
-        on_new_world: Callable[[], None] = _nothing,
+        on_world: Callable[[bool], None] = _nothing,
         on_failure: Callable[[str], None] = _nothing,
     ) -> None:
-        """The session learns of each new default group, and of each hook that breaks, once."""
+        """The session learns of each change of the default group, and once of a hook that breaks.
+
+        `on_world` gets whether the program has left the group in good order.
+        """
         self.hot = HotState()
         self.stopped = False
         self.has_missed = False  # a collective was called without a default process group
         self.failures: dict[str, str] = {}
         self.ids = self.hot.ids = itertools.count(1)  # of collectives, requests, flushes, fetches
-        self.on_new_world = on_new_world
+        self.on_world = on_world
         self.trace_listeners: Listeners[[]] = Listeners(self.fail)  # told of each new trace
         self.outbox = Outbox(self.hot)
         self.in_flight = InFlight(self.hot, self.outbox.add, self.fail)

@@ -33,7 +33,7 @@ MAGIC = int.from_bytes(b"dsprof\0\2", "little")
 
 # Numbers of words.
 PID, PROCESS_START, RANK, WORLD_SIZE, STARTED_NS, STARTED_EPOCH_NS = range(1, 7)
-BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST, STARVED_NS, STACKS_NS, JOB = range(7, 15)
+BEAT_NS, STEP, PHASE, TEXT_BYTES, LOST, STARVED_NS, STACKS_NS, JOB, LEFT_NS = range(7, 16)
 
 CALL_WORDS = 10
 ID, SEQ, WHERE, KIND, NBYTES, ISSUE_NS, SITE, CALL_STEP, DONE_NS, THREAD = range(CALL_WORDS)
@@ -109,6 +109,7 @@ class RankState(msgspec.Struct):
     sites: dict[int, Site]
     stacks_ns: int = 0  # when the threads were looked at, because no Python ran since `beat_ns`
     stacks: str = ""
+    left_ns: int = 0  # when the program destroyed its process group; 0: it did not, or unknown
 
     @property
     def in_flight(self) -> list[StateCall]:
@@ -240,6 +241,7 @@ def parsed_state(data: bytes, path: Path) -> RankState:
         sites=text.sites,
         stacks_ns=min(words[STACKS_NS], _LARGEST) if has_stacks else 0,
         stacks=_stacks(data) if has_stacks else "",
+        left_ns=min(max(words[LEFT_NS], 0), _LARGEST),
     )
 
 

@@ -15,6 +15,7 @@ from dsprof.trace.schema import (
     DeviceStep,
     Fetch,
     Flush,
+    GroupEnd,
     Heartbeat,
     MemorySample,
     Note,
@@ -188,6 +189,13 @@ def file_heartbeat(given: Any, start_ns: int) -> Heartbeat:
     )
 
 
+def file_group_end(given: Any, start_ns: int) -> GroupEnd:
+    """Return a `GroupEnd` of the file."""
+    return GroupEnd(
+        given.time_ns and given.time_ns - start_ns,
+    )
+
+
 def file_bucket_layout(given: Any, start_ns: int) -> BucketLayout:
     """Return a `BucketLayout` of the file."""
     return BucketLayout(
@@ -264,6 +272,7 @@ FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {
     DeviceStep: file_device_step,
     MemorySample: file_memory_sample,
     Heartbeat: file_heartbeat,
+    GroupEnd: file_group_end,
     BucketLayout: file_bucket_layout,
     Note: file_note,
     StepTotals: file_step_totals,

@@ -24,6 +24,7 @@ from dsprof.trace.schema import (
     INDEX,
     Collective,
     DeviceStep,
+    GroupEnd,
     Header,
     Heartbeat,
     MemorySample,
@@ -103,6 +104,7 @@ class TraceWriter:
             source.disclose,
             source.lines_in_c,
         )
+        self._group_end = self._written_end = GroupEnd()
         self._wake = Latch()
         self._silence = Silence(time.perf_counter_ns())
         self._closing = False
@@ -126,6 +128,11 @@ class TraceWriter:
         self._trailer = trailer
         self._closing = True
         self._wake.set()
+
+    def leave(self, end: GroupEnd) -> None:
+        """Write soon how the process group ended: the process may be killed next."""
+        self._group_end = end
+        self._wake.nudge()
 
     @property
     def is_done(self) -> bool:
@@ -199,7 +206,9 @@ class TraceWriter:
         """Write all new records; while the disk refuses data, drop and count them."""
         try:
             if self._outage is None or self._resume(self._outage):
+                end = self._group_end  # by now all records before it are there
                 self._drain()
+                self._write_group_end(end)
                 self._turns = 1
             if self._outage is None or self._outage.has_room:
                 self._write_open()
@@ -487,6 +496,11 @@ class TraceWriter:
             oldest_ns = now_ns - min(begun_ns, default=now_ns)
             beat = Heartbeat(now_ns, self._step, len(begun_ns), oldest_ns)
             self._write(self._lines.record(beat))
+
+    def _write_group_end(self, end: GroupEnd) -> None:
+        if end is not self._written_end and not self._given_up:
+            self._describe(self._define([end]))
+            self._written_end = end
 
     def _open_after_ns(self, record: Collective) -> int:
         return OPEN_AFTER_NS if self._is_kept(record.step) else COUNTED_OPEN_AFTER_NS

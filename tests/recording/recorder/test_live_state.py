@@ -274,3 +274,11 @@ def test_few_bytes_do_not_make_ranks_without_end(
     found = read(state).groups
     assert {number: len(group.ranks) for number, group in found.items()} == {4: 1024, 5: 0, 6: 0}
     assert found[6].size == 1024
+
+
+def test_it_says_whether_the_program_has_left_its_group(state: LiveState) -> None:
+    assert read(state).left_ns == 0
+    state.leave(1234)
+    assert read(state).left_ns == 1234
+    state.leave(0)
+    assert read(state).left_ns == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import dsprof
 from dsprof.errors import ConfigError
 from dsprof.recording import beside, session
 from dsprof.recording.watchdog.thread import Watchdog
+from dsprof.trace.dumps.state_file import read_state
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP
 from tests.recording.session.fake_group import become, communicate, read
@@ -239,6 +241,46 @@ def test_the_trailer_tells_ctrl_c_from_another_end(
         patch.setattr(sys, "last_type", kind, raising=False)
         session._stop_at_exit()
     assert reasons == [reason]
+
+
+def _destroy_when_it_failed() -> None:
+    try:
+        raise ValueError
+    except ValueError:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("leave", "is_left"),
+    [
+        (dist.destroy_process_group, True),
+        (_destroy_when_it_failed, False),
+        (lambda: dist.distributed_c10d._abort_process_group(), False),
+        (lambda: dist.destroy_process_group(dist.new_group([1])), False),
+        (lambda: become(rank=1, world_size=4), False),  # here in the same trace
+    ],
+    ids=["destroyed", "destroyed as it failed", "aborted", "a subgroup", "begun again"],
+)
+def test_it_is_known_that_the_program_left_its_group_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callable[[], None], is_left: bool
+) -> None:
+    monkeypatch.setattr(session, "_MOST_TRACES", 1)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    recording = session.current()
+    assert recording is not None
+    leave()
+    path = recording.recorder.in_flight.state.path
+    assert path is not None
+    left_ns = read_state(path).left_ns
+    assert (left_ns > 0) == is_left
+    while is_left and b'"group_end"' not in next(tmp_path.glob(FILE_PATTERN)).read_bytes():
+        os.sched_yield()  # a turn of the writer
+    dsprof.disable()
+    trace = read(tmp_path)
+    ends = [one.time_ns + trace.header.started_monotonic_ns for one in trace.group_ends]
+    if is_left:
+        assert ends == [left_ns]
 
 
 def test_a_child_that_is_forked_before_the_first_collective_records(tmp_path: Path) -> None:
