@@ -98,11 +98,17 @@ class Ending:
     calls_after_steps: int = 0  # after its last step, of a rank that exited
     after_steps_ns: int = 0  # from the end of that step to the end of the last one of these
     told: Told | None = None  # of the hang in which it ended
+    left_ns: int | None = None  # without a trailer: when it destroyed its process group in order
+
+    @property
+    def breaks_off(self) -> bool:
+        """Whether it was killed, crashed or still runs, as a member of its process group."""
+        return self.trailer is None and self.left_ns is None
 
     @property
     def has_lost_tail(self) -> bool:
         """Whether its last half second may be missing: it was killed, and left no live state."""
-        return self.trailer is None and not self.has_state and not self.symptoms.is_alive
+        return self.breaks_off and not self.has_state and not self.symptoms.is_alive
 
     @property
     def is_interrupted(self) -> bool:

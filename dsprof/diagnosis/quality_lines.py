@@ -97,6 +97,9 @@ def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
         flaws.append(f"{broken_off(quality.unclean_ranks)}; up to half a second is missing")
     if flaws:
         return QualityLine("flaw", "End of the run", "; ".join(flaws))
+    if quality.left_ranks:
+        text = f"{fmt.named_ranks(quality.left_ranks)} destroyed the process group, then ended"
+        return QualityLine("note", "End of the run", f"{text} without closing the record")
     if run.is_running:
         return QualityLine("note", "End of the run", "not reached: the run goes on")
     return QualityLine("ok", "End of the run", "every rank closed its trace")
@@ -104,9 +107,9 @@ def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
 
 def _unknown(quality: Quality, what: str) -> str:
     """Say what the ends of records would have told; "" where none is missing."""
-    if not quality.unclean_ranks:
+    if not (unclosed := quality.unclean_ranks + quality.left_ranks):
         return ""
-    return f"{what} unknown for {fmt.named_ranks(quality.unclean_ranks)}: the end is missing"
+    return f"{what} unknown for {fmt.named_ranks(unclosed)}: the record was not closed"
 
 
 def _waits_line(quality: Quality) -> QualityLine:

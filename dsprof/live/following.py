@@ -89,8 +89,10 @@ class FollowedRank:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rank has written its last line."""
-        return self._lasting.trailer is not None
+        """Whether the rank has written its last line, or left its group before it was killed."""
+        ends = self._lasting.group_ends
+        has_left = bool(ends and ends[-1].time_ns and self.life.is_gone)
+        return self._lasting.trailer is not None or has_left
 
     @property
     def is_gone(self) -> bool:
@@ -174,6 +176,7 @@ class FollowedRank:
         """Keep what holds beyond a window."""
         lasting = self._lasting
         lasting.trailer = trace.trailer or lasting.trailer
+        lasting.group_ends = trace.group_ends or lasting.group_ends
         for sample in trace.memory:
             self.memory = sample if sample.rss_bytes >= 0 else self.memory
             self.device = sample.device or self.device

@@ -75,8 +75,8 @@ def test_what_trailers_would_have_told_of_killed_ranks_is_unknown() -> None:
     lines = {one.label: one for one in quality_lines(factory.diagnosis(quality=killed))}
     assert lines["End of the run"].level == "flaw"
     assert {lines[label].level for label in ("Events", "Waits")} == {"note"}
-    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: the end is missing"
-    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: the end is missing"
+    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: the record was not closed"
+    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: the record was not closed"
     assert lines["Waits"].text == waits
 
 

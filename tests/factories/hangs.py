@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dsprof.trace.dumps.state_file import RankState
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import Group, Site, Trailer
-from tests.factories.trace import alive, group, hanging, header, heartbeat, rank_trace, sync
+from dsprof.trace.schema import Group, GroupEnd, Site, Trailer
+from tests.factories.trace import alive, group, hanging, header, heartbeat, ns, rank_trace, sync
 from tests.factories.trace_files import encode, run_events
 
 RANKS = 4
@@ -19,6 +21,15 @@ KEPT: dict[str, Any] = KILLED | {
     "state": RankState(header(), 1, 0, -1, "", calls=[], passed={}, lost=0, groups={}, sites={})
 }
 """Killed, with a live state that agrees with the trace."""
+
+
+def left(at: float, *, is_written: bool = True) -> dict[str, Any]:
+    """Killed after it destroyed its process group, which else only the live state knows."""
+    if is_written:
+        return KILLED | {"group_ends": [GroupEnd(ns(at))]}
+    left_ns = header().started_monotonic_ns + ns(at)
+    return KILLED | {"state": msgspec.structs.replace(KEPT["state"], left_ns=left_ns)}
+
 
 CTRL_C: dict[str, Any] = {"trailer": Trailer(reason="interrupted")}
 EXIT: dict[str, Any] = {"trailer": Trailer(reason="exit")}

@@ -19,7 +19,7 @@ from dsprof.live.watching import Watched
 from dsprof.trace import comm_rows
 from dsprof.trace.lines import LINES, Line
 from dsprof.trace.run import find_run
-from dsprof.trace.schema import Header, MemorySample, Segment, Trailer
+from dsprof.trace.schema import GroupEnd, Header, MemorySample, Segment, Trailer
 from tests.factories import trace as make
 from tests.factories.epochs import Start, write
 from tests.factories.hostile import owned_by_another
@@ -403,3 +403,15 @@ def test_what_does_not_grow_is_said(tmp_path: Path) -> None:
 def test_a_folder_without_traces_is_said(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no trace files"):
         Watched([tmp_path])
+
+
+def test_a_rank_that_was_killed_when_it_had_left_its_group_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "trace.rank00000.json"
+    lines = events(0)
+    lines[0].args.boot_id, lines[0].args.pid = boot_id(), 1 << 22
+    path.write_bytes(encode([*lines[:8], LINES["group_end"](args=GroupEnd(10**9))])[:-3] + b",\n")
+    os.utime(path, (time.time() - 12,) * 2)
+    watched = Watched([tmp_path])
+    watched.look()
+    watched.judge.close()
+    assert (watched.now().ranks[0].state, watched.is_over) == ("ended", True)

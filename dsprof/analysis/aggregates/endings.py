@@ -88,14 +88,14 @@ class Endings(Aggregate):
 
     def is_stalled(self, step_ns: float) -> bool:
         """Say whether a rank did nothing but wait at last, for much longer than steps take."""
-        beats = [end.heartbeat for end in self.ranks.values() if end.trailer is None]
+        beats = [end.heartbeat for end in self.ranks.values() if end.breaks_off]
         return any(beat and beat.oldest_ns > patience_ns(step_ns) for beat in beats)
 
     def has_failed(self, step_ns: float) -> bool:
         """Say whether an exception ended a rank, and no other went on for long after it."""
         failed = [end.failed_ns for end in self.ranks.values() if end.failed_ns is not None]
         until_ns = min(failed, default=0) + patience_ns(step_ns)
-        is_over = all(e.alive_ns < until_ns for e in self.ranks.values() if e.trailer is None)
+        is_over = all(e.alive_ns < until_ns for e in self.ranks.values() if e.breaks_off)
         return bool(failed) and is_over
 
     def merge(self, other: Endings) -> Endings:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.per_rank import PerRank
+from dsprof.analysis.rank.ending import group_end
 from dsprof.analysis.rank.last_moments import to_the_end
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
@@ -46,6 +47,7 @@ class RankFacts:
     lost_parts: tuple[str, ...]  # of a rolling recording: endings of files that are missing
     newest_ns: int  # of one without steps: how long what is kept lasts; 0 if all of it is kept
     rolled_ns: int  # of a rolling recording: time of all steps, those without details included
+    left_missing_ns: int | None  # of one that left its group, then closed no record: what is lost
 
 
 @dataclass(slots=True)
@@ -58,7 +60,8 @@ class _Ends:
     hides_collectives: bool = False
     is_cpu: bool = True  # all of them
     sampled: list[int] = field(default_factory=list)
-    without_trailer: list[int] = field(default_factory=list)
+    unclean: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
     exceptions: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -102,6 +105,7 @@ class Run(Aggregate):
             lost_parts=shared(tuple(trace.lost_parts)),
             newest_ns=_newest_ns(trace),
             rolled_ns=_rolled_ns(trace),
+            left_missing_ns=left.missing_ns if (left := group_end(trace)) else None,
         )
         return cls(PerRank({trace.rank: facts}))
 
@@ -149,8 +153,13 @@ class Run(Aggregate):
 
     @property
     def unclean_ranks(self) -> list[int]:
-        """Ranks without a trailer: they were killed, or still run; [] while the run goes on."""
-        return [] if self.is_running else self._ends.without_trailer
+        """Ranks without an end: they were killed, or still run; [] while the run goes on."""
+        return [] if self.is_running else self._ends.unclean
+
+    @property
+    def left_ranks(self) -> list[int]:
+        """Ranks that destroyed their process group, then did not close their record."""
+        return [] if self.is_running else self._ends.left
 
     @property
     def out_of_memory_ranks(self) -> list[int]:
@@ -230,8 +239,10 @@ class Run(Aggregate):
             found.is_cpu &= facts.header.device == "cpu"
             if facts.is_sampled:
                 found.sampled.append(rank)
-            if facts.trailer is None:
-                found.without_trailer.append(rank)
+            if facts.left_missing_ns is not None:
+                found.left.append(rank)
+            elif facts.trailer is None:
+                found.unclean.append(rank)
             elif facts.trailer.exception:
                 found.exceptions.setdefault(facts.trailer.exception, []).append(rank)
         return found

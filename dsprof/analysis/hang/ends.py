@@ -56,12 +56,12 @@ def ended(tell: Telling) -> HangVerdict:
         for r, e in ends.items()
         if e.trailer is not None and e.trailer.exception and (e.failed_ns or 0) < until_ns
     }
-    gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.trailer is None}
+    gone = {r: e for r, e in ends.items() if e.symptoms.state == GONE and e.breaks_off}
     if silent := silent_before(failed, ends):
         return _died(tell, silent)
     if failed or gone:
         return _died(tell, failed | gone)
-    killed = sorted(r for r, e in ends.items() if e.trailer is None and not e.symptoms.is_alive)
+    killed = sorted(r for r, e in ends.items() if e.breaks_off and not e.symptoms.is_alive)
     if killed:
         may_wait = [said for rank in killed if (said := may_wait_in(rank, tell.endings))]
         return HangVerdict(
@@ -83,12 +83,12 @@ def ended(tell: Telling) -> HangVerdict:
         return HangVerdict(
             kind="none",
             confidence="medium",
-            sentence="No rank waited for another one while the run was recorded.",
+            sentence=f"No rank waited for another one while the run was recorded.{_left(ends)}",
         )
     return HangVerdict(
         kind="none",
         confidence="high",
-        sentence=f"No rank waits for another one.{_exited_late(ends)}",
+        sentence=f"No rank waits for another one.{_exited_late(ends)}{_left(ends)}",
     )
 
 
@@ -107,7 +107,7 @@ def silent_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> M
     return {
         r: e
         for r, e in ends.items()
-        if e.trailer is None and not e.symptoms.is_alive and e.alive_ns <= first_ns
+        if e.breaks_off and not e.symptoms.is_alive and e.alive_ns <= first_ns
     }
 
 
@@ -128,14 +128,16 @@ def ended_with(killed: Iterable[int], ends: Mapping[int, Ending]) -> tuple[int, 
 
 
 def exited_before(failed: Mapping[int, Ending], ends: Mapping[int, Ending]) -> tuple[int, ...]:
-    """Return the ranks that had exited normally before others lost a connection."""
+    """Return the ranks that had exited or left their group before others lost a connection."""
     first_ns = min((e.failed_ns or e.alive_ns for e in failed.values()), default=0)
     return tuple(
         r
         for r, e in ends.items()
-        if e.trailer is not None
-        and (e.trailer.reason, e.trailer.exception) == (EXIT, "")
-        and e.alive_ns <= first_ns
+        if (
+            (e.trailer.reason, e.trailer.exception) == (EXIT, "") and e.alive_ns <= first_ns
+            if e.trailer is not None
+            else e.left_ns is not None and e.left_ns <= first_ns
+        )
     )
 
 
@@ -265,3 +267,11 @@ def _exited_late(ends: Mapping[int, Ending]) -> str:
         return ""
     last, late_ns = ordered[-1], ends[ordered[-1]].alive_ns - ends[ordered[-2]].alive_ns
     return f" Rank {last} ended {duration(late_ns)} after the others." if late_ns > _LATE_NS else ""
+
+
+def _left(ends: Mapping[int, Ending]) -> str:
+    """Say which ranks were killed when they had left their process group, or still run."""
+    left = [rank for rank, end in ends.items() if end.left_ns is not None]
+    whose = "its record" if len(left) == 1 else "their records"
+    who = capitalised(named(left))
+    return f" {who} destroyed the process group, then did not close {whose}." if left else ""

@@ -44,6 +44,8 @@ def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
     if (ending := endings.ranks.get(rank)) is None:
         text = "A rank that never arrives hung, crashed, or took a different branch."
         return Fate("never_entered", Cause("unknown", text), True)
+    if ending.left_ns is not None:
+        return Fate("never_entered", _left(rank, ending.left_ns - state.since_ns), True)
     seen = by_look(rank, endings, state)
     if seen is None or seen.kind == "never_entered" or ending.has_lost_others:
         seen = _still_inside(rank, ending, state) or seen
@@ -57,6 +59,18 @@ def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
     return seen or _by_record(rank, endings, state)
 
 
+def _left(rank: int, later_ns: int) -> Cause:
+    """Tell a rank that had left its group from one for which others already waited then."""
+    if later_ns < LOST_NS:
+        text = "had already destroyed its process group: it ran fewer iterations than the others."
+        return Cause("exited", f"Rank {rank} {text}")
+    return Cause(
+        "unknown",
+        f"Rank {rank} was in its own code, and destroyed its process group {duration(later_ns)} "
+        "after the first rank entered, as programs and frameworks do that have caught an error.",
+    )
+
+
 def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
     """Judge by what somebody saw of the process, or what its own last line says."""
     ending = endings.ranks[rank]
@@ -65,7 +79,7 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
         symptoms = Symptoms()  # of an earlier pause
     if trailer is not None and trailer.exception:
         return Fate("died", by_exception(rank, endings, trailer), True)
-    if trailer is None and (symptoms.state == GONE or endings.killed_for_memory(rank)):
+    if ending.breaks_off and (symptoms.state == GONE or endings.killed_for_memory(rank)):
         return Fate("died", by_kill(rank, endings), True)
     if symptoms.state in STOPPED:
         text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."

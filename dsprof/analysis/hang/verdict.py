@@ -340,7 +340,7 @@ class _Judge:
     def _quiet(self, state: GroupState) -> tuple[int, ...]:
         """Return the ranks whose record ends while that of others goes on."""
         ends = {rank: self.endings.ranks[rank] for rank in state.members}
-        unclosed = tuple(rank for rank, end in ends.items() if end.trailer is None)
+        unclosed = tuple(rank for rank, end in ends.items() if end.breaks_off)
         if len(unclosed) < len(ends) and state.failed:
             return unclosed
         latest_ns = max(end.alive_ns for end in ends.values())

@@ -95,7 +95,9 @@ def _ended_well(endings: Endings) -> bool:
     calls: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for ending in endings.ranks.values():
         trailer, views = ending.trailer, ending.groups
-        if not ending.is_whole or trailer is None or trailer.exception or ending.pairs_open:
+        if not ending.is_whole or ending.breaks_off or ending.pairs_open:
+            return False
+        if trailer is not None and trailer.exception:
             return False
         if ending.symptoms != Symptoms() or any(map(_is_open, views.values())):
             return False
@@ -190,7 +192,7 @@ def _walk(start: int, leads_to: Sequence[set[int]], seen: set[int]) -> Iterator[
 
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
     """Say whether a rank lived on while others waited."""
-    return ending.trailer is not None or ending.alive_ns >= state.since_ns + LOST_NS
+    return not ending.breaks_off or ending.alive_ns >= state.since_ns + LOST_NS
 
 
 def is_known(ending: Ending, state: GroupState) -> bool:
@@ -215,7 +217,7 @@ def _flights(endings: Endings) -> FlightRecorders:
 def _most_completed(key: str, endings: Endings) -> float:
     """Return the number of the last collective that every rank with a trailer has called."""
     members = [endings.ranks[rank] for rank in endings.groups[key].ranks if rank in endings.ranks]
-    closed = [member for member in members if member.is_whole and member.trailer is not None]
+    closed = [member for member in members if member.is_whole and not member.breaks_off]
     calls = [member.groups[key].enqueued if key in member.groups else 0 for member in closed]
     return min(calls, default=math.inf)
 
@@ -300,7 +302,7 @@ def _is_unanswered(state: GroupState, endings: Endings) -> bool:
     """Say whether a receive that calls itself complete cannot be: its sender never sent."""
     sender = endings.ranks.get(state.members[1])
     is_receive = state.call is not None and state.call.op == "recv"
-    is_closed = sender is not None and sender.trailer is not None
+    is_closed = sender is not None and not sender.breaks_off
     return is_receive and is_closed and bool(state.absent)
 
 
@@ -341,10 +343,13 @@ def _is_left(state: GroupState, endings: Endings) -> bool:
         return False
     ends = [endings.ranks[rank] for rank in state.members]
     return all(
-        end.trailer is not None
-        and end.trailer.reason == "exit"
-        and not end.trailer.exception
-        and end.symptoms == Symptoms()
+        end.left_ns is not None
+        or (
+            end.trailer is not None
+            and end.trailer.reason == "exit"
+            and not end.trailer.exception
+            and end.symptoms == Symptoms()
+        )
         for end in ends
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from sys import intern
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,6 +88,7 @@ class _Reading:
             calls_after_steps=calls_after_steps,
             after_steps_ns=after_steps_ns,
             told=self._told(),
+            left_ns=self._on_run(left.at_ns) if (left := group_end(trace)) else None,
         )
 
     def _told(self) -> Told | None:
@@ -323,6 +325,35 @@ def _is_cut(trace: RankTrace) -> BoolArray:
 def _exception_ns(trace: RankTrace) -> int:
     """Return when an exception ended a rank, 0 where none did or its time is unknown."""
     return max(trace.trailer.exception_ns, 0) if trace.trailer is not None else 0
+
+
+class Left(NamedTuple):
+    """The end of the default process group, of a rank that did not close its record."""
+
+    at_ns: int
+    missing_ns: int  # how much of the record before it may be missing
+
+
+def group_end(trace: RankTrace) -> Left | None:
+    """Return when a killed rank had left its process group in order; None: it had not.
+
+    A framework destroys the group of a program that has failed, too: perhaps its wait had failed,
+    or it was still in a collective. What went on after that was killed later.
+    """
+    state, start_ns = trace.state, trace.header.started_monotonic_ns
+    written_ns = trace.group_ends[-1].time_ns if trace.group_ends else 0
+    kept_ns = state.left_ns - start_ns if state is not None and state.left_ns else 0
+    at_ns = max(written_ns, kept_ns)
+    if trace.trailer is not None or at_ns <= 0:
+        return None
+    rows = to_the_end(trace).collectives
+    is_awaited = rows.is_open & rows.on_wire & ~rows.of_families(POINT_TO_POINT)
+    begun = (rows.issue_ns, span_columns(trace).start_ns, step_columns(trace).end_ns)
+    went_on = any((column > at_ns).any() for column in begun)
+    is_within = bool(is_awaited.any()) and trace.header.device == "cpu"
+    if went_on or is_within or _is_failed(rows).any():
+        return None
+    return Left(at_ns, 0 if written_ns == at_ns else max(at_ns - last_ns(trace), 0))
 
 
 def _last_step(trace: RankTrace) -> int:

@@ -46,6 +46,7 @@ class Quality(msgspec.Struct):
 
     missing_ranks: list[int] = []
     unclean_ranks: list[int] = []  # their files have no trailer
+    left_ranks: list[int] = []  # neither have theirs, but they had destroyed their process group
     partial_ranks: list[int] = []  # that recorded only a part of the steps
     exceptions: dict[str, list[int]] = {}  # type, caught by nothing -> ranks that it ended
     is_recorded: bool = True  # dsprof wrote files of the run; else other tools wrote all of them

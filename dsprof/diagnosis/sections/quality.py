@@ -39,6 +39,7 @@ def quality(run: Run, steps: Steps, problems: Iterable[str] = ()) -> Quality:
     return Quality(
         missing_ranks=run.unread_ranks,
         unclean_ranks=run.unclean_ranks,
+        left_ranks=run.left_ranks,
         partial_ranks=steps.partial_ranks,
         exceptions=run.exceptions,
         is_recorded=run.is_recorded,
@@ -93,6 +94,7 @@ def _words(quality: Quality, run: RunInfo, history: History) -> str:
     part = "with only a part of the steps"
     gaps = (
         (len(quality.unclean_ranks), "record breaks off", "records break off"),
+        (len(quality.left_ranks), "record not closed", "records not closed"),
         (len(quality.partial_ranks), part, part),
         (quality.dropped_events, "dropped event", "dropped events"),
         (quality.broken_lines, "unreadable line", "unreadable lines"),

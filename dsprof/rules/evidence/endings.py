@@ -65,6 +65,8 @@ def _in_flight(ending: Ending) -> tuple[int | None, int | None]:
 
 def how(ending: Ending) -> str:
     """Say how the record of a rank ended."""
+    if ending.left_ns is not None:
+        return "destroy_process_group(); the record was not closed"
     if ending.trailer is None:
         return "breaks off: killed, crashed, or still running"
     if ending.trailer.exception:

@@ -19,7 +19,7 @@ from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.rank_sets import RankSet, in_several, named_ranks, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
-from dsprof.findings.wording import broken_off, capitalised, named
+from dsprof.findings.wording import broken_off, capitalised, duration, named
 from dsprof.rules.evidence.endings import (
     after_step,
     completed_last,
@@ -74,8 +74,12 @@ class EndOfRun(NamedTuple):
     def findings(self) -> Iterable[Finding]:
         """Report records that break off, exceptions, and what logs say without a record."""
         facts, endings = self.run[Run], self.run[Endings]
-        if facts.unclean_ranks and endings.ranks:
-            yield self._by_ray() if _has_ray_ended(self.run) else self._unclean()
+        left = [] if self._has_ended_otherwise(facts.left_ranks) else facts.left_ranks
+        unclean = sorted({*facts.unclean_ranks, *facts.left_ranks} - {*left})
+        if unclean and endings.ranks:
+            yield self._by_ray() if _has_ray_ended(self.run) else self._unclean(unclean)
+        if left:
+            yield self._left(left)
         if not facts.is_recorded:
             yield from self._ended_as_logged()
         # Rule device-out-of-memory explains the others.
@@ -98,9 +102,36 @@ class EndOfRun(NamedTuple):
                 evidence=_last_calls(ends),
             )
 
-    def _unclean(self) -> Finding:
+    def _has_ended_otherwise(self, left: Sequence[int]) -> bool:
+        """Say whether it is known what ended ranks after they had destroyed their group."""
+        logs, endings = self.run[Logs], self.run[Endings]
+        first = ranks_of(union(_first_failures(logs, endings).values()))
+        by_log = logs.values(FROM_OUTSIDE) or HOST_MEMORY in logs.values(LAUNCHER)
+        return bool(by_log or {*first} & {*left} or any(map(endings.killed_for_memory, left)))
+
+    def _left(self, ranks: Sequence[int]) -> Finding:
+        """Report ranks that were killed, or left by os._exit, after their part of the run."""
+        run, endings = self.run[Run], self.run[Endings]
+        ends = known_ends(endings.ranks, ranks, run.selection)
+        missing_ns = max(run.ranks[rank].left_missing_ns or 0 for rank in ranks)
+        missing = f"up to the last {duration(missing_ns)}" if missing_ns else "nothing"
+        whose, who = ("its record", "It") if len(ranks) == 1 else ("their records", "They")
+        return self.meta.finding(
+            Status.INFO,
+            f"{capitalised(named(ranks))} destroyed the process group{after_step(ends, ranks)}, "
+            f"then ended without closing {whose}: {missing} before that is missing.",
+            title="Records end with the process group",
+            cause=f"{who} called destroy_process_group(), and no wait had failed by then. Ray and "
+            "other launchers kill workers that are done, and os._exit() ends a process at once. A "
+            "program that catches an error of its own, then leaves its group, looks the same.",
+            action="Make `dsprof.disable()` the last line of the training function.",
+            ranks=tuple(ranks),
+            evidence=_last_calls(ends),
+            confidence="high",
+        )
+
+    def _unclean(self, ranks: Sequence[int]) -> Finding:
         run, endings, logs = self.run[Run], self.run[Endings], self.run[Logs]
-        ranks = run.unclean_ranks
         ends = known_ends(endings.ranks, ranks, run.selection)
         if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
             return self._ended_from_outside(ended[0], ranks, ends)
@@ -133,7 +164,7 @@ class EndOfRun(NamedTuple):
         return self.meta.finding(
             Status.FAIL,
             f"{problem}: killed, crashed, or still running."
-            f"{completed_last(ends, ranks)}{_in_flight(run) if ends else ''}",
+            f"{completed_last(ends, ranks)}{_in_flight(run, ranks) if ends else ''}",
             problem=problem,
             fix=f"Read the last lines of the log of {named(ranks)}",
             title="Records break off",
@@ -427,9 +458,9 @@ def _has_ray_ended(run: RunSummary) -> bool:
     return is_idle and ends.keys() == {*ranks} and len({end.step for end in ends.values()}) == 1
 
 
-def _in_flight(run: Run) -> str:
+def _in_flight(run: Run, ranks: Iterable[int]) -> str:
     """Say which of the ranks whose record breaks off had a collective in flight."""
-    calls = {rank: run.ranks[rank].in_flight for rank in run.unclean_ranks}
+    calls = {rank: run.ranks[rank].in_flight for rank in ranks}
     awaited = {rank: call for rank, call in calls.items() if call}
     if not awaited:  # what a device had not ended is not seen
         return " No collective in flight was recorded." if run.is_cpu else ""

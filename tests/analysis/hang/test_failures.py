@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.verdict import HangVerdict, verdicts
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.analysis.hang.judging import BROKEN, root
-from tests.factories.hangs import END, EXIT, KEPT, KILLED, RANKS, raised, rank, waits, without
+from tests.factories.hangs import END, EXIT, KEPT, KILLED, RANKS, left, raised, rank, waits, without
 from tests.factories.trace import failing, header, issued, summary
 
 
@@ -236,3 +237,44 @@ def test_who_lost_the_rank_that_failed_is_said() -> None:
     assert found.sentence == (
         "Rank 2 ended by ValueError; ranks 0-1, 3 then lost the connection or timed out."
     )
+
+
+def test_ranks_that_were_killed_when_they_had_left_their_group_ended() -> None:
+    found = root(*(rank(n, [], 900, **left(800)) for n in range(RANKS)))
+    assert (found.kind, found.confidence) == ("none", "high")
+    assert found.sentence == (
+        "No rank waits for another one. Ranks 0-3 destroyed the process group, then did not close "
+        "their records."
+    )
+
+
+@pytest.mark.parametrize("until", [END, 900], ids=["and lived on", "and died"])
+def test_who_left_its_group_while_others_wait_ran_fewer_iterations(until: float) -> None:
+    waiting = [rank(n, [waits()], **KILLED) for n in (0, 1, 3)]
+    found = root(*waiting, rank(2, [], until, **left(800)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "exited")
+    assert found.cause.text.startswith("Rank 2 had already destroyed its process group")
+    living = Symptoms(state="S")
+    assert root(*waiting, rank(2, [], until, **left(800)), r2=living).cause.kind == "exited"
+
+
+def test_who_left_its_group_after_others_had_waited_may_have_failed() -> None:
+    found = root(*(rank(n, [waits()], **KILLED) for n in (0, 1, 3)), rank(2, [], **left(3000)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "unknown")
+    assert "destroyed its process group 2.00 s after the first rank entered" in found.cause.text
+
+
+def test_a_rank_that_died_is_named_where_others_had_left() -> None:
+    ends = [rank(n, [], 900, **left(800)) for n in (0, 1, 3)]
+    found = root(*ends, rank(2, [], 900, **KILLED))
+    assert (found.kind, found.ranks) == ("unknown", (2,))
+    found = root(*ends, rank(2, [], 900, **KILLED), r2=Symptoms(state="X"))
+    assert (found.kind, found.ranks) == ("died", (2,))
+    found = root(*ends, rank(2, [], 900, **raised("ValueError")))
+    assert (found.kind, found.ranks) == ("died", (2,))
+
+
+def test_ranks_that_lost_one_that_had_left_its_group_name_it() -> None:
+    others = [rank(n, BROKEN, 1010, **raised("RuntimeError")) for n in (0, 1, 3)]
+    found = root(*others, rank(2, [], END, **left(800)))
+    assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "exited")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -27,13 +28,14 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from dsprof.trace.selection import OPEN_END, Selection
-from tests.factories.hangs import without
+from tests.factories.hangs import left, without
 from tests.factories.trace import (
     MS,
     captured,
     header,
     issued,
     judged,
+    judged_summary,
     said,
     summary,
     sync,
@@ -647,6 +649,55 @@ def test_workers_that_ray_ended_are_a_small_problem_with_its_remedy() -> None:
         "The records of ranks 0-1 break off after step 5, when Ray ended them."
     )
     assert "dsprof.disable()" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [(left(650), "nothing"), (left(650, is_written=False), "up to the last 50.0 ms")],
+    ids=["written", "kept"],
+)
+def test_ranks_that_left_their_group_before_they_were_killed_are_no_problem(
+    fields: dict[str, Any], missing: str
+) -> None:
+    run = summary(*of_ray(*(zero_rank(n, **fields) for n in range(2))))
+    (finding,) = judged_summary(RULE, run)
+    assert (finding.status, finding.ranks) == (Status.INFO, (0, 1))
+    assert finding.summary == (
+        "Ranks 0-1 destroyed the process group after step 5, then ended without closing their "
+        f"records: {missing} before that is missing."
+    )
+    assert (run[Run].unclean_ranks, run[Run].left_ranks) == ([], [0, 1])
+    found = diagnosis_of(run, {})
+    assert "2 records not closed" in found.quality.line
+    lines = {line.label: line for line in quality_lines(found)}
+    assert (lines["End of the run"].level, lines["Events"].level) == ("note", "note")
+
+
+def test_a_rank_that_died_while_others_had_left_is_the_problem() -> None:
+    found = judged(RULE, zero_rank(0, **left(650)), zero_rank(1, trailer=None))
+    assert [(one.status, one.ranks) for one in found] == [(Status.FAIL, (1,)), (Status.INFO, (0,))]
+
+
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        ((FAILED_FIRST, "signal SIGSEGV"), "Rank 0 (signal SIGSEGV) failed first"),
+        ((FROM_OUTSIDE, "time limit"), "The job reached its time limit"),
+    ],
+)
+def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
+    fact: tuple[str, str], problem: str
+) -> None:
+    ranks = [zero_rank(n, **left(650)) for n in range(2)]
+    ranks[0].log = RankLog()
+    ranks[0].log.say(*fact)
+    assert said(RULE, *ranks).problem == problem
+
+
+def test_a_rank_that_left_its_group_may_have_failed_after_that() -> None:
+    failed = Trailer("exit", "ValueError", exception_ns=700 * MS)
+    finding = judged(RULE, zero_rank(0, **left(650) | {"trailer": failed}), zero_rank(1))[0]
+    assert (finding.problem, finding.ranks) == ("The program failed: ValueError (rank 0)", (0,))
 
 
 @pytest.mark.parametrize(
