@@ -75,8 +75,9 @@ def test_what_trailers_would_have_told_of_killed_ranks_is_unknown() -> None:
     lines = {one.label: one for one in quality_lines(factory.diagnosis(quality=killed))}
     assert lines["End of the run"].level == "flaw"
     assert {lines[label].level for label in ("Events", "Waits")} == {"note"}
-    assert lines["Events"].text == "dropped events are unknown for ranks 2-3: the record was not closed"
-    waits = "1,200 recorded; unmatched ones are unknown for ranks 2-3: the record was not closed"
+    unknown = "unknown for ranks 2-3: the record was not closed"
+    assert lines["Events"].text == f"dropped events are {unknown}"
+    waits = f"1,200 recorded; unmatched ones are {unknown}"
     assert lines["Waits"].text == waits
 
 
