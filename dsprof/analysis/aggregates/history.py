@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from dsprof.analysis.rank.sampling import share_of
 from dsprof.analysis.rank.steps import recorded_steps
@@ -21,6 +21,8 @@ from dsprof.analysis.summary import (
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.rolling.rollups import SPANS_S
 from dsprof.trace.schema import RollUp
+
+S = TypeVar("S", bound=Sums)
 
 MOST_SPANS = 1000
 """If a trace has more spans of a length, only longer ones are read."""
@@ -82,8 +84,27 @@ class Span(Sums):
         return cls(1, one.steps, one.steps, *times, *waits, one.nbytes, *memory)
 
 
+class ByLength(Generic[S]):
+    """Spans of a rolling recording, by length and begin."""
+
+    __slots__ = ()
+    spans: dict[int, dict[int, S]]
+
+    def spans_of_both(self, other: ByLength[S]) -> dict[int, dict[int, S]]:
+        """Add up the spans of the lengths that both have."""
+        lengths = self.spans.keys() & other.spans.keys()
+        return {one: add_rows(self.spans[one], other.spans[one]) for one in lengths}
+
+    @property
+    def finest(self) -> tuple[int, Mapping[int, S]]:
+        """The shortest length that is there, and its spans in order of time."""
+        length_s = min(self.spans, default=0)
+        found = self.spans.get(length_s, {})
+        return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
+
+
 @dataclass(frozen=True, slots=True)
-class History(Aggregate):
+class History(ByLength[Span], Aggregate):
     """By length and begin, if no rank has too many spans of a length or has dropped some."""
 
     spans: dict[int, dict[int, Span]]
@@ -120,22 +141,14 @@ class History(Aggregate):
         """Join two sets of ranks; a length stays if both have it."""
         if not (self.spans and other.spans):
             return self if self.spans else other
-        lengths = self.spans.keys() & other.spans.keys()
         return History(
-            {one: add_rows(self.spans[one], other.spans[one]) for one in lengths},
+            self.spans_of_both(other),
             add_rows(self.longest, other.longest),
             max(self.steps, other.steps),
             max(self.lost, other.lost),
             max(self.left_out, other.left_out),
             _kept(self.kept, other.kept),
         )
-
-    @property
-    def finest(self) -> tuple[int, Mapping[int, Span]]:
-        """The shortest length that is there, and its spans in order of time."""
-        length_s = min(self.spans, default=0)
-        found = self.spans.get(length_s, {})
-        return length_s, {begin_s: found[begin_s] for begin_s in sorted(found)}
 
 
 def _counts(trace: RankTrace) -> tuple[int, int]:

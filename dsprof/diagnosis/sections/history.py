@@ -79,8 +79,8 @@ def time_spans(summary: RunSummary) -> parts.TimeSpans:
     found = summary[TimeSpans]
     length_s, spans = found.finest
     ops = [
-        parts.TimeOp(op=op, calls=calls, bytes=nbytes, blocked_ns=blocked_ns)
-        for op, (calls, nbytes, blocked_ns) in found.ops.items()
+        parts.TimeOp(op=op, calls=sums.calls, bytes=sums.nbytes, blocked_ns=sums.blocked_ns)
+        for op, sums in found.ops.items()
     ]
     return parts.TimeSpans(
         length_s=length_s,
