@@ -155,12 +155,23 @@ def _kind(trace: RankTrace, index: int) -> Kind:
     table = trace.collectives
     codes = (table.op, table.requested, table.phase, table.dtype)
     op, requested, phase, dtype = (table.words[column[index]] for column in codes)
+    requested = _in_its_direction(op, requested)
     label, size, role = _group(trace.groups.get(int(table.group[index])))
     size_name = SIZE_CLASSES[_size_class(table.nbytes[index])]
     if not table.tensors[index] and family(op) != "barrier":
         size_name = SIZE_NOT_KNOWN
     manner = bool(table.is_async[index]), bool(table.on_wire[index])
     return Kind(op, requested, label, size, phase, size_name, dtype, *manner, role)
+
+
+_DIRECTIONS = {"send": " from ", "recv": " to "}
+
+
+def _in_its_direction(op: str, requested: str) -> str:
+    """Return what one transfer is for, of a batch of sends and receives between stages."""
+    direction = _DIRECTIONS.get(family(op))
+    parts = requested.split(", ") if direction else []
+    return ", ".join(part for part in parts if direction and direction in part) or requested
 
 
 def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:

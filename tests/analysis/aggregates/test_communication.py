@@ -38,6 +38,18 @@ def test_rows_sum_ranks_and_steps():
     assert row.exposed_ns == 12 * MS
 
 
+def test_a_transfer_of_a_batch_is_named_by_its_own_direction():
+    """1F1B sends an activation and receives a gradient at once."""
+    batch = "activation from stage 0, gradient to stage 0"
+    trace = one_step(
+        sync("send", 0, 2, step=0, requested=batch),
+        sync("recv", 2, 2, step=0, requested=batch),
+        sync("send", 4, 2, step=0, requested="activation from stage 0"),
+    )
+    calls = {(kind.op, kind.requested): row.calls for kind, row in rows(trace)}
+    assert calls == {("send", "activation from stage 0"): 2, ("recv", "gradient to stage 0"): 1}
+
+
 def test_bandwidth_follows_nccl_tests():
     trace = one_step(
         sync("all_reduce", 0, 4, nbytes=8 * MIB, step=0), groups={1: group(4)}, world_size=4
