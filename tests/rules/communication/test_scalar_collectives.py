@@ -44,6 +44,7 @@ def test_a_library_that_sends_most_of_them_is_named():
     assert finding.status is Status.FAIL
     assert finding.cause == "trainer sends most of them, at loops/epoch.py:265."
     assert "tensor" not in f"{finding.action} {finding.fix}"
+    assert finding.action.endswith("for each batch, use fewer and larger micro-batches.")
 
 
 def test_of_lines_of_a_library_that_send_equally_often_the_first_of_the_table_is_named():
