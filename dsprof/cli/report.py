@@ -37,8 +37,8 @@ of one (s3://bucket/run):
   log                        NCCL, RCCL, torch, DeepSpeed
   saved diagnosis            dsprof report --format json -o FILE
 
-If a folder has several runs, the newest is shown; to see another, give its
-files by name. If a run restarted, its last epoch is shown; to see another, give
+If a folder has several runs, the newest is shown; to see another, give only
+its files. If a run restarted, its last epoch is shown; to see another, give
 --epoch N."""
 
     def prepare(self, parser: ArgumentParser) -> None:

@@ -313,9 +313,9 @@ def _earlier(file: TraceFile, read: Sequence[TraceFile]) -> Stranger:
     if alike is not None and file.process == alike.process and file.header.pid:
         what = "an earlier window of the same process"
     else:
-        what = "an earlier run" if file.reader is NATIVE else "an earlier recording"
+        what = "another run" if file.reader is NATIVE else "another recording"
     reason = f"rank {file.header.rank} of {what}{_started(file)}"
-    return Stranger(file.path, f"{reason}; give its files by name to read it")
+    return Stranger(file.path, f"{reason}; give only its files to read it")
 
 
 def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
@@ -323,7 +323,7 @@ def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
     of_world = f" of {world}" if world != lead.header.world_size else ""
     who = f"rank {file.header.rank}{of_world}"
     reason = f"{who} of another run{_started(file)} than {lead.path}"
-    return Stranger(file.path, f"{reason}; give its files by name to read it")
+    return Stranger(file.path, f"{reason}; give only its files to read it")
 
 
 def _started(file: TraceFile) -> str:

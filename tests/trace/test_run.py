@@ -94,7 +94,7 @@ def test_the_newest_of_two_runs_is_taken(tmp_path: Path) -> None:
     assert run.files == tuple(new)
     assert [stranger.path for stranger in run.strangers] == old
     assert "started 2023-11-14 22:13:20 UTC" in run.strangers[0].reason
-    assert "by name" in run.strangers[0].reason
+    assert "give only its files" in run.strangers[0].reason
 
 
 def test_files_given_by_name_reach_the_older_run(tmp_path: Path) -> None:

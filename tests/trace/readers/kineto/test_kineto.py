@@ -419,7 +419,7 @@ def test_whether_two_profiles_of_a_rank_are_of_one_run_is_unknown(tmp_path: Path
     for later in (0, 1000):
         make.write(tmp_path / f"step{later}.json", [make.kernel("gemm", later, 1)])
     [stranger] = find_run([tmp_path]).strangers
-    assert "rank 0 of an earlier recording" in stranger.reason
+    assert "rank 0 of another recording" in stranger.reason
 
 
 def test_files_that_say_neither_rank_nor_host_are_copies_by_content_alone(tmp_path: Path) -> None:
