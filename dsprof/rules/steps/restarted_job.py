@@ -139,7 +139,7 @@ def _end(one: Epoch) -> str:
     return {
         "crashed": f"crashed{f' ({named(one.ranks)})' if one.ranks else ''}",
         "stuck": f"was stuck{f' ({named(one.ranks)})' if one.ranks else ''}",
-    }.get(one.end, "breaks off: its processes were killed")
+    }.get(one.end, "breaks off: its processes were killed, or crashed")
 
 
 def _severity(share: float, thresholds: Thresholds) -> Severity:

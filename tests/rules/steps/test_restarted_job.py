@@ -119,6 +119,8 @@ def test_an_agent_that_lets_nodes_join_counts_no_restart(
     found, diagnosis = judged(tmp_path, first, then)
     assert diagnosis.epochs.rows[0].end == end
     assert (found.title == "The process group was recreated") == (end == "nodes joined")
+    # A process that calls os._exit() closes no record either.
+    assert ("were killed, or crashed" in found.summary) == (end == "killed")
 
 
 LOST = (EXIT, "RuntimeError", "connection")
