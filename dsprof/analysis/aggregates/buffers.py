@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.buffer_levels import Gathered, gathered_by_step
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.sharing import shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RankBuffers:
 class Buffers(Aggregate):
     """Buffers by rank; those of ZeRO's gradients follow from the configuration."""
 
-    ranks: dict[int, RankBuffers]
+    ranks: PerRank[RankBuffers]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Buffers:
@@ -50,7 +50,7 @@ class Buffers(Aggregate):
                 if not layout.gradient_as_bucket_view
             ),
         )
-        return cls({trace.rank: shared(found)})
+        return cls(PerRank({trace.rank: found}))
 
 
 AGGREGATE = Buffers

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.kernel_time import DeviceTime, unrecognised
 from dsprof.analysis.rank.steps import device_steps, device_windows
@@ -79,15 +80,15 @@ class RankDevice:
 class Device(Aggregate):
     """The ranks whose traces have device times."""
 
-    ranks: dict[int, RankDevice]
+    ranks: PerRank[RankDevice]
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Device:
         """Add up one rank."""
         device = trace.activity
         if device is None or not len(device):
-            return cls({})
-        return cls({trace.rank: _measure(trace, device)})
+            return cls(PerRank())
+        return cls(PerRank({trace.rank: _measure(trace, device)}))
 
     @property
     def complete(self) -> dict[int, RankDevice]:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dsprof.analysis.per_rank import Packed
+from dsprof.analysis.per_rank import Packed, PerRank
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.drawing import DUMP, WHOLE, draw, draw_without_steps
 from dsprof.analysis.rank.record_columns import step_columns
@@ -24,7 +24,6 @@ from dsprof.analysis.rank.sampling import kept_steps, longest_steps
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.sharing import shared
 
 CANDIDATES = 3  # of each kind, a rank
 SAMPLE = 24  # steps spread over the run, of the ranks that a page shows
@@ -82,12 +81,12 @@ class Timelines(Aggregate):
     durations: dict[int, tuple[int, int]]  # step -> ns summed over ranks, and how many ranks
     steps: Mapping[int, Mapping[int, StepDetail]]
     ranks: tuple[int, ...]  # those that are drawn, ascending
-    clocks: dict[int, RankClock]  # of all ranks, to draw more of them
+    clocks: PerRank[RankClock]  # of all ranks, to draw more of them
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
         """Draw the candidate steps of one rank."""
-        clocks = {trace.rank: shared(clock)}
+        clocks = PerRank({trace.rank: clock})
         if not trace.steps:
             drawn = draw_without_steps(trace, clock)
             durations = {n: (detail.end_ns - detail.start_ns, 1) for n, detail in drawn.items()}
