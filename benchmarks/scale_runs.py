@@ -116,6 +116,7 @@ def sums(size: Size, *, is_slow: bool) -> dict[str, bytes]:
     return {
         SERIES: gzip.compress(b"".join(_ENCODE(one) + b",\n" for one in lines)),
         TAILS[0]: _lines([LINES["segment"](args=trace.Segment(1, first - 2))]) + newest,
+        TAILS[1]: b"",
     }
 
 
