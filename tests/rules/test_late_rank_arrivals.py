@@ -229,6 +229,7 @@ def test_ranks_that_are_late_together_are_named(late):
     assert "by 45.0 ms per step (45 %)" in finding.summary
     assert "late together in 10 of 10 steps" in finding.summary
     assert "optimizer step take 45.0 ms longer than those of the others" in finding.cause
+    assert finding.cause.endswith("or gets less processor time.")
 
 
 def test_ranks_that_are_late_together_in_half_of_the_steps_are_named_with_their_number():
@@ -716,7 +717,10 @@ def test_without_phases_a_rank_that_keeps_pace_is_held_up_before():
 
 @pytest.mark.parametrize(
     ("backward", "cause"),
-    [((25, 55), "also between backwards and collectives"), ((60, 75), "waits for input")],
+    [
+        ((25, 55), "collectives: it computes longer, or gets less processor time."),
+        ((60, 75), "waits for input"),
+    ],
 )
 def test_without_forward_what_lies_before_backward_is_not_taken_for_input(backward, cause):
     """A plain loop: backward is seen, forward is not. Both grow alike, or only what is before."""

@@ -46,6 +46,8 @@ _OF_FIRST = (
 _COMPARE_FIX = "Compare its work and clock speed"
 _INPUT_FIX = "Speed up its data loading"
 _OF_FIRST_FIX = "Find what only rank 0 does between steps"
+_LONGER_ON_HOST = "it computes longer, or gets less processor time"
+"""The clock of a host also runs while other programs have its cores."""
 _COPIES = Cause(
     "It spends {took} more in copies between host and device than the others.",
     "Look at the links and the memory of the host of rank {rank}: pinned memory, NUMA, other "
@@ -85,7 +87,7 @@ _PLACES = {
 BY_PHASES: Mapping[str, Cause] = {
     "compute_ns": Cause(
         "Its forward, backward and optimizer step take {took} longer than those of the "
-        "others: it computes longer.",
+        f"others: {_LONGER_ON_HOST}.",
         _COMPARE,
         _COMPARE_FIX,
     ),
@@ -219,7 +221,7 @@ def by_pace(
         )
     took = duration(mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns)
     why = (
-        "it computes longer, or its host launches work late" if on_device else "it computes longer"
+        "it computes longer, or its host launches work late" if on_device else _LONGER_ON_HOST
     )
     return Cause(
         f"Outside its waits, its step takes {took} longer than those of the others, also between "
