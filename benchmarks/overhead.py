@@ -18,7 +18,7 @@ from tests.dist.launch import environment, launch
 
 HERE = Path(__file__).parent
 DEAREST = 6  # hooks that are named
-HEAVY = ("jinja2", "yaml", "rich", "dask")
+HEAVY = ("jinja2", "yaml", "psutil", "rich", "dask")
 IMPORT = f"""
 import sys, time, torch
 start = time.perf_counter()

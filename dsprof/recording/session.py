@@ -158,6 +158,9 @@ class Session:
             self._is_called = False  # the rank says it if nothing was recorded
             self.recorder.stop()
             return False
+        # Not first at exit: psutil's import then would change the exit code after Ctrl-C.
+        with suppress(ImportError):
+            import psutil  # noqa: F401
         if is_exit_skipped():
             when_child_ends(_stop_at_exit)
         self.writer = self._start_writer(dist, self.config.budget_mb * 1_000_000)
@@ -167,7 +170,7 @@ class Session:
 
     def _start_writer(self, dist: Any, budget_bytes: int) -> TraceWriter:
         """Begin a trace of the rank that this process is now."""
-        from dsprof.hooks.device.memory import sample_memory
+        from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.groups import backend_of
         from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
 
@@ -194,7 +197,7 @@ class Session:
             definitions=recorder.outbox.definitions,
             unfinished=recorder.in_flight.unfinished,
             reduce_op_name=reduce_op_name,
-            sample_memory=sample_memory,
+            sample_memory=MemorySampler().sample,
             prepare=partial(self._prepare, header, key),
             prepare_late=partial(self._describe_effective_environment, key),
             disclose=self._disclose,
@@ -225,7 +228,7 @@ class Session:
 
     def _watch(self, header: Header) -> None:
         """Watch whether training goes on, as this rank."""
-        from dsprof.hooks.device.memory import sample_memory
+        from dsprof.hooks.device.memory import MemorySampler
         from dsprof.recording.watchdog.crash import CrashNotes
         from dsprof.recording.watchdog.thread import Watchdog
 
@@ -234,13 +237,14 @@ class Session:
         if self._watchdog is not None:
             self._watchdog.stop()
         if self.config.hang_after:
+            sampler = MemorySampler()
             self._watchdog = Watchdog(
                 self.recorder,
                 header,
                 self.config,
                 self._folder,
                 self._disclose,
-                sample_memory,
+                sampler.sample,
                 say,
             )
             self._watchdog.start()

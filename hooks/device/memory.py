@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,30 +39,29 @@ _DEVICE_COUNTERS = (
 )
 
 
-_PROC = Path("/proc")
+class MemorySampler:
+    """Reads the memory of this process and its host; what cannot be read stays -1."""
 
+    def __init__(self) -> None:
+        self._process: Any = None
 
-def sample_memory(at: str, step: int) -> MemorySample:
-    """Return a sample of this process and its host now; what cannot be read stays -1.
+    def sample(self, at: str, step: int) -> MemorySample:
+        """Return a sample of now; for the writer's thread."""
+        found = MemorySample(at, clock(), step)
+        found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        with contextlib.suppress(ImportError, OSError):  # a process may have no file left
+            import psutil
 
-    For the writer's thread.
-    """
-    found = MemorySample(at, clock(), step)
-    found.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    with contextlib.suppress(OSError, LookupError, ValueError):  # there may be no file left to open
-        resident = int((_PROC / "self/statm").read_text().split()[1])
-        found.rss_bytes = resident * resource.getpagesize()
-        lines = (_PROC / "meminfo").read_text().splitlines()
-        kib = {
-            name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)
-        }
-        found.host_available_bytes = kib["MemAvailable"] * 1024
-        found.host_total_bytes = kib["MemTotal"] * 1024
-    with contextlib.suppress(OSError):
-        shm = os.statvfs("/dev/shm")
-        found.shm_free_bytes = shm.f_bavail * shm.f_frsize
-        found.shm_total_bytes = shm.f_blocks * shm.f_frsize
-    return found
+            # Making one reads more of /proc than asking it.
+            self._process = self._process or psutil.Process()
+            found.rss_bytes = self._process.memory_info().rss
+            memory = psutil.virtual_memory()
+            found.host_available_bytes, found.host_total_bytes = memory.available, memory.total
+        with contextlib.suppress(OSError):
+            shm = os.statvfs("/dev/shm")
+            found.shm_free_bytes = shm.f_bavail * shm.f_frsize
+            found.shm_total_bytes = shm.f_blocks * shm.f_frsize
+        return found
 
 
 _KEYS = [(name, *name.split(".")) for name in _DEVICE_COUNTERS]

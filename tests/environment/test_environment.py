@@ -142,7 +142,7 @@ def test_snapshot_survives_probes_that_break(monkeypatch):
 def test_snapshot_imports_neither_torch_nor_deepspeed():
     code = (
         "import os, sys; from dsprof.environment import snapshot; snapshot(os.environ); "
-        "print({'torch', 'deepspeed', 'yaml'} & set(sys.modules))"
+        "print({'torch', 'deepspeed', 'psutil', 'yaml'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -145,7 +145,7 @@ def test_a_missing_module_stays_missing() -> None:
 )
 def test_import_is_light(modules: str, unwanted: list[str]) -> None:
     """What a training process pays for it: no heavy module comes with it, and no search."""
-    heavy = ["torch", "plotly", "jinja2", "yaml", "rich", "dask", "importlib.metadata"]
+    heavy = ["torch", "plotly", "jinja2", "yaml", "psutil", "rich", "dask", "importlib.metadata"]
     code = f"import {modules}, sys; print(sorted(sys.modules.keys() & {{*{heavy + unwanted}}}))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

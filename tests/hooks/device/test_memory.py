@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import resource
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -10,8 +8,8 @@ import torch
 
 from dsprof.hooks.device.memory import (
     DeviceMemoryHook,
+    MemorySampler,
     device_counters,
-    sample_memory,
 )
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.device_counters import DEVICE_TOTAL
@@ -58,50 +56,29 @@ def test_nothing_is_read_before_cuda_is_in_use(cuda: SimpleNamespace) -> None:
     assert not recorder.failures
 
 
-def test_the_process_and_the_host_are_read_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dsprof.hooks.device.memory._PROC", tmp_path)
-    (tmp_path / "self").mkdir()
-    for number in (1, 2):
-        (tmp_path / "self/statm").write_text(f"90 {number} 7 1 0 50 0\n")
-        (tmp_path / "meminfo").write_text(
-            f"MemTotal:  400 kB\nMemAvailable:  {number} kB\nHugePages_Total:  0\n"
-        )
-        sample = sample_memory("step", number)
-        assert sample.rss_bytes == number * resource.getpagesize()
-        assert (sample.host_available_bytes, sample.host_total_bytes) == (number * 1024, 409_600)
+def test_the_process_and_the_host_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, own = iter([300, 200]), iter([1, 2])
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(available=next(left), total=400)
+    )
+    monkeypatch.setattr(
+        psutil.Process, "memory_info", lambda process: SimpleNamespace(rss=next(own))
+    )
+    sampler = MemorySampler()
+    samples = [sampler.sample("step", step) for step in range(2)]
+    assert [(one.rss_bytes, one.host_available_bytes) for one in samples] == [(1, 300), (2, 200)]
+    assert {one.host_total_bytes for one in samples} == {400}
+    assert all(one.shm_total_bytes > 0 for one in samples)
 
 
-def test_memory_is_what_psutil_says() -> None:
-    sample, process, host = sample_memory("step", 1), psutil.Process(), psutil.virtual_memory()
-    assert sample.host_total_bytes == host.total
-    assert sample.host_available_bytes == pytest.approx(host.available, rel=0.5)
-    assert sample.rss_bytes == pytest.approx(process.memory_info().rss, rel=0.1)
-    assert sample.shm_total_bytes > 0
-
-
-@pytest.mark.parametrize("meminfo", [None, "", "MemTotal:\n", "MemTotal:  many kB\n"])
-def test_a_host_that_says_no_sizes_is_still_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meminfo: str | None
-) -> None:
-    monkeypatch.setattr("dsprof.hooks.device.memory._PROC", tmp_path)
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/statm").write_text("90 80 7 1 0 50 0\n")
-    if meminfo is not None:
-        (tmp_path / "meminfo").write_text(meminfo)
-    sample = sample_memory("step", 1)
-    assert (sample.host_available_bytes, sample.host_total_bytes) == (-1, -1)
-    assert min(sample.rss_bytes, sample.peak_rss_bytes) > 0
-
-
-def test_a_process_that_has_used_up_its_files_is_still_sampled(
+def test_a_process_that_has_used_up_its_files_is_still_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(path: Path) -> str:
+    def fails(*args: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(Path, "read_text", fails)
-    sample = sample_memory("step", 1)
+    monkeypatch.setattr(psutil, "virtual_memory", fails)
+    monkeypatch.setattr(psutil.Process, "memory_info", fails)
+    sample = MemorySampler().sample("step", 1)
     assert (sample.rss_bytes, sample.host_available_bytes) == (-1, -1)
     assert sample.peak_rss_bytes > 0

@@ -182,6 +182,20 @@ def test_what_others_left_in_memory_goes_after_a_day(
     assert not left.exists()
 
 
+def test_without_psutil_the_rest_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 1
+    assert trace.trailer is not None
+    assert trace.memory[0].rss_bytes == -1
+    assert trace.memory[0].peak_rss_bytes > 0
+
+
 def test_without_a_watchdog_the_rest_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
