@@ -220,9 +220,7 @@ def by_pace(
             rank,
         )
     took = duration(mine.before_ns + mine.working_ns - usual.before_ns - usual.working_ns)
-    why = (
-        "it computes longer, or its host launches work late" if on_device else _LONGER_ON_HOST
-    )
+    why = "it computes longer, or its host launches work late" if on_device else _LONGER_ON_HOST
     return Cause(
         f"Outside its waits, its step takes {took} longer than those of the others, also between "
         f"backwards and collectives: {why}.",
