@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
+import re
 import shutil
 import subprocess
 import time
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsprof.analysis.aggregates.endings import Endings
+from dsprof.environment.machine import boot_id
 from dsprof.environment.processes import GONE, ProcessLook, look_at
 from dsprof.errors import TraceError
 from dsprof.files.ownership import foreign_link
@@ -57,18 +58,40 @@ def printed_ras(paths: Iterable[Path]) -> list[list[Communicator] | None]:
     return [*map(communicators, _texts(paths, nccl_ras.START.search, nccl_ras.LARGEST_BYTES))]
 
 
-def printed_by_kernels(paths: Iterable[Path]) -> list[KernelMessage]:
-    """Return what the logs of kernels among `paths` and in folders there say of processes."""
-    logs = _texts(paths, kernel_log.START.search, kernel_log.LARGEST_BYTES)
-    return [message for text in logs for message in kernel_log.messages(text)]
+def printed_by_kernels(paths: Iterable[Path], run: RunFiles) -> list[KernelMessage]:
+    """Return what the logs of kernels among `paths` and in folders there say of processes.
+
+    A log that does not name its host is of the host of the run that the name of the file has.
+    """
+    hosts = {header.host for header in run.headers if not header.anonymized}
+    found: list[KernelMessage] = []
+    for path in _files(paths):
+        with suppress(TraceError), Source(path) as source:
+            start = source.read(_PREAMBLE)
+            if kernel_log.START.search(start.decode(errors="replace")):
+                told = kernel_log.messages(kernel_log.marked(start, source.read))
+                named = {host for host in hosts if _names(path.name, host)}
+                of_file = named.pop() if len(named) == 1 else ""
+                found += (replace(one, host=one.host or of_file) for one in told)
+    return found
 
 
-def asked_kernel() -> list[KernelMessage]:
-    """Ask the kernel of this machine for its log; nothing where dmesg is not allowed to."""
+def _names(file: str, host: str) -> bool:
+    short = re.escape(host.partition(".")[0])
+    return bool(short) and bool(re.search(rf"(?<![^\W_]){short}(?![^\W_])", file, re.IGNORECASE))
+
+
+def asked_kernel(run: RunFiles) -> list[KernelMessage]:
+    """Ask the kernel of this machine for its log, if a rank of the run ran since its boot.
+
+    Nothing where dmesg is not allowed to.
+    """
+    host = next((one.host for one in run.headers if one.boot_id and one.boot_id == boot_id()), "")
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(["dmesg"], capture_output=True, timeout=_PATIENCE_S)
-        found = kernel_log.messages(done.stdout.decode(errors="replace"))
-        return [replace(message, host=platform.node()) for message in found]
+        if host:
+            done = subprocess.run(["dmesg"], capture_output=True, timeout=_PATIENCE_S)
+            found = kernel_log.messages(done.stdout.decode(errors="replace"))
+            return [replace(message, host=host) for message in found]
     return []
 
 

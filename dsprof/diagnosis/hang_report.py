@@ -81,7 +81,7 @@ def _of_traces(paths: Sequence[Path], epoch: int | None, *, is_live: bool) -> Ha
         pids = [header.pid for header in files.headers if is_here(header) and header.rank in shown]
         endings = with_stacks(endings, files, asked_stacks(pids))
         report = _judged(endings, run)
-    told = printed_by_kernels(paths) + (asked_kernel() if is_live else [])
+    told = printed_by_kernels(paths, files) + (asked_kernel(files) if is_live else [])
     if told:
         known = with_kernel_messages(report.verdicts, endings, files.headers, told)
         report = HangReport(verdicts=known, groups=report.groups)

@@ -11,11 +11,14 @@ import pytest
 
 from dsprof.__main__ import main
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack, write_dump
+from dsprof.trace.lines import Line
 from tests.analysis.hang.test_ras import BEHIND, HEAD
 from tests.factories import logs
 from tests.factories.hangs import write_killed
 from tests.factories.trace import header
-from tests.factories.trace_files import write_run
+from tests.factories.trace_files import encode, run_events, write_run
+
+_FIRST = 4026531836  # the PID namespace that no container has
 
 NEVER_CAME = "Rank 2 never entered all_reduce 4 of group world (1.00 MiB); ranks 0-1 waited 29.6 s"
 
@@ -103,13 +106,27 @@ def test_output_of_py_spy_beside_the_traces_tells_what_the_rank_does(
 def test_the_log_of_the_kernel_beside_the_traces_tells_what_killed_the_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_killed(tmp_path, 0, 1)
+    write_killed(tmp_path, 0, 1, pid_namespace=_FIRST)
     text = "[1.000000] Linux version 6\n[99.000000] Out of memory: Killed process 102 (python3) x\n"
     (tmp_path / "dmesg.txt").write_text(text)
     assert hang(tmp_path, "--format", "json") == 1
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["cause"]["kind"] == "out_of_memory"
     assert verdict["ranks"] == [2]
+
+
+def test_a_log_of_the_kernel_is_of_the_host_that_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, host in enumerate(("gpu-7.example.org", "gpu-71", "gpu-71")):
+        head = header(rank, 3, host=host, pid=102, pid_namespace=_FIRST)
+        events: list[Line] = [*run_events(head)[:-1]]
+        (tmp_path / f"trace.rank{rank:05d}.json").write_bytes(encode(events))
+    (tmp_path / "dmesg.gpu-7.log").write_text("[99.000000] Killed process 102 (python3) x\n")
+    assert hang(tmp_path, "--format", "json") == 1
+    first, *_ = json.loads(capsys.readouterr().out)["verdicts"]
+    assert first["ranks"] == [0]
+    assert first["cause"]["kind"] == "out_of_memory"
 
 
 def put_in_path(program: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +154,10 @@ def test_py_spy_is_asked_for_the_stacks_of_a_live_run(
 def test_the_kernel_is_asked_for_its_log_of_a_live_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_killed(tmp_path, 0, 1)
+    write_killed(tmp_path, 0, 1, pid_namespace=_FIRST)
     script = "echo '[99.000000] python3[102]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6[7f+1]'"
     put_in_path(tmp_path / "bin/dmesg", script, monkeypatch)
-    monkeypatch.setattr("platform.node", lambda: "node-a")
+    monkeypatch.setattr("dsprof.diagnosis.hang_evidence.boot_id", lambda: "boot-a")
     assert hang(tmp_path, "--live", "--format", "json") == 1
     [verdict] = json.loads(capsys.readouterr().out)["verdicts"]
     assert verdict["cause"]["text"].startswith(

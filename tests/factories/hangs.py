@@ -69,10 +69,10 @@ def pair(*ranks: int) -> Group:
     return group(RANKS, id=number, key=label, label=label, ranks=list(ranks))
 
 
-def write_killed(folder: Path, *waiting: int) -> None:
+def write_killed(folder: Path, *waiting: int, **of_headers: Any) -> None:
     """Write a run of three ranks, of which some wait in a collective; SIGKILL ends all."""
     for rank in range(3):
-        events: list[Line] = [*run_events(header(rank, 3))[:-1]]
+        events: list[Line] = [*run_events(header(rank, 3, **of_headers))[:-1]]
         if rank in waiting:
             events.append(hanging("all_reduce", 400, seq=4))
         events.append(LINES["heartbeat"](name="heartbeat", args=heartbeat(30_000)))

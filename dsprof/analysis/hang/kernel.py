@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,9 +14,36 @@ from dsprof.findings.wording import some
 from dsprof.trace.dumps.kernel_log import KernelMessage
 from dsprof.trace.schema import Header
 
-_PIDS_OF_HOST = (0, 0xEFFFFFFC)
-"""PID namespaces whose numbers a kernel's log has: an unknown one, and the first one of Linux."""
+_PIDS_OF_HOST = 0xEFFFFFFC
+"""The PID namespace whose numbers a kernel's log has: the first one of Linux."""
+_BEFORE_NS, _AFTER_NS = 120 * 10**9, 3600 * 10**9
+"""Clocks of logs are inexact, and a process that hangs may live on after its last record."""
+_DRIFT = 10_000
+"""The clock of a kernel's log gains or loses one part of so many."""
+_UNKNOWN_NS = 1 << 62
 _LISTED = 4
+
+
+class _Window(NamedTuple):
+    """When processes ran: `epoch_ns` and `boot_ns` are when the first one started; 0: unknown."""
+
+    epoch_ns: int
+    boot_ns: int
+    lasted_ns: int
+
+    def has(self, message: KernelMessage) -> bool | None:
+        """Say whether a message is of that time; None: unknown."""
+        fits = []
+        if self.boot_ns and message.boot_ns is not None:
+            off_ns = message.boot_ns // _DRIFT
+            fits.append(self._has(self.boot_ns, message.boot_ns - off_ns, message.boot_ns + off_ns))
+        if self.epoch_ns and (moments := message.between_ns(self.epoch_ns)):
+            fits.append(self._has(self.epoch_ns, *moments))
+        return all(fits) if fits else None
+
+    def _has(self, start_ns: int, first_ns: int, last_ns: int) -> bool:
+        end_ns = start_ns + self.lasted_ns + _AFTER_NS
+        return start_ns - _BEFORE_NS <= last_ns and first_ns <= end_ns
 
 
 class _Meaning(NamedTuple):
@@ -37,7 +65,8 @@ _MEANINGS = {
         "died",
         "out_of_memory",
         "The kernel killed rank {rank} (process {pid}) for memory",
-        "Raise the memory limit of the job, or reduce what rank {rank} keeps in host memory.",
+        "Raise the memory limit of the job if it has one, or reduce what the processes on {host} "
+        "keep in memory.",
     ),
     "crashed": _Meaning(
         "died",
@@ -72,15 +101,24 @@ def with_kernel_messages(
 ) -> list[HangVerdict]:
     """Return verdicts with what the kernels of the hosts say of the ranks, which is certain.
 
-    A message belongs to the rank with its process number, unless ranks of several hosts have it.
-    Of ranks that ended in order it says nothing.
+    A message belongs to the rank with its process number, if it is of the rank's host and of the
+    time in which it ran. Of ranks that ended in order it says nothing.
     """
     if all(verdict.kind == "none" for verdict in verdicts):
         return [*verdicts]
     of_ranks: dict[int, tuple[KernelMessage, Header]] = {}
     others: list[KernelMessage] = []
-    for message in _during(told, headers):
-        processes = [one for one in headers if _is_of(message, one)]
+    by_pid: defaultdict[int, list[Header]] = defaultdict(list)
+    for one in headers:
+        by_pid[one.pid].append(one)
+    has_one_host = len({one.host for one in headers}) == 1
+    for message in _of_run(told, headers, endings):
+        processes = [
+            one
+            for one in by_pid[message.pid]
+            if _is_of_host(message, one, has_one_host=has_one_host)
+            and _window([one], endings).has(message)
+        ]
         if len(processes) != 1:
             others.append(message)
             continue
@@ -93,23 +131,38 @@ def with_kernel_messages(
         trailer = endings.ranks[rank].trailer if rank in endings.ranks else None
         if trailer is None or trailer.exception:
             found = _with_message(found, rank, _verdict(message, process))
-    return [*found, *_nobodys(others)]
+    return [*found, *_nobodys(others, has_one_host=has_one_host)]
 
 
-def _during(told: Iterable[KernelMessage], headers: Sequence[Header]) -> Iterator[KernelMessage]:
-    """Yield what was said on hosts of the run, and not before its ranks started."""
-    hosts = {_short(one.host) for one in headers if not one.anonymized}
-    start_ns = min((one.started_monotonic_ns for one in headers), default=0)
+def _of_run(
+    told: Iterable[KernelMessage], headers: Sequence[Header], endings: Endings
+) -> Iterator[KernelMessage]:
+    """Yield what was said on hosts of the run, neither before nor after it, as far as is known."""
+    hosts = {_short(one.host) for one in headers}
+    # A container has a name of its own, which no kernel knows.
+    is_known = all(one.pid_namespace == _PIDS_OF_HOST and not one.anonymized for one in headers)
+    window = _window(headers, endings)
     for message in told:
-        is_earlier = message.boot_ns is not None and message.boot_ns < start_ns
-        is_elsewhere = message.host and hosts and _short(message.host) not in hosts
-        if not is_earlier and not is_elsewhere:
+        is_elsewhere = message.host and is_known and _short(message.host) not in hosts
+        if not is_elsewhere and window.has(message) is not False:
             yield message
 
 
-def _is_of(message: KernelMessage, process: Header) -> bool:
-    is_here = not message.host or process.anonymized or _short(process.host) == _short(message.host)
-    return is_here and process.pid == message.pid and process.pid_namespace in _PIDS_OF_HOST
+def _window(headers: Sequence[Header], endings: Endings) -> _Window:
+    return _Window(
+        min((one.started_epoch_ns for one in headers), default=0),
+        min((one.started_monotonic_ns for one in headers), default=0),
+        max(
+            (endings.ranks[one.rank].alive_ns for one in headers if one.rank in endings.ranks),
+            default=_UNKNOWN_NS,
+        ),
+    )
+
+
+def _is_of_host(message: KernelMessage, process: Header, *, has_one_host: bool) -> bool:
+    is_named = message.host and not process.anonymized
+    is_here = _short(message.host) == _short(process.host) if is_named else has_one_host
+    return is_here and process.pid_namespace == _PIDS_OF_HOST
 
 
 def _short(host: str) -> str:
@@ -132,7 +185,7 @@ def _verdict(message: KernelMessage, process: Header) -> HangVerdict:
         ranks=(process.rank,),
         cause=Cause(meaning.cause, text),
         remedy=meaning.remedy.format(**facts),
-        confidence="high",
+        confidence="medium" if message.kind == "blocked" else "high",
         sentence=text,
     )
 
@@ -140,37 +193,54 @@ def _verdict(message: KernelMessage, process: Header) -> HangVerdict:
 def _with_message(
     verdicts: Sequence[HangVerdict], rank: int, told: HangVerdict
 ) -> list[HangVerdict]:
-    """Put what the kernel says of a rank into the verdict that names it, or before the others."""
+    """Put what the kernel says of a rank into the verdict that names it, or before the others.
+
+    What was blocked may have gone on: that explains only what nothing else does.
+    """
+    is_passing = told.cause.kind == "file_system"
     for place, one in enumerate(verdicts):
         if rank in one.ranks and not one.is_healthy:
-            is_raised = one.cause.kind == "exception"
-            text = f"{one.cause.text} {told.cause.text}" if is_raised else told.cause.text
-            better = msgspec.structs.replace(
-                one,
-                kind=told.kind if one.kind == "unknown" else one.kind,
-                cause=Cause(told.cause.kind, text),
-                remedy=told.remedy,
-                confidence="high",
-                sentence=told.sentence if one.kind == "unknown" else one.sentence,
-            )
-            return [*verdicts[:place], better, *verdicts[place + 1 :]]
-    return [told, *(one for one in verdicts if not one.is_healthy)]
+            return [*verdicts[:place], _with_cause(one, told, is_passing), *verdicts[place + 1 :]]
+    others = [one for one in verdicts if not one.is_healthy]
+    return [*others, told] if is_passing else [told, *others]
 
 
-def _nobodys(told: Sequence[KernelMessage]) -> Iterator[HangVerdict]:
+def _with_cause(one: HangVerdict, told: HangVerdict, is_passing: bool) -> HangVerdict:
+    both = f"{one.cause.text} {told.cause.text}".strip()
+    if is_passing and one.cause.kind != "unknown":
+        return msgspec.structs.replace(one, cause=Cause(one.cause.kind, both))
+    return msgspec.structs.replace(
+        one,
+        kind=told.kind if one.kind == "unknown" else one.kind,
+        cause=Cause(told.cause.kind, both if one.cause.kind == "exception" else told.cause.text),
+        remedy=told.remedy,
+        confidence=told.confidence,
+        sentence=told.sentence if one.kind == "unknown" else one.sentence,
+    )
+
+
+def _nobodys(told: Sequence[KernelMessage], *, has_one_host: bool) -> Iterator[HangVerdict]:
     """Yield what is said of processes and devices that are of no rank that is known."""
     texts = {
-        f"GPU {one.address}: {one.what}" if one.address else _process(one): one.when for one in told
+        f"GPU {one.address}: {one.what}" if one.address else _process(one): one for one in told
     }
     if not texts:
         return
-    listed = [f"{text} ({when})" if when else text for text, when in texts.items()]
+    listed = [f"{text} ({one.when})" if one.when else text for text, one in texts.items()]
+    is_of_which = not has_one_host and not all(one.host for one in told)
     yield HangVerdict(
         kind="unknown",
         sentence=f"The log of the kernel also has, of no rank that is known: "
         f"{some(listed[::-1], _LISTED)}.",
-        cause=Cause("unknown", "A container numbers its processes apart, and a rank has helpers."),
-        remedy="Compare these times with the end of the run. `nvidia-smi "
+        cause=Cause(
+            "unknown",
+            "A log does not name its host, and the run has several."
+            if is_of_which
+            else "A container numbers its processes apart, and a rank has helpers.",
+        ),
+        remedy="Put the name of the host into the name of the file."
+        if is_of_which
+        else "Compare these times with the end of the run. `nvidia-smi "
         "--query-gpu=index,pci.bus_id --format=csv` tells which GPU has an address.",
     )
 

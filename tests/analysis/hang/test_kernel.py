@@ -1,8 +1,14 @@
-"""What a kernel's log adds to the verdicts on a run: the pid of rank n is 100 + n."""
+"""What a kernel's log adds to the verdicts on a run: the pid of rank n is 100 + n.
+
+The run begins 50 s after boot, on 2023-11-14 at 22:13:20 UTC, and takes 42 s.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.hang.kernel import with_kernel_messages
@@ -11,16 +17,20 @@ from dsprof.analysis.hang.verdict import verdicts
 from dsprof.trace.dumps.kernel_log import KernelMessage
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.hangs import EXIT, KILLED, RANKS, raised, rank, without
-from tests.factories.trace import header, summary
+from tests.factories.trace import SECOND, header, summary
 
-OUT_OF_MEMORY = KernelMessage("killed", 102, "python3", when="Nov  4 12:00:01")
-OFF_THE_BUS = KernelMessage("device", 102, what="Xid 79", address="0000:9b:00")
+NOW = "Nov 14 22:14:01"
+OUT_OF_MEMORY = KernelMessage("killed", 102, "python3", when=NOW)
+OFF_THE_BUS = KernelMessage("device", 102, what="Xid 79", address="0000:9b:00", boot_ns=90 * SECOND)
+BLOCKED = KernelMessage("blocked", 102, "python3", what="120 s", when=NOW)
+IN_NO_CONTAINER = {"pid_namespace": 4026531836}
 
 
 def judged(
     traces: list[RankTrace], *told: KernelMessage, **of_headers: Any
 ) -> tuple[HangVerdict, ...]:
     endings = summary(*traces)[Endings]
+    of_headers = IN_NO_CONTAINER | of_headers
     headers = [header(number, RANKS, **of_headers) for number in range(RANKS)]
     return (*with_kernel_messages(verdicts(endings), endings, headers, told),)
 
@@ -31,7 +41,7 @@ def test_a_rank_that_the_kernel_killed_is_named_with_the_cause() -> None:
     assert one.operation is not None
     assert one.cause.kind == "out_of_memory"
     assert one.cause.text == (
-        "The kernel killed rank 2 (process 102) for memory (log of the kernel, Nov  4 12:00:01)."
+        "The kernel killed rank 2 (process 102) for memory (log of the kernel, Nov 14 22:14:01)."
     )
     assert one.remedy.startswith("Raise the memory limit of the job")
     assert one.confidence == "high"
@@ -69,25 +79,87 @@ def test_a_run_that_ended_in_order_has_no_problem() -> None:
     assert one.kind == "none"
 
 
-def test_messages_of_others_are_of_no_rank() -> None:
-    traces = without(2, **KILLED)
-    for told, of_headers in (
-        (OUT_OF_MEMORY, {"pid": 102}),  # ranks of several hosts
+def test_what_was_blocked_explains_only_what_nothing_else_does() -> None:
+    [unknown] = judged(without(2, **KILLED), BLOCKED)
+    assert unknown.cause.kind == "file_system"
+    raising = without(2, **raised("ValueError"))
+    [one] = judged(raising, BLOCKED)
+    assert one.cause.kind == "exception"
+    assert one.remedy == judged(raising)[0].remedy
+    first, other = judged(raising, replace(BLOCKED, pid=101))
+    assert [first] == [*judged(raising)]
+    assert other.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("message", "of_headers"),
+    [
+        (OUT_OF_MEMORY, {"pid": 102}),  # several ranks
         (OUT_OF_MEMORY, {"pid_namespace": 4026532000}),  # of a container
-        (KernelMessage("killed", 4711, "python3", when="Nov  4 12:00:01"), {}),
-    ):
-        first, other = judged(traces, told, **of_headers)
-        assert first == judged(traces)[0]
-        assert "of no rank that is known" in other.sentence
-        assert "(python3) was killed for memory (Nov  4 12:00:01)" in other.sentence
-        assert other.is_healthy
-
-
-def test_messages_of_other_hosts_and_of_before_the_run_do_not_count() -> None:
+        (replace(OUT_OF_MEMORY, host="k8s-node-4"), {"pid_namespace": 4026532000}),
+        (OUT_OF_MEMORY, {"pid_namespace": 0}),  # unknown
+        (replace(OUT_OF_MEMORY, when=""), {}),  # of any time
+        (replace(OUT_OF_MEMORY, pid=4711), {}),
+    ],
+)
+def test_messages_of_others_are_of_no_rank(
+    message: KernelMessage, of_headers: dict[str, Any]
+) -> None:
     traces = without(2, **KILLED)
-    earlier = KernelMessage("killed", 102, "python3", boot_ns=5)
-    elsewhere = KernelMessage("killed", 102, "python3", host="node9")
-    here = KernelMessage("killed", 102, "python3", host="NODE7", boot_ns=50)
-    known = {"host": "node7.example.org", "started_monotonic_ns": 10}
-    assert judged(traces, earlier, elsewhere, **known) == judged(traces, **known)
-    assert judged(traces, here, **known)[0].cause.kind == "out_of_memory"
+    first, other = judged(traces, message, **of_headers)
+    assert first == judged(traces)[0]
+    assert "of no rank that is known" in other.sentence
+    assert f"process {message.pid} (python3) was killed for memory" in other.sentence
+    assert other.is_healthy
+
+
+def test_of_several_hosts_a_log_must_say_which_it_is_of() -> None:
+    traces = without(2, **KILLED)
+    endings = summary(*traces)[Endings]
+    headers = [
+        header(number, RANKS, host=f"node{number // 2}.example.org", **IN_NO_CONTAINER)
+        for number in range(RANKS)
+    ]
+    before = verdicts(endings)
+    first, other = with_kernel_messages(before, endings, headers, [OUT_OF_MEMORY])
+    assert first == before[0]
+    assert other.remedy == "Put the name of the host into the name of the file."
+    there, here = (replace(OUT_OF_MEMORY, host=host) for host in ("node0", "NODE1"))
+    first, other = with_kernel_messages(before, endings, headers, [there])
+    assert first == before[0]
+    assert "of no rank" in other.sentence
+    [one] = with_kernel_messages(before, endings, headers, [here])
+    assert one.cause.kind == "out_of_memory"
+
+
+@pytest.mark.parametrize(
+    "of_message",
+    [
+        {"host": "node9"},
+        {"boot_ns": 5},  # the process of before had the same number
+        {"boot_ns": 5000 * SECOND},
+        {"when": "Nov 10 22:14:01"},
+        {"when": "Nov 18 22:14:01"},
+        {"when": "2023-11-14T22:14:01+02:00"},
+    ],
+)
+def test_messages_of_other_hosts_and_times_do_not_count(of_message: dict[str, Any]) -> None:
+    traces = without(2, **KILLED)
+    known = {"host": "node7", "started_monotonic_ns": 1000 * SECOND}
+    assert judged(traces, replace(OUT_OF_MEMORY, **of_message), **known) == judged(traces, **known)
+
+
+@pytest.mark.parametrize(
+    "of_message",
+    [
+        {"host": "NODE7.example.org"},
+        {"when": "", "boot_ns": 1050 * SECOND},
+        {"when": "2023-11-15T00:14:01+02:00"},
+        {"when": "Tue Nov 14 14:14:01 2023"},  # of another time zone
+        {"when": "1699999999.000000"},
+    ],
+)
+def test_messages_of_the_run_count(of_message: dict[str, Any]) -> None:
+    known = {"host": "node7", "started_monotonic_ns": 1000 * SECOND}
+    [one] = judged(without(2, **KILLED), replace(OUT_OF_MEMORY, **of_message), **known)
+    assert one.cause.kind == "out_of_memory"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
+from io import BytesIO
+
 import pytest
 
-from dsprof.trace.dumps.kernel_log import START, KernelMessage, messages
+from dsprof.trace.dumps.kernel_log import START, KernelMessage, marked, messages
 
 XID = "NVRM: Xid (PCI:0000:9b:00): "
 
@@ -19,6 +23,8 @@ XID = "NVRM: Xid (PCI:0000:9b:00): "
         ),
         (f"[Wed Jan 27 23:04:35 2021] {XID}43, pid=8, Ch 8", ("program", 8, "Xid 43, a kernel of "
          "the program failed")),
+        ("[1.000000] NVRM: Xid (PCI:0000:9b:00 GPU-I:05): 43, pid=8, Ch 8", ("program", 8, "Xid 43, "
+         "a kernel of the program failed")),  # MIG
         (f"[1.000000] {XID}79, pid='<unknown>', name=<unknown>, GPU has fallen", ("device", -1,
          "Xid 79, it has fallen off the bus")),
         (f"[1.000000] {XID}13, Graphics Exception: ESR 0x5", ("program", -1, "Xid 13, a kernel of "
@@ -31,6 +37,11 @@ XID = "NVRM: Xid (PCI:0000:9b:00): "
          ("crashed", 12, "segfault in libtorch_cpu.so")),
         ("[1.000000] traps: python3[13] general protection fault ip:7f sp:7f error:0",
          ("crashed", 13, "general protection fault")),
+        ("[1.000000] traps: pt main[15] trap int3 ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+         ("crashed", 15, "trap int3 in libc.so.6")),
+        ("[1.000000] traps: python3[16] trap invalid opcode ip:7f sp:7f error:0",
+         ("crashed", 16, "trap invalid opcode")),
+        ("[1.000000] Killed process 17, UID 500, (python3) total-vm:1kB", ("killed", 17, "")),
         ("[1.000000] INFO: task pt main:14 blocked for more than 120 seconds.",
          ("blocked", 14, "120 s")),
     ],
@@ -41,32 +52,124 @@ def test_what_a_line_says(line: str, expected: tuple[str, int, str]) -> None:
     assert (one.kind, one.pid, one.what) == expected
 
 
-def test_who_wrote_a_line_and_when() -> None:
-    killed = "Out of memory: Killed process 5 (python3) total-vm:1kB"
-    lines = (
-        f"[  12.500000] {killed}",
-        f"<4>[12.500000] {killed}",
-        f"[Wed Jan 27 23:04:35 2021] {killed}",
-        f"Nov  4 12:00:01 node7 kernel: [   12.500000] {killed}",
-        f"2026-11-30T06:01:29,123456+00:00 {killed}",
-    )
-    found = messages("\n".join(lines))
-    assert [(one.when, one.boot_ns, one.host) for one in found] == [
-        ("12.500000 s after boot", 12_500_000_000, ""),
-        ("12.500000 s after boot", 12_500_000_000, ""),
-        ("Wed Jan 27 23:04:35 2021", None, ""),
-        ("Nov  4 12:00:01", None, "node7"),
-        ("2026-11-30T06:01:29,123456+00:00", None, ""),
+@pytest.mark.parametrize(
+    ("prefix", "when", "boot_s", "host"),
+    [
+        ("[  12.500000]", "12.500000 s after boot", 12.5, ""),
+        ("<4>[12.500000]", "12.500000 s after boot", 12.5, ""),
+        ("[   12.500000][ T4711]", "12.500000 s after boot", 12.5, ""),  # a serial console
+        ("kern  :err   : [   12.500000]", "12.500000 s after boot", 12.5, ""),  # dmesg -x
+        ("[   12.500000 <    0.000017>] [T4711]", "12.500000 s after boot", 12.5, ""),  # -d
+        ("[   12.500000] node7 kernel:", "12.500000 s after boot", 12.5, "node7"),
+        ("[   12.500000] kernel:", "12.500000 s after boot", 12.5, ""),
+        ("[Wed Jan 27 23:04:35 2021]", "Wed Jan 27 23:04:35 2021", None, ""),
+        ("kern  :err   : [Wed Jan 27 23:04:35 2021]", "Wed Jan 27 23:04:35 2021", None, ""),
+        ("[Jan27 23:04]", "Jan27 23:04", None, ""),
+        ("[Jan27 23:04] x\n[  +0.000017]", "Jan27 23:04", None, ""),
+        ("Nov  4 12:00:01 node7 kernel: [   12.500000]", "Nov  4 12:00:01", 12.5, "node7"),
+        ("Nov  4 12:00:01 node7 kernel:[12.500000]", "Nov  4 12:00:01", 12.5, "node7"),
+        ("Nov 04 12:00:01.123456 n-7.a kernel:", "Nov 04 12:00:01.123456", None, "n-7.a"),
+        ("Mon 2024-04-29 14:55:41 CEST node7 kernel:", "Mon 2024-04-29 14:55:41 CEST", None,
+         "node7"),
+        ("1714395341.678628 node7 kernel:", "1714395341.678628", None, "node7"),
+        ("2026-11-30T06:01:29,123456+00:00", "2026-11-30T06:01:29,123456+00:00", None, ""),
+        ("2026-11-30T06:01:29.123456+01:00 node7 kernel: [ T4711]",
+         "2026-11-30T06:01:29.123456+01:00", None, "node7"),
+        ("2026-11-30T06:01:29+0100 node7 kernel:", "2026-11-30T06:01:29+0100", None, "node7"),
+    ],
+)  # fmt: skip
+def test_who_wrote_a_line_and_when(prefix: str, when: str, boot_s: float | None, host: str) -> None:
+    text = f"{prefix} Out of memory: Killed process 5 (python3) total-vm:1kB\r\n"
+    assert START.search(text)
+    [one] = messages(text)
+    boot_ns = None if boot_s is None else round(boot_s * 1e9)
+    assert (one.when, one.boot_ns, one.host, one.pid) == (when, boot_ns, host, 5)
+
+
+@pytest.mark.parametrize(
+    ("when", "first", "last"),
+    [
+        ("1714395341.678628", "2024-04-29T12:55:41", "2024-04-29T12:55:41"),
+        ("2024-04-29T14:55:41,678628+02:00", "2024-04-29T12:55:41", "2024-04-29T12:55:41"),
+        ("2024-04-29T14:55:41Z", "2024-04-29T14:55:41", "2024-04-29T14:55:41"),
+        ("Mon 2024-04-29 14:55:41 CEST", "2024-04-29T00:55:41", "2024-04-30T02:55:41"),
+        ("Wed Jan 27 23:04:35 2021", "2021-01-27T09:04:35", "2021-01-28T11:04:35"),
+        ("Dec 31 23:00:00", "2023-12-31T09:00:00", "2024-01-01T11:00:00"),
+        ("Feb29 07:14", "2024-02-28T17:14:00", "2024-02-29T19:14:00"),
+    ],
+)
+def test_which_moments_a_time_can_mean(when: str, first: str, last: str) -> None:
+    found = KernelMessage("killed", 1, when=when).between_ns(utc_ns("2024-01-02T00:00:00"))
+    assert found == (utc_ns(first), utc_ns(last))
+
+
+@pytest.mark.parametrize("when", ["", "12.5 s after boot", "июл 27 14:08:03", "Feb 31 12:00:00"])
+def test_no_moment_is_made_up(when: str) -> None:
+    assert KernelMessage("killed", 1, when=when).between_ns(0) is None
+
+
+def utc_ns(at: str) -> int:
+    moment = datetime.fromisoformat(f"{at}+00:00")
+    return round(moment.timestamp()) * 10**9
+
+
+def test_of_a_long_log_only_what_matters_is_kept() -> None:
+    killed = b"Nov  4 12:00:01 node7 kernel: Killed process 5 (python3) total-vm:1kB\r\n"
+    log = BytesIO(b"x" * (3 << 20) + b"\n" + b"Nov  4 12:00:00 node7 cron: y\n" * 99_999 + killed)
+    kept = marked(log.read(9), log.read)
+    assert len(kept) < 4096
+    assert [one.pid for one in messages(kept)] == [5]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Nov  4 12:00:01 node7 oomd[7]: Killed process 5 (python3) total-vm:1kB",
+        "[   12.500000] node7 train[7]: Killed process 5 (python3) total-vm:1kB",
+        "[   12.500000] I said: Killed process 5 (python3) total-vm:1kB",
+        "[rank0]: this kernel: Killed process 5 (python3) total-vm:1kB",
+        "2024-04-29 14:55:41,678 root: python3[5]: segfault at 0",
+    ],
+)
+def test_other_programs_do_not_speak_for_the_kernel(line: str) -> None:
+    assert messages(line) == []
+
+
+def test_a_name_cannot_steer_a_terminal() -> None:
+    [one] = messages("[1.000000] Killed process 5 (\x1b[31mx) total-vm:1kB")
+    assert one.name == "?[31mx"
+
+
+def test_the_journal_as_json() -> None:
+    entry = {"__REALTIME_TIMESTAMP": "1714395341678628", "_HOSTNAME": "node7", "PRIORITY": "3"}
+    killed = {"MESSAGE": "Out of memory: Killed process 5 (python3) total-vm:1kB"}
+    lines = [
+        json.dumps(entry | killed | {"_TRANSPORT": by}, separators=(",", ":"))
+        for by in ("kernel", "stdout")
     ]
+    assert START.search(lines[0])
+    [one] = messages("\n".join([*lines, lines[0][:90], '{"MESSAGE":[1,2]}']))
+    assert (one.pid, one.host, one.when) == (5, "node7", "1714395341.678628")
+
+
+def test_syslogs_of_the_kernel_and_others_are_recognised() -> None:
+    for start in (
+        "Nov  4 00:00:01 node7 CRON[812]: x",
+        "2026-11-30T06:01:29.1+00:00 n systemd[1]: x",
+    ):
+        assert START.search(start)
+    for start in ("[rank0]: epoch 1", "step 12 loss: 3.1", '{"rank": 0}', "INFO:root:kernel: x"):
+        assert not START.search(start)
 
 
 def test_the_errors_that_follow_name_the_process_of_a_device() -> None:
     text = (
-        f"{XID}79, GPU has fallen\n{XID}45, pid=77, name=python3, Ch 1 caused by Xid 79\n{XID}79, x"
+        f"[1.000000] {XID}79, GPU has fallen\n"
+        f"[1.000000] {XID}45, pid=77, name=python3, Ch 1 caused by Xid 79\n"
+        f"[1.000000] {XID}79, x"
     )
-    assert messages(text) == [
-        KernelMessage("device", pid, what="Xid 79, it has fallen off the bus", address="0000:9b:00")
-        for pid in (77, -1)
+    assert [(one.pid, one.what) for one in messages(text)] == [
+        (pid, "Xid 79, it has fallen off the bus") for pid in (77, -1)
     ]
 
 
@@ -76,7 +179,7 @@ def test_what_amd_says_of_its_devices() -> None:
         f"{at}[gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32773)\n"
         f"{at} in process python3 pid 5578 thread python3 pid 5579\n"
         f"{at}[mmhub0] no-retry page fault (src_id:0, for process a b pid 7 thread a pid 8)\n"
-        "[1.0] amdgpu 0000:68:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB) detected!\n"
+        "[1.000000] amdgpu 0000:68:00.0: {1}uncorrectable hardware error(X) detected!\n"
         f"{at}GPU reset begin!\n"
         f"{at}ring gfx_0.0.0 uses VM inv eng 0 on hub 0\n"
     )
