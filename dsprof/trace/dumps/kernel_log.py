@@ -66,7 +66,8 @@ _CRASHED = re.compile(
 )
 _BLOCKED = re.compile(r"INFO: task (.{1,32}):(\d{1,9}) blocked for more than (\d{1,6}) seconds")
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]{5,16})(?: [^)]{1,30})?\): (\d{1,4}), (?:pid=(\d{1,9})(?:,|$))?"
+    r"NVRM: Xid \((?:PCI:)?([\da-fA-F:.]{5,16})(?: [^)]{1,30})?\): (\d{1,4}), "
+    r"(?:pid=(\d{1,9})(?:,|$))?"
 )
 _OF_AMD = re.compile(
     r"amdgpu (?P<address>[\da-f:.]{5,16}): .{0,40}?(?:(?P<unmapped>page fault \()"

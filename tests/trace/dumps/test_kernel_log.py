@@ -23,8 +23,8 @@ XID = "NVRM: Xid (PCI:0000:9b:00): "
         ),
         (f"[Wed Jan 27 23:04:35 2021] {XID}43, pid=8, Ch 8", ("program", 8, "Xid 43, a kernel of "
          "the program failed")),
-        ("[1.000000] NVRM: Xid (PCI:0000:9b:00 GPU-I:05): 43, pid=8, Ch 8", ("program", 8, "Xid 43, "
-         "a kernel of the program failed")),  # MIG
+        ("[1.000000] NVRM: Xid (PCI:0000:9b:00 GPU-I:05): 999, pid=8, Ch 8",  # MIG
+         ("device", 8, "Xid 999")),
         (f"[1.000000] {XID}79, pid='<unknown>', name=<unknown>, GPU has fallen", ("device", -1,
          "Xid 79, it has fallen off the bus")),
         (f"[1.000000] {XID}13, Graphics Exception: ESR 0x5", ("program", -1, "Xid 13, a kernel of "
