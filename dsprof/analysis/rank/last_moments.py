@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
 from dsprof.trace.rank_trace import Collectives, CollectivesBuilder, RankTrace, appended
@@ -19,12 +20,16 @@ def to_the_end(trace: RankTrace) -> RankTrace:
     if state is None:
         return trace
     start_ns = trace.header.started_monotonic_ns
-    known = set(trace.collectives.id.tolist())
-    unknown = [call for call in state.calls if call.id not in known and call.issue_ns >= start_ns]
-    rows = _ended(trace.collectives, state)
+    table = trace.collectives
+    both = np.flatnonzero(np.isin(table.id, [call.id for call in state.calls]))
+    thread_of = dict(zip(table.id[both].tolist(), table.thread[both].tolist(), strict=True))
+    unknown = [
+        call for call in state.calls if call.id not in thread_of and call.issue_ns >= start_ns
+    ]
+    rows = _ended(table, state)
     if unknown:
         more = _table(unknown, start_ns)
-        more.is_background = np.isin(more.thread, _beside_training(trace, unknown))
+        more.thread, more.is_background = _threads(trace, state, unknown, thread_of)
         rows = appended(rows, more)
     return replace(
         trace,
@@ -35,17 +40,26 @@ def to_the_end(trace: RankTrace) -> RankTrace:
     )
 
 
-def _beside_training(trace: RankTrace, calls: Sequence[StateCall]) -> list[int]:
-    """Return the threads of calls that run beside the training.
+def _threads(
+    trace: RankTrace, state: RankState, calls: Sequence[StateCall], thread_of: Mapping[int, int]
+) -> tuple[IntArray, BoolArray]:
+    """Return the threads of calls, and whether they run beside the training.
 
-    The state does not hold phases. What trains has communicated by the end of the first step.
+    The trace numbers threads, and the state does not: calls that both have, by `thread_of` their
+    ids, say which is which. The state does not hold phases. What trains has communicated by the
+    end of the first step; where it has not, another thread may be the one that trains.
     """
     rows = trace.collectives
+    known = {c.thread: thread_of[c.id] for c in state.calls if c.id in thread_of}
     training = {span.thread for span in trace.spans if not span.is_annotation}
+    first = max([int(rows.thread.max(initial=0)), *training]) + 1
+    others = dict.fromkeys(call.thread for call in calls if call.thread not in known)
+    new = {thread: first + i for i, thread in enumerate(others)}
     beside = set(rows.thread[rows.is_background].tolist())
-    if training and trace.steps:
-        beside |= {call.thread for call in calls} - training - set(rows.thread.tolist())
-    return [*beside]
+    if trace.steps and training and training <= {*known.values()}:
+        beside |= {*new.values()}
+    threads = np.array([(known | new)[call.thread] for call in calls], np.int64)
+    return threads, np.isin(threads, [*beside])
 
 
 def _heartbeat(state: RankState) -> Heartbeat:
@@ -92,7 +106,6 @@ def _table(calls: Sequence[StateCall], start_ns: int) -> Collectives:
         "site": [call.site for call in calls],
         "step": [call.step for call in calls],
         "peer": [call.peer for call in calls],
-        "thread": [call.thread for call in calls],
         "issue_ns": issue_ns,
         "return_ns": issue_ns,
         "pending_ns": [

@@ -71,20 +71,33 @@ def test_calls_from_before_the_recording_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("thread", "steps", "is_beside"),
-    [(2, 1, False), (3, 1, False), (4, 1, True), (4, 0, False)],
+    ("ident", "steps", "anchors", "thread", "is_beside"),
+    [
+        (70_002, 1, 2, 2, False),
+        (70_003, 1, 2, 3, False),
+        (70_004, 1, 2, 4, True),
+        (70_004, 0, 2, 4, False),
+        (70_004, 1, 0, 4, False),  # it may be the thread that trains
+    ],
 )
 def test_a_thread_that_first_communicates_after_a_step_runs_beside_the_training(
-    thread: int, steps: int, is_beside: bool
+    ident: int, steps: int, anchors: int, thread: int, is_beside: bool
 ) -> None:
-    """Thread 2 trains, and thread 3 reduces gradients for it."""
+    """Thread 2 trains, and thread 3 reduces gradients for it; the state knows them as 70,00x."""
     trace = rank_trace(
-        comm=[sync("all_reduce", 20, 5, seq=1, step=0, phase="backward", thread=3)],
+        comm=[
+            sync("all_reduce", 20 * n, 5, seq=n, step=0, phase="backward", thread=n + 1)
+            for n in (1, 2)
+        ],
         spans=[span("forward", 0, 10, thread=2)],
         steps=[step(n, 0, 50) for n in range(steps)],
     )
-    trace.state = state(msgspec.structs.replace(call(7), thread=thread))
-    assert to_the_end(trace).collectives.is_background.tolist() == [False, is_beside]
+    ids = trace.collectives.id.tolist()[:anchors]
+    known = [msgspec.structs.replace(call(one), thread=70_002 + n) for n, one in enumerate(ids)]
+    trace.state = state(*known, msgspec.structs.replace(call(7), thread=ident))
+    rows = to_the_end(trace).collectives
+    assert rows.thread.tolist() == [2, 3, thread]
+    assert rows.is_background.tolist() == [False, False, is_beside]
 
 
 def test_the_state_is_a_heartbeat():
