@@ -185,10 +185,21 @@ def _growth(
     begin, end = (int(quarters[at].step[rows[at]]) for at in (0, -1))
     rises = [after - before for before, after in pairwise(least)]
     total = sum(rises)
+    mean = total / len(rises)
     needed = max(thresholds.grown_bytes, thresholds.grown_share * least[0])
-    if min(rises) <= 0 or total < needed or rises[-1] < total / len(rises) / 2:
+    if min(rises) <= 0 or total < needed or rises[-1] < mean / 2:
+        return None
+    # What grows is least where a quarter begins: the minimum of the last says nothing of its end.
+    if _rise_within(quarters[-1]) < mean / 4:
         return None
     return _Growth(rank, least[0], least[-1], end - begin, room_bytes)
+
+
+def _rise_within(quarter: Series) -> int:
+    """Return by how much the least of the second half of its steps exceeds that of the first."""
+    middle = (int(quarter.step[0]) + int(quarter.step[-1])) / 2
+    early, late = quarter.step <= middle, quarter.step >= middle
+    return int(quarter.value[late].min()) - int(quarter.value[early].min())
 
 
 def _table(grown: list[_Growth]) -> Table:

@@ -90,8 +90,19 @@ def test_both_are_reported():
         [3000, 2000, *[0] * 40],  # warm-up
         [0] * 12 + [400] * 10 + [300] * 10 + [900] * 10,
         [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
+        [min(8 * n, 260) for n in range(42)],  # full where the last quarter begins
     ],
-    ids=["flat", "varying", "filling up", "little", "falling", "warm-up", "falls once", "slower"],
+    ids=[
+        "flat",
+        "varying",
+        "filling up",
+        "little",
+        "falling",
+        "warm-up",
+        "falls once",
+        "slower",
+        "full in the last quarter",
+    ],
 )
 def test_what_is_no_leak_passes(series):
     assert said(RULE, device(*series)).status is Status.PASS
