@@ -50,6 +50,17 @@ def test_the_hosts_of_ranks_that_hang_together_are_looked_at_first(tmp_path: Pat
     assert verdict.remedy.startswith("Look at b, its storage and its network. Look at what rank 2")
 
 
+def test_a_rank_in_another_call_of_torch_distributed_is_to_be_compared(tmp_path: Path) -> None:
+    write_killed(tmp_path, 0, 1)
+    frames = "    new_group (/v/site-packages/torch/distributed/distributed_c10d.py:5)\n    train (train.py:7)\n"
+    stacks = f'Process 102: python train.py\nThread 102 (idle): "MainThread"\n{frames}'
+    (tmp_path / "stacks.txt").write_text(stacks)
+    (verdict,) = hang_report([tmp_path], None, is_live=False).verdicts
+    assert verdict.remedy.startswith(
+        "Compare the calls of torch.distributed on rank 2 at train.py:7 train with those of"
+    )
+
+
 def test_the_page_of_a_hang_says_its_verdict_once(tmp_path: Path) -> None:
     write_killed(tmp_path, 0, 1)
     report = hang_report([tmp_path], None, is_live=False)

@@ -35,7 +35,7 @@ _MODULES: Patterns = (
 _LINES: Patterns = (
     (r"\bsleep\(", "sleep"),
     (r"\bos\.wait\w*\(", "child_process"),
-    (r"\bstore\.(get|wait|add|set)\(|\bnew_group\(|TCPStore\(", "store"),
+    (r"(\b|_)store(\(\))?\.(get|wait|add|set|barrier)\(|\bnew_group\(|TCPStore\(", "store"),
     (r"\.acquire\(|\bwith [\w.]*lock\b", "lock"),
     (
         r"\bopen\(|\.(read|readinto|readline|readlines|write|flush|stat|exists|iterdir)\("

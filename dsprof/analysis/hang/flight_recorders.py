@@ -87,6 +87,13 @@ class Mismatch:
         return not (is_over and self.what in _HARMLESS)
 
     @property
+    def is_of_lines(self) -> bool:
+        """Whether each value comes from other lines: the ranks are at different calls."""
+        lines = [{self.frames.get(rank, "") for rank in ranks} for _, ranks in self.values]
+        apart = set().union(*lines)
+        return "" not in apart and len(apart) == sum(map(len, lines))
+
+    @property
     def waiting(self) -> tuple[int, ...]:
         """Return the ranks that wait for those that differ."""
         return tuple(sorted(set(self.calls) - {*self.odd})) if self.blocks else ()

@@ -46,9 +46,12 @@ def branches(found: Mismatch) -> str:
             "The training and a thread beside it, such as that of an asynchronous checkpoint, both "
             f"call collectives of {found.label}: which comes first differs from rank to rank."
         )
-    branch = "The ranks took different branches: a condition on the rank, on data or on a loss."
+    branch = (
+        "The ranks took different branches: a condition on the rank, on data or on a loss, or an "
+        "exception that one of them caught."
+    )
     return (
-        _CAUSES.get(found.what, branch)
+        (branch if found.is_of_lines else _CAUSES.get(found.what, branch))
         + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
         + (f" The last call in common is {_before(found)}." if found.before else "")
     )

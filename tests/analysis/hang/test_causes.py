@@ -1,3 +1,9 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
 from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.causes import in_own_code
 
@@ -29,6 +35,24 @@ def test_a_call_of_torch_that_is_not_recorded_has_the_name_that_was_called():
     )
     found = in_own_code(Symptoms(stack=stack))
     assert found == ("diverged", "is in new_group of torch.distributed at /home/u/train.py:33 main")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("_get_default_store().wait(['key'])", "store"),
+        ("self._store.get('key')", "store"),
+        ("tcp_store.barrier()", "store"),
+        ("restore.get('key')", None),
+    ],
+)
+def test_a_wait_for_the_store_is_known_by_its_line(
+    line: str, kind: str | None, tmp_path: Path
+) -> None:
+    source = tmp_path / "train.py"
+    source.write_text(f"{line}\n")
+    found = in_own_code(Symptoms(stack=(f"{source}:1 main",)))
+    assert (found and found[0]) == kind
 
 
 def test_a_frame_whose_line_is_no_number_of_a_line_says_nothing():

@@ -9,6 +9,7 @@ import pytest
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.hang.verdict import hang_of, report_of
+from dsprof.trace.schema import Site
 from tests.analysis.hang.judging import judged, root
 from tests.factories.hangs import KEPT, KILLED, RANKS, raised, rank, waits
 from tests.factories.trace import failing, hanging, issued, summary, sync
@@ -123,3 +124,12 @@ def test_the_cause_of_a_mismatch_is_of_its_kind(fields: dict[str, Any], cause: s
     found = root(*(rank(n, [calls[n == 2]], **KEPT) for n in range(RANKS)))
     assert (found.kind, found.ranks) == ("mismatch", (2,))
     assert found.cause.text.startswith(cause)
+
+
+def test_calls_of_different_lines_are_different_branches() -> None:
+    """A rank that skipped a batch is at another call, which may be as large by chance."""
+    sites = {n: Site(n, "train.py", 40 + n, "train") for n in (1, 2)}
+    calls = {1: waits(site=1), 2: waits(site=2, elements=7)}
+    found = root(*(rank(n, [calls[1 + (n == 2)]], sites=sites, **KEPT) for n in range(RANKS)))
+    assert (found.mismatch, found.ranks) == ("size", (2,))
+    assert found.cause.text.startswith("The ranks took different branches")
