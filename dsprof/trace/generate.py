@@ -16,16 +16,12 @@ import msgspec
 
 from dsprof.trace import schema
 from dsprof.trace.schema import Collective, Mark
-from dsprof.trace.scope import Scope
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent.parent
 _BY = (
     '"""{what}\n\nWritten by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.\n"""\n'
 )
-_MADE_ANEW = 20
-"""A record of at most so many fields is made anew, by position; a longer one is copied."""
-
 _COLUMNS = {str: "IntArray", int: "IntArray", bool: "BoolArray"}
 
 
@@ -67,75 +63,6 @@ def structs() -> list[type[Any]]:
 
 def _is_ours(one: type[Any]) -> bool:
     return one.__module__ == schema.__name__
-
-
-# -- writing/file_records.py ----------------------------------------------------------------------
-
-
-def file_records() -> str:
-    """Return the source that turns records of hooks into those of the file."""
-    wanted = [one for one in structs() if any(_changes(fields(one)))]
-    names = ",\n    ".join(sorted(one.__name__ for one in wanted))
-    return "\n".join(
-        [
-            _BY.format(what="Turns records of hooks into those of the file: relative times."),
-            "from __future__ import annotations\n",
-            "from collections.abc import Callable",
-            "from typing import Any\n",
-            f"from dsprof.trace.schema import (\n    {names},\n)",
-            "from dsprof.trace.scope import OUTSIDE\n\n",
-            *("\n".join(_of_file(one)) + "\n\n" for one in wanted),
-            "FILE_RECORDS: dict[type[Any], Callable[[Any, int], Any]] = {",
-            *(f"    {one.__name__}: {_function(one)}," for one in wanted),
-            "}",
-            '"""What a hook may still hold is copied. Other records are written as they are."""\n',
-        ]
-    )
-
-
-def _function(record: type[Any]) -> str:
-    name = record.__name__
-    return "file" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-def _of_file(record: type[Any]) -> Iterator[str]:
-    yield f"def {_function(record)}(given: Any, start_ns: int) -> {record.__name__}:"
-    yield f'    """Return a `{record.__name__}` of the file."""'
-    of = list(fields(record))
-    if len(of) > _MADE_ANEW:
-        yield f"    record: {record.__name__} = given.__copy__()"
-        yield from (f"    {line}" for line in _changes(of))
-        yield "    return record"
-    else:
-        yield f"    return {record.__name__}("
-        yield from (f"        {_value(one)}," for one in of)
-        yield "    )"
-
-
-def _value(of: Field) -> str:
-    """Return what a field is in the file."""
-    given = f"given.{of.name}"
-    if Mark.LIVE in of.marks:
-        return _cleared(of)
-    if Mark.INSTANT in of.marks:
-        return f"{given} and {given} - start_ns" if of.default else f"{given} - start_ns"
-    return given
-
-
-def _cleared(of: Field) -> str:
-    return "OUTSIDE" if of.type is Scope else of.default.replace("'", '"')
-
-
-def _changes(of: Iterable[Field]) -> Iterator[str]:
-    for one in of:
-        if Mark.LIVE in one.marks:
-            yield f"record.{one.name} = {_cleared(one)}"
-        elif Mark.INSTANT in one.marks:
-            if one.default:
-                yield f"if record.{one.name}:"
-                yield f"    record.{one.name} -= start_ns"
-            else:
-                yield f"record.{one.name} -= start_ns"
 
 
 # -- columns.py -----------------------------------------------------------------------------------
@@ -228,7 +155,6 @@ def files() -> dict[Path, str]:
     """Return what each file should hold."""
     document = _ROOT / "docs" / "reference" / "trace-format.md"
     return {
-        _HERE / "writing/file_records.py": file_records(),
         _HERE / "columns.py": columns(),
         document: page(document.read_text("utf-8")),
     }

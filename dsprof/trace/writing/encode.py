@@ -21,7 +21,7 @@ from dsprof.trace.schema import (
     Phase,
     Record,
 )
-from dsprof.trace.writing.file_records import FILE_RECORDS, file_collective, file_phase
+from dsprof.trace.writing.file_records import in_file
 
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
@@ -31,10 +31,6 @@ _STEP_LANE = 1
 
 def _nothing(record: Any) -> None:
     """Some lanes are there once."""
-
-
-def _as_it_is(record: Any, start_ns: int) -> Any:
-    return record
 
 
 class Encoder:
@@ -103,7 +99,7 @@ class Encoder:
         return self._lines[type(definition)](definition)
 
     def _collective_args(self, record: Collective) -> Collective:
-        args = file_collective(record, self._start_ns)
+        args: Collective = in_file(Collective)(record, self._start_ns)
         reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
         args.thread = self._thread_lane(record.thread) if lane is None else lane
         args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)
@@ -111,7 +107,7 @@ class Encoder:
         return args
 
     def _phase(self, record: Phase) -> Line:
-        args = file_phase(record, self._start_ns)
+        args = in_file(Phase)(record, self._start_ns)
         line: Line = LINES[USER if record.is_annotation else PHASE](
             args,
             name=self._disclose(record.name) if record.is_annotation else record.name,
@@ -125,20 +121,20 @@ class Encoder:
     def _maker(self, kind: Kind) -> Callable[[Any], Line]:
         """Return what makes the lines of a kind, as `Kind.lane` says."""
         make, label, rank, start_ns = LINES[kind.cat], kind.label, self._rank, self._start_ns
-        settle = FILE_RECORDS.get(kind.record, _as_it_is)
+        of = kind.record
         key_of, known, add = self._lanes_of(kind.lane)
 
         def metadata(record: Any) -> Any:
-            return make(settle(record, start_ns), name=label(record), ph="M", pid=rank)
+            return make(in_file(of)(record, start_ns), name=label(record), ph="M", pid=rank)
 
         def moment(record: Any) -> Any:
-            args = settle(record, start_ns)
+            args = in_file(of)(record, start_ns)
             return make(args, name=label(record), ph="i", pid=rank, ts=args.time_ns / 1000)
 
         def span(record: Any) -> Any:
             if not record.end_ns:
                 return metadata(record)
-            args = settle(record, start_ns)
+            args = in_file(of)(record, start_ns)
             key, begin_ns = key_of(record), args.start_ns
             tid, dur = known.get(key) or add(key), (args.end_ns - begin_ns) / 1000
             return make(args, label(record), "X", rank, tid, begin_ns / 1000, dur)
