@@ -52,7 +52,8 @@ def test_the_hosts_of_ranks_that_hang_together_are_looked_at_first(tmp_path: Pat
 
 def test_a_rank_in_another_call_of_torch_distributed_is_to_be_compared(tmp_path: Path) -> None:
     write_killed(tmp_path, 0, 1)
-    frames = "    new_group (/v/site-packages/torch/distributed/distributed_c10d.py:5)\n    train (train.py:7)\n"
+    c10d = "/v/site-packages/torch/distributed/distributed_c10d.py"
+    frames = f"    new_group ({c10d}:5)\n    train (train.py:7)\n"
     stacks = f'Process 102: python train.py\nThread 102 (idle): "MainThread"\n{frames}'
     (tmp_path / "stacks.txt").write_text(stacks)
     (verdict,) = hang_report([tmp_path], None, is_live=False).verdicts

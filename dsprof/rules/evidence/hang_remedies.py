@@ -33,9 +33,9 @@ _REMEDIES: dict[CauseKind, str] = {
     "sleep": "Look at what {who} waits for: it sleeps{at}.",
     "interpreter_lock": "Look at the call that {who} is in{at}: it blocks all threads of the "
     "process. `py-spy dump --native --pid PID` shows where it is in C.",
-    "diverged": "Compare the calls of torch.distributed on {who}{at} with those of the other ranks: "
-    "all must call the same functions in the same order, with the same arguments, such as `ranks` "
-    "of new_group.",
+    "diverged": "Compare the calls of torch.distributed on {who}{at} with those of the other "
+    "ranks: all must call the same functions in the same order, with the same arguments, such as "
+    "`ranks` of new_group.",
     "out_of_memory": "Raise the job's memory limit, or reduce what {who} keeps in host memory.",
 }
 """What to do about a known cause; `at` is the line of the program."""
