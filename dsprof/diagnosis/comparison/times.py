@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from statistics import fmean, median, mode
 
 from dsprof.diagnosis.comparison.model import Judgement, TimeChange
@@ -55,14 +56,17 @@ def _obstacle(first: list[StepParts], second: list[StepParts], unlike: list[str]
 
 
 def _too_short(first: list[StepParts], second: list[StepParts]) -> str:
-    """Return why the noise of a run does not show; "" where it does."""
-    fewest = min(len(first), len(second))
-    shortest_ns = min(sum(row.total_ns for row in rows) for rows in (first, second))
+    """Return why the noise of a run does not show, and what to do; "" where it shows."""
+    runs = {"earlier": first, "later": second}
+    which, fewest = min(((run, len(rows)) for run, rows in runs.items()), key=itemgetter(1))
     if fewest < LEAST_STEPS:
-        return f"one run has only {plural(fewest, 'measured step')}; {LEAST_STEPS} are needed"
+        has = plural(fewest, "measured step")
+        return f"the {which} run has only {has}; record at least {LEAST_STEPS} in each"
+    lasts = {run: sum(row.total_ns for row in rows) for run, rows in runs.items()}
+    which, shortest_ns = min(lasts.items(), key=itemgetter(1))
     if shortest_ns < LEAST_NS:
-        needed = f"{LEAST_NS / 1e9:g} s are needed"
-        return f"one run has only {duration(shortest_ns)} of measured steps; {needed}"
+        has = f"{duration(shortest_ns)} of measured steps"
+        return f"the {which} run has only {has}; record at least {LEAST_NS / 1e9:g} s in each"
     return ""
 
 

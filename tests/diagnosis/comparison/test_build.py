@@ -217,7 +217,7 @@ def test_a_difference_below_the_tolerance_is_none() -> None:
 def test_too_few_steps_are_not_judged() -> None:
     total = times(compared(run(6), run()))["total"]
     assert (total.judgement, total.low_ns) == ("not compared", None)
-    assert "4 measured steps" in total.why
+    assert total.why == "the earlier run has only 4 measured steps; record at least 8 in each"
 
 
 def test_a_run_of_a_moment_is_not_judged() -> None:
@@ -226,7 +226,8 @@ def test_a_run_of_a_moment_is_not_judged() -> None:
     short = msgspec.structs.replace(made, steps=msgspec.structs.replace(made.steps, rows=rows))
     total = times(compared(made, short))["total"]
     assert total.judgement == "not compared"
-    assert "1.63 s of measured steps" in total.why
+    has = "the later run has only 1.63 s of measured steps"
+    assert total.why == f"{has}; record at least 5 s in each"
 
 
 def test_what_one_run_did_not_measure_is_not_judged() -> None:
