@@ -97,6 +97,25 @@ def test_ranks_that_come_late_from_a_slow_collective_are_not_said_to_work_longer
     assert finding.fix == "Leave free cores to each rank"
 
 
+def test_transfers_are_no_cause_where_only_some_late_ranks_take_longer_for_them() -> None:
+    """Rank 0 works 20 ms longer, ranks 2 and 3 take 20 ms longer to reduce."""
+    traces = paired(4, slow=1)
+    for rank in (0, 1):
+        rows = traces[rank].collectives
+        for name in ("return_ns", "waited_ns", "done_ns"):
+            getattr(rows, name)[::2] += 20 * MS
+        came = slice(None) if rank == 0 else slice(1, None, 2)  # rank 1 waits for it
+        rows.issue_ns[came] += 20 * MS
+        rows.wait_ns[came] += 20 * MS
+        rows.blocked_ns[::2] += 20 * MS * rank
+        rows.blocked_ns[1::2] -= 20 * MS
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0, 2, 3))
+    assert "collectives take" not in finding.cause
+    found = {one.rule: one.status for one in judge(summary(*traces), [RULE, slow_link.RULE])}
+    assert found == {"late-rank": Status.FAIL, "slow-link": Status.INFO}
+
+
 def test_a_slow_link_is_not_reported_as_late_ranks_too() -> None:
     findings = judge(summary(*paired(4, slow=1)), [RULE, slow_link.RULE])
     found = {one.rule: one for one in findings}

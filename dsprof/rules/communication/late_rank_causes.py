@@ -147,13 +147,14 @@ def _before_forward(cause: str, rank: int) -> Cause:
 
 
 def by_transfers(late: Lateness, ranks: Sequence[int], least_ns: float, run: Run) -> Cause | None:
-    """Return that collectives of these ranks take longer, once all have arrived to them."""
+    """Return that collectives of all these ranks take longer, once all have arrived to them."""
     mine = np.isin(late.ranks, ranks)
     if mine.all():
         return None
-    more_ns = float(np.median(late.transfer_ns[mine]) - np.median(late.transfer_ns[~mine]))
-    if more_ns < least_ns * late.asked:
+    own_ns, usual_ns = late.transfer_ns[mine], float(np.median(late.transfer_ns[~mine]))
+    if own_ns.min() - usual_ns < least_ns * late.asked:
         return None
+    more_ns = float(np.median(own_ns)) - usual_ns
     its, it_sends = ("its", "it sends") if len(ranks) == 1 else ("their", "they send")
     link = LINK_OF_CPUS if run.is_cpu and run.is_one_host else _LINK
     return Cause(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -14,10 +15,11 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.group_by import group_rows
+from dsprof.analysis.run.lateness import lateness
 from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.communication.late_rank_causes import LINK_OF_CPUS
 from dsprof.rules.reasons import NO_ARRIVALS
@@ -45,7 +47,7 @@ class SlowLink:
 
     meta = RuleMeta(
         id="slow-link",
-        title="Groups that send the same take the same time",
+        title="No group stands out among those that send the same",
         failing_title="A group is slower than others that send the same",
         why="Every other group waits for the one on the slow link in their next common collective.",
         category="communication",
@@ -68,12 +70,12 @@ class SlowLink:
             return
         slow = _slow(kinds, thresholds)
         costs = {
-            ranks: sum(excess for _, _, excess in found) / len(steps.measured)
+            ranks: sum(one.excess_ns for one in found) / len(steps.measured)
             for ranks, found in slow.items()
         }
         worst = max(costs, key=lambda ranks: costs[ranks], default=())
         if worst and costs[worst] >= thresholds.step_share * steps.mean_ns:
-            yield self._finding(run, kinds, slow, worst, costs[worst], thresholds)
+            yield self._finding(run, slow, worst, costs[worst], thresholds)
 
     def _nothing_to_compare(self, run: RunSummary, has_matched: bool) -> Finding:
         if run[Run].first.world_size < 2 or not has_matched:
@@ -86,24 +88,23 @@ class SlowLink:
     def _finding(
         self,
         run: RunSummary,
-        kinds: Mapping[Kind, Sequence[Transfer]],
-        slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]],
+        slow: Mapping[_Ranks, Sequence[_Excess]],
         worst: _Ranks,
         cost_ns: float,
         thresholds: Thresholds,
     ) -> Finding:
-        share = cost_ns / run[Steps].mean_ns
+        steps = run[Steps]
         common = sorted(set.intersection(*(set(ranks) for ranks in slow)))
         has_common = bool(common) and len(slow) > 1
         suspects = tuple(common) if has_common else worst
         fixed = slow if has_common else [worst]
-        slowest_ns = {
-            kind: max((row.median_ns for row in rows if row.ranks not in fixed), default=0)
-            for kind, rows in kinds.items()
-        }
+        saving, lost_ns = None, cost_ns
         # Of recorded calls, only those count that blocked; of kernels of a profile this is unknown.
-        is_recorded, steps = run[Run].is_recorded, len(run[Steps].measured)
-        saving = _saving(slow[worst], slowest_ns, steps) if is_recorded else None
+        awaited_ns = _awaited_ns(run[Arrivals].matched, fixed, steps.measured)
+        if run[Run].is_recorded and awaited_ns is not None:
+            lost_ns = min(cost_ns, awaited_ns)
+            saving = about(lost_ns / 1e6)
+        is_lost, share = lost_ns >= thresholds.step_share * steps.mean_ns, lost_ns / steps.mean_ns
         cause = (
             f"All {len(slow)} slow groups have {named(suspects)} in common."
             if has_common
@@ -115,57 +116,79 @@ class SlowLink:
             "the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the link with "
             "dsprof bench."
         )
-        if run[Run].is_cpu and run[Run].is_one_host:
+        if run[Run].is_cpu and all(one.kind.nodes == 1 for one in slow[worst]):
             fix, action = LINK_OF_CPUS.fix, LINK_OF_CPUS.action.format(ranks=named(suspects))
+        as_late = "" if is_lost else " Steps are hardly longer for it: other ranks are as late."
+        cost = f"take {duration(cost_ns)} longer per step"
+        if is_lost:
+            cost = f"delay a step by {duration(lost_ns)}"
         return self.meta.finding(
-            Status.FAIL,
+            Status.FAIL if is_lost else Status.INFO,
             f"Collectives among {named(worst)} take {duration(cost_ns)} per step "
-            f"({percent(share)}) longer than the same in other groups, after all ranks have "
-            "arrived.",
+            f"({percent(cost_ns / steps.mean_ns)}) longer than the same in other groups, after all "
+            f"ranks have arrived.{as_late}",
             severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=f"{cause} These times exclude waits for late ranks.",
-            problem=f"Collectives of {named(worst)} take {duration(cost_ns)} longer per step",
+            problem=f"Collectives of {named(worst)} {cost}",
             fix=fix,
             action=action,
             ranks=suspects,
             evidence=(_table(slow),),
             saving_ms_per_step=saving,
-            explains_ms=0.0 if saving else cost_ns / 1e6,
+            explains_ms=0.0 if saving else lost_ns / 1e6,
             confidence="medium",
         )
 
 
+class _Excess(NamedTuple):
+    """By what all calls of a kind take longer in a group than usual."""
+
+    kind: Kind
+    row: Transfer
+    usual_ns: float
+    excess_ns: float
+
+
 def _slow(
     kinds: Mapping[Kind, Sequence[Transfer]], thresholds: Thresholds
-) -> dict[_Ranks, list[tuple[Kind, Transfer, float]]]:
-    """Return groups far slower than their like, with the excess of each kind in ns."""
-    found: defaultdict[_Ranks, list[tuple[Kind, Transfer, float]]] = defaultdict(list)
+) -> dict[_Ranks, list[_Excess]]:
+    """Return groups far slower than their like.
+
+    Of a group that is slow in most of its calls, the median would count those that are not.
+    """
+    found: defaultdict[_Ranks, list[_Excess]] = defaultdict(list)
     for kind, rows in kinds.items():
         medians = np.array([row.median_ns for row in rows], np.int64)
-        usual = float(np.median(medians))
+        usual, usual_mean = float(np.median(medians)), median(row.mean_ns for row in rows)
         for place in np.flatnonzero(
             low_outliers(-medians, (thresholds.ratio - 1) * usual, most=_WIDE)
         ).tolist():
             row = rows[place]
-            found[row.ranks].append((kind, row, (row.median_ns - usual) * row.calls))
+            more_ns = max(min(row.median_ns - usual, row.mean_ns - usual_mean), 0.0)
+            found[row.ranks].append(_Excess(kind, row, usual, more_ns * row.calls))
     return dict(found)
 
 
-def _saving(
-    found: Sequence[tuple[Kind, Transfer, float]], slowest_ns: Mapping[Kind, int], steps: int
-) -> Range | None:
-    """Return what a step gets shorter if a group takes as long as the others.
+def _awaited_ns(
+    matched: Iterable[Matched], slow: Collection[_Ranks], steps: Sequence[int]
+) -> float | None:
+    """Return how much longer all others are held in a step where they meet ranks of slow groups.
 
-    Then the slowest of them is waited for: the estimate lies between that one and their median.
+    A step gets shorter by no more. Each rank is held by its own clock, so clocks are not compared.
+    None: they do not meet.
     """
-    high_ns = sum(excess_ns for _, _, excess_ns in found)
-    low_ns = sum((row.median_ns - slowest_ns[kind]) * row.calls for kind, row, _ in found)
-    return about(min(max(low_ns, 0.0), high_ns) / steps / 1e6, high_ns / steps / 1e6)
+    ranks = {rank for some in slow for rank in some}
+    late = lateness([one for one in matched if ranks < {*one.ranks}], steps)
+    if not late.waited_ns.size:
+        return None
+    held_ns = late.waited_ns.clip(0).mean(axis=1) + late.transfer_ns / late.asked
+    mine = np.isin(late.ranks, [*ranks])
+    return max(float(held_ns[~mine].min() - held_ns[mine].min()), 0.0)
 
 
-def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Table:
-    rows = [(ranks, *one) for ranks, found in slow.items() for one in found]
-    rows.sort(key=lambda row: -row[3])
+def _table(slow: Mapping[_Ranks, Sequence[_Excess]]) -> Table:
+    rows = [(ranks, one) for ranks, found in slow.items() for one in found]
+    rows.sort(key=lambda row: -row[1].excess_ns)
     return Table(
         columns=(
             Column("group"),
@@ -178,13 +201,13 @@ def _table(slow: Mapping[_Ranks, Sequence[tuple[Kind, Transfer, float]]]) -> Tab
         rows=tuple(
             (
                 named(ranks),
-                FAMILIES[kind.op],
-                kind.nbytes,
-                row.calls,
-                row.median_ns,
-                round(row.median_ns - excess / max(row.calls, 1)),
+                FAMILIES[one.kind.op],
+                one.kind.nbytes,
+                one.row.calls,
+                one.row.median_ns,
+                round(one.usual_ns),
             )
-            for ranks, kind, row, excess in rows[:_ROWS]
+            for ranks, one in rows[:_ROWS]
         ),
         caption="From the last arrival to the end, medians",
     )
@@ -211,6 +234,7 @@ class Transfer:
     label: str
     calls: int  # of the steps asked for, of one rank
     median_ns: int
+    mean_ns: float
 
 
 def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, list[Transfer]]:
@@ -227,7 +251,8 @@ def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, li
                 what = int(op[first]), int(nbytes[first])
                 kind = Kind(*what, one.group.size, one.group.role, one.nodes)
                 calls = round(len(mine) * one.weight(steps))
-                row = Transfer(one.ranks, one.group.label, calls, int(np.median(mine)))
+                times = int(np.median(mine)), float(mine.mean())
+                row = Transfer(one.ranks, one.group.label, calls, *times)
                 found[kind].append(row)
     return dict(found)
 
