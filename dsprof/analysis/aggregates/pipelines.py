@@ -47,6 +47,11 @@ class Pipelines(Aggregate):
             return None
         return self._later_ranks / (self.stages_of_a_rank * self.micro_batches + self._later_ranks)
 
+    def bubble_of_step(self, exposed_share: float) -> float:
+        """Return how much of a step the bubble explains, of which the rest is not exposed."""
+        bubble = self.bubble or 0.0
+        return (1 - exposed_share) * bubble / (1 - bubble)
+
     def micro_batches_for(self, bubble: float) -> int:
         """Return the least number of micro-batches that leaves no larger `bubble`, in (0, 1]."""
         needed = self._later_ranks * (1 / bubble - 1) / max(self.stages_of_a_rank, 1)

@@ -329,13 +329,12 @@ def _between_stages(run: RunSummary, share: float, least_transfer: float) -> str
 def _of_even_stages(run: RunSummary, share: float) -> tuple[str, str]:
     """Return why stages of equal time wait for each other, and what to do."""
     pipelines, traffic = run[Pipelines], run[Traffic]
-    bubble = pipelines.bubble
-    if bubble is None:
+    if pipelines.bubble is None:
         return _PEERS, (
             "If a step has fewer than four times as many micro-batches as stages, divide it into "
             "more. Otherwise balance the stages."
         )
-    of_step = (1 - share) * bubble / (1 - bubble)
+    of_step = pipelines.bubble_of_step(share)
     if of_step >= _MOST * _sent_share(run) * share:
         return (
             "A stage waits until the stage before it has computed an activation, or the stage "

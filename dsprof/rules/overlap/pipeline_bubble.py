@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import blocked_ms, share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
 
 _LEAST_BUBBLE = 0.01
 """The least bubble that a threshold may demand: no number of micro-batches leaves none."""
+_MOST = 0.5
+"""The bubble is the cause of waits if it explains at least this share of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +70,20 @@ class PipelineBubble:
         if is_filled or bubble <= thresholds.bubble_share + 1e-9:
             yield self.meta.finding(Status.PASS, summary)
         else:
-            asked = max(thresholds.bubble_share, _LEAST_BUBBLE)
-            yield self._judged(pipelines, summary, waited, share, asked)
+            of_step = pipelines.bubble_of_step(run[Steps].exposed_share or 0.0)
+            if share is None or of_step >= _MOST * share:
+                asked = max(thresholds.bubble_share, _LEAST_BUBBLE)
+                found = self._too_few(pipelines, summary, asked, is_measured=share is not None)
+            else:
+                found = self._other_waits(pipelines, summary, of_step)
+            yield msgspec.structs.replace(found, evidence=(_table(pipelines, waited),))
 
-    def _judged(
-        self,
-        pipelines: Pipelines,
-        summary: str,
-        waited: float | None,
-        share: float | None,
-        bubble: float,
+    def _too_few(
+        self, pipelines: Pipelines, summary: str, bubble: float, *, is_measured: bool
     ) -> Finding:
         needed = pipelines.micro_batches_for(bubble)
-        measured = share is not None
         return self.meta.finding(
-            Status.FAIL if measured else Status.INFO,
+            Status.FAIL if is_measured else Status.INFO,
             summary,
             severity=Severity.MEDIUM,
             cause="Too few micro-batches for so many stages.",
@@ -88,19 +92,35 @@ class PipelineBubble:
             "by the same factor; or use fewer stages, or a schedule with interleaved stages.",
             problem=f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
             fix=f"Divide a step into {needed} micro-batches or more",
-            evidence=(
-                Table(
-                    columns=(
-                        Column("stages", "count"),
-                        Column("micro-batches", "count"),
-                        Column("bubble in the schedule", "share"),
-                        Column("waited for other stages", "ms"),
-                    ),
-                    rows=((pipelines.stages, pipelines.micro_batches, pipelines.bubble, waited),),
-                ),
-            ),
             confidence="medium",
         )
+
+    def _other_waits(self, pipelines: Pipelines, summary: str, of_step: float) -> Finding:
+        """Report waits that the bubble does not explain: a smaller one may not shorten them."""
+        return self.meta.finding(
+            Status.INFO,
+            f"{summary} The bubble explains only {percent(of_step)} of the step.",
+            title="Pipeline stages wait longer than the bubble",
+            cause="Stages also wait for a slower stage, or for transfers.",
+            action="Shorten these waits before you change the number of micro-batches: balance the "
+            "stages, or use faster links between them.",
+            problem=f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
+            fix="Balance the stages, or use faster links",
+            restates=EXPOSED,
+            confidence="medium",
+        )
+
+
+def _table(pipelines: Pipelines, waited_ms: float | None) -> Table:
+    return Table(
+        columns=(
+            Column("stages", "count"),
+            Column("micro-batches", "count"),
+            Column("bubble in the schedule", "share"),
+            Column("waited for other stages", "ms"),
+        ),
+        rows=((pipelines.stages, pipelines.micro_batches, pipelines.bubble, waited_ms),),
+    )
 
 
 RULE: Rule = PipelineBubble()

@@ -6,6 +6,7 @@ import pytest
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Status
+from dsprof.rules.causes import EXPOSED
 from dsprof.rules.overlap.pipeline_bubble import RULE
 from tests.factories.trace import assert_reached_at, captured, engine, header, said, sync, zero_rank
 
@@ -16,6 +17,7 @@ def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, **fields):
 
     config = engine(0)
     config.pipeline_stages = stages
+    fields = {"comm_ms": 0.1, **fields}
     return zero_rank(stage=0, accumulation=batches, extra=extra, engine=config, **fields)
 
 
@@ -70,9 +72,17 @@ def test_a_run_that_follows_the_advice_passes(stages, batches):
 def test_the_bubble_asked_for_is_the_threshold():
     assert (
         "27 micro-batches or more (a bubble of 10 %)"
-        in said(RULE, rank(batches=16), bubble_share=0.1).action
+        in said(RULE, rank(batches=16, waited_ms=20), bubble_share=0.1).action
     )
-    assert said(RULE, rank(batches=16), bubble_share=0).status is Status.FAIL
+    assert said(RULE, rank(batches=16, waited_ms=20), bubble_share=0).status is Status.FAIL
+
+
+def test_waits_that_the_bubble_does_not_explain_are_not_shortened_by_micro_batches():
+    """Of 75 ms in receives the bubble of 27 % explains 9 ms: 24 ms of the step are computed."""
+    finding = said(RULE, rank(batches=8, waited_ms=75))
+    assert (finding.status, finding.restates) == (Status.INFO, EXPOSED)
+    assert finding.summary.endswith("The bubble explains only 9.3 % of the step.")
+    assert "micro-batches or more" not in finding.action + finding.fix
 
 
 def test_waits_that_were_not_measured_leave_the_schedule():
