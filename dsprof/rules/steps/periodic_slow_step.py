@@ -110,7 +110,7 @@ class PeriodicSlowStep:
             yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
-            yield (self._delayed if found.ranks else self._long)(found, of)
+            yield self._delayed(found, of, thresholds) if found.ranks else self._long(found, of)
         elif busy and sum(span.late_steps for span in busy) >= thresholds.slow_steps:
             rank, of = busy[0].rank, run[History].steps  # all spans are of the same rank
             yield self._long_spans(busy, of) if rank is None else self._busy(rank, busy, of)
@@ -146,18 +146,18 @@ class PeriodicSlowStep:
             confidence="medium",
         )
 
-    def _delayed(self, found: Delays, of: int) -> Finding:
+    def _delayed(self, found: Delays, of: int, thresholds: Thresholds) -> Finding:
         count, (first, *_, last) = len(found.steps), found.steps
         who = f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}"
         delays = f"{who}{count:,} of {of:,} steps by {duration(found.excess_ns)}"
-        share = count * found.excess_ns / (of * found.usual_ns)
+        share = _of_run(count * found.excess_ns, of * found.usual_ns)
         return self.meta.finding(
-            Status.INFO,
+            Status.FAIL if share >= thresholds.outside_share else Status.INFO,
             f"{delays} ({percent(found.excess_ns / found.usual_ns)} of a usual step) between "
             f"steps {first:,} and {last:,}; the other ranks wait.",
             title=_OF_A_RANK,
-            cause=f"{ranks_do(found.ranks, 'work')} longer in these steps, and the others wait in "
-            "their collectives.",
+            severity=Severity.MEDIUM,
+            cause=_alone(found.ranks, count)[0],
             action=f"{_search(found.ranks)} Inspect the steps with --steps {first}:{last + 1}.",
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
@@ -170,7 +170,7 @@ class PeriodicSlowStep:
         worst = max(spans, key=lambda span: span.more_ns)
         count, lost_ns = sum(s.late_steps for s in spans), sum(s.lost_ns for s in spans)
         delays = f"Rank {rank} delays at least {count:,} of {of:,} steps"
-        delay = duration(lost_ns / count)
+        delay, share = duration(lost_ns / count), _of_run(lost_ns, of * worst.usual_ns)
         return self.meta.finding(
             Status.INFO,
             f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)} of a usual step), "
@@ -180,7 +180,7 @@ class PeriodicSlowStep:
             "by as much; only sums over time show it.",
             action=f"{_search((rank,))} If details of these steps were kept, "
             f"inspect them with --steps {worst.step}:{worst.step + 1}.",
-            problem=f"{delays} by {delay}: {percent(lost_ns / (of * worst.usual_ns))} of the run",
+            problem=f"{delays} by {delay}: {percent(share)} of the run",
             ranks=(rank,),
             steps=tuple(sorted({span.step for span in spans}))[:_ROWS],
             evidence=(
@@ -246,8 +246,12 @@ class PeriodicSlowStep:
         )
         if part == "other_ns":
             fix, (cause, action) = "Find what the loop does there", _why(columns, part, (), "")
-        turns = _ranks_in_turn(columns, slow, slow) if part == "exposed_ns" else ()
-        if turns:
+        ranks = columns.ranks_behind(~slow, slow, longer_ns / 2)
+        in_turn = part == "exposed_ns" and not ranks
+        turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
+        if ranks:
+            fix, (cause, action) = f"Find what only {_do(ranks)} then", _alone(ranks, count)
+        elif turns:
             cause, action = _in_turn(turns)
         longer = f"{_slow(count, len(slow))} far longer"
         than = "its neighbours" if count == 1 else "their neighbours, without a period"
@@ -260,8 +264,10 @@ class PeriodicSlowStep:
             action=action,
             problem=f"{longer}: {percent(share)} of the time",
             fix=fix,
+            ranks=ranks,
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
+            restates=LATE if ranks else "",
             confidence="low",
         )
 
@@ -353,6 +359,19 @@ def _search(ranks: Sequence[int]) -> str:
     return (
         f"Find what only {_do(ranks)} then: other programs on the host, a throttled device, slow "
         "storage, long samples."
+    )
+
+
+def _of_run(lost_ns: float, usual_ns: float) -> float:
+    """Return the share of a run that is lost beside its usual time."""
+    return lost_ns / (usual_ns + lost_ns)
+
+
+def _alone(ranks: Sequence[int], count: int) -> tuple[str, str]:
+    steps = "this step" if count == 1 else "these steps"
+    return (
+        f"{ranks_do(ranks, 'work')} longer in {steps}, and the others wait in their collectives.",
+        f"{_search(ranks)} Inspect {steps} in the timeline.",
     )
 
 

@@ -37,7 +37,12 @@ def growing_part(growth: Mapping[str, float], whole_ns: float, share: float) -> 
 
 
 def few_in_turn(ranks: Sequence[int]) -> str:
-    """Say that in most steps a few of these ranks work longer, other ones each time."""
+    """Say that in most steps a few of these ranks work longer, other ones each time, or one."""
+    if len(ranks) == 1:
+        return (
+            f"In most of these steps only {named(ranks)} works longer, and the others wait in "
+            "their collectives."
+        )
     return (
         f"In most of these steps only a few of {named(ranks)} work longer, not always the same, "
         "and the others wait in their collectives."

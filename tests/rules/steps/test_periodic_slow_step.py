@@ -181,6 +181,35 @@ def test_slow_steps_without_a_period_have_their_part_as_the_cause(part: str, cau
     assert finding.cause.startswith(cause)
 
 
+def waited_for(culprit: int, at: set[int], more: float, count: int) -> list[RankTrace]:
+    """Ranks of which one works longer in some steps, and the others wait."""
+    late: Extra = lambda n: more * (n in at)  # noqa: E731
+    own = [{"computing" if number == culprit else "waiting": late} for number in range(count)]
+    return [rank(number, **one) for number, one in enumerate(own)]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_one_rank_that_works_longer_in_one_step_is_named(count: int) -> None:
+    finding = said(periodic_slow_step.RULE, *waited_for(1, {21}, 3000, count))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
+    assert finding.cause == (
+        "Rank 1 works longer in this step, and the others wait in their collectives."
+    )
+    assert finding.fix == "Find what only rank 1 does then"
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "share"), [(300, Status.INFO, "13"), (3000, Status.FAIL, "60")]
+)
+def test_steps_that_a_rank_delays_are_a_share_of_the_run_with_them(
+    more: float, status: Status, share: str
+) -> None:
+    """Three of 60 steps of 100 ms take 300 or 3,000 ms longer."""
+    finding = said(periodic_slow_step.RULE, *waited_for(1, {17, 33, 50}, more, 4))
+    assert (finding.status, finding.ranks) == (status, (1,))
+    assert finding.problem.endswith(f": {share} % of the run")
+
+
 @pytest.mark.parametrize(("more", "status"), [(200, Status.INFO), (300, Status.FAIL)])
 def test_what_all_ranks_do_outside_the_phases_fails_if_it_takes_a_fifth_of_the_run(
     more: int, status: Status
