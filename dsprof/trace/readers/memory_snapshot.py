@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsprof.errors import TraceError
+from dsprof.files.inputs import FileStatus
 from dsprof.findings.frames import to_the_innermost
 from dsprof.findings.wording import size
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot, Peak, ReturnedSegments
@@ -53,7 +55,7 @@ class SnapshotReader(OneRankReader):
         Raises:
             TraceError: it cannot be read.
         """
-        return _header(path, _document(path)[0])
+        return _read(path).header
 
     def read_trace(self, path: Path) -> RankTrace:
         """Read a snapshot; of several devices the one with most memory.
@@ -61,27 +63,40 @@ class SnapshotReader(OneRankReader):
         Raises:
             TraceError: it cannot be read.
         """
-        document, nbytes = _document(path)
-        snapshot, notes = _snapshot(document)
-        if rank_in_name(path) < 0:
-            notes.append("does not name its rank; rank 0 is assumed")
+        found = _read(path)
         return RankTrace(
             path=str(path),
-            header=_header(path, document),
+            header=found.header,
             trailer=Trailer(reason="dump"),
-            notes=[Note(f"{path.name} {note}") for note in notes],
-            snapshot=snapshot,
-            nbytes=nbytes,
+            notes=[Note(f"{path.name} {note}") for note in found.notes],
+            snapshot=found.snapshot,
+            nbytes=found.nbytes,
         )
 
 
-def _document(path: Path) -> tuple[dict[Any, Any], int]:
+class _Read(NamedTuple):
+    header: Header
+    snapshot: MemorySnapshot
+    notes: tuple[str, ...]
+    nbytes: int
+
+
+def _read(path: Path) -> _Read:
+    with Source(path) as source:
+        return _read_once(path, source.status)
+
+
+@lru_cache(maxsize=256)  # the header is asked for, then the trace; to parse 100 MB takes 15 s
+def _read_once(path: Path, _status: FileStatus) -> _Read:
     with Source(path) as source:
         document = mapping(load_plain(source.read_whole(), str(path), source.most_parts))
         nbytes = source.nbytes
     if not isinstance(document.get("segments"), (list, tuple)):
         raise TraceError(f"{path}: no memory snapshot: it holds no segments")
-    return document, nbytes
+    snapshot, notes = _snapshot(document)
+    if rank_in_name(path) < 0:
+        notes.append("does not name its rank; rank 0 is assumed")
+    return _Read(_header(path, document), snapshot, tuple(notes), nbytes)
 
 
 def _header(path: Path, document: dict[Any, Any]) -> Header:

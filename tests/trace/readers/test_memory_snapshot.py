@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
+from dsprof.trace.readers import pickles
+from dsprof.trace.readers.memory_snapshot import READER
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.snapshot import MIB, event, segment
@@ -16,6 +20,26 @@ def laid_out(tmp_path: Path, *args: Any, **fields: Any) -> MemorySnapshot:
     snapshot = read(make.write(tmp_path / "rank0.pickle", *args, **fields)).snapshot
     assert snapshot is not None
     return snapshot
+
+
+def test_a_snapshot_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+
+    def load(*given: Any) -> Any:
+        parsed.append(given[1])
+        return pickles.load_plain(*given)
+
+    monkeypatch.setattr("dsprof.trace.readers.memory_snapshot.load_plain", load)
+    path = make.write(tmp_path / "rank0.pickle", [segment(8)])
+    assert READER.read_headers(path)
+    for _ in range(2):
+        (trace,) = READER.read_traces(path)
+        assert trace.snapshot is not None
+    assert parsed == [str(path)]
+    make.write(path, [segment(8), segment(9)])
+    (trace,) = READER.read_traces(path)
+    assert trace.snapshot is not None
+    assert trace.snapshot.segments == 2
 
 
 def mib(nbytes: int) -> float:
