@@ -62,7 +62,8 @@ def _sections(diagnosis: Diagnosis, page: Page) -> Iterator[list[str]]:
         yield _finding(finding, number, page)
     notes = content.with_status(diagnosis, Status.INFO)
     if notes:
-        yield [page.heading("Worth knowing"), *_notes(notes, page)]
+        heading = f"{page.heading('Worth knowing')}  what to do: dsprof explain RULE"
+        yield [heading, *_notes(notes, page)]
     if typical.total_ns:
         about = page.wrap(diagnosis.utilisation.text, "  ") if diagnosis.utilisation.text else []
         yield [*_step(typical, diagnosis.steps, page), *about]
@@ -150,7 +151,7 @@ def _finding(finding: Finding, number: int, page: Page) -> list[str]:
 def _notes(notes: Iterable[Finding], page: Page) -> Iterator[str]:
     for note in notes:
         sentence = brief.first_sentence(note.summary)
-        yield from page.wrap(f"{note.title}. {sentence}", "  - ")
+        yield from page.wrap(f"{note.title} ({note.rule}). {sentence}", "  - ")
 
 
 def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:

@@ -115,14 +115,15 @@ def test_a_note_is_its_title_and_one_sentence() -> None:
         summary="Rank 3 took 1.5 ms, e.g. in step 2. It computes.",
     )
     shown = text(factory.diagnosis(findings=[note]))
-    assert "  - Ranks differ. Rank 3 took 1.5 ms, e.g. in step 2.\n" in shown
+    assert "WORTH KNOWING  what to do: dsprof explain RULE\n" in shown
+    assert "  - Ranks differ (late-rank). Rank 3 took 1.5 ms, e.g. in step 2.\n" in shown
     assert "It computes" not in shown
 
 
 def test_a_healthy_run_fits_a_terminal_of_100_by_40() -> None:
-    """With room for the command, the path of the page and the prompt; six notes of many."""
+    """With room for the command, the path of the page and the prompt; five notes of many."""
     healthy = [
-        msgspec.structs.replace(f, status=Status.INFO if number < 6 else Status.PASS)
+        msgspec.structs.replace(f, status=Status.INFO if number < 5 else Status.PASS)
         for number, f in enumerate(factory.findings() * 10)
     ]
     shown = text(
