@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.parts.epochs import Epochs
@@ -70,19 +70,8 @@ def measured_steps(steps: Steps) -> set[int]:
 
 
 def typical_step(steps: Steps) -> StepBar:
-    """Give the step that a report speaks of, labelled by its statistic.
-
-    A diagnosis of an earlier dsprof has only the sum of its steps: then it is their mean.
-    """
-    if steps.typical is not None:
-        return typical_bar(steps.typical)
-    count = steps.measured_steps or 1
-    parts = [
-        replace(part, ns=None if part.ns is None else round(part.ns / count))
-        for part in step_parts(steps.total)
-    ]
-    label = f"mean of {fmt.plural(steps.measured_steps, 'measured step')}"
-    return StepBar(label, tuple(parts), round(steps.total.total_ns / count), None, None, None)
+    """Give the step that a report speaks of, labelled by its statistic; empty where none is."""
+    return typical_bar(steps.typical or TypicalStep(steps.total, "", 0))
 
 
 def mean_note(steps: Steps) -> str:

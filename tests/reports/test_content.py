@@ -64,13 +64,8 @@ def test_parts_of_a_bar_add_up_where_one_is_not_known_of_each_step() -> None:
     assert sum(part.ns or 0 for part in bar.parts) == bar.total_ns
 
 
-def test_an_earlier_diagnosis_shows_the_mean_step() -> None:
-    made = msgspec.structs.replace(factory.diagnosis(2, 9).steps, typical=None)
-    mean, measured = content.typical_step(made), made.rows[2:]
-    assert content.measured_steps(made) == set(range(2, 9))
-    assert mean.total_ns == round(sum(row.total_ns for row in measured) / 7)
-    exposed = next(part for part in mean.parts if part.key == "exposed_comm")
-    assert exposed.ns == round(sum(row.exposed_comm_ns or 0 for row in measured) / 7)
+def test_without_a_measured_step_no_step_is_typical() -> None:
+    assert content.measured_steps(factory.diagnosis(2, 9).steps) == set(range(2, 9))
     assert content.typical_step(factory.empty().steps).total_ns == 0
 
 

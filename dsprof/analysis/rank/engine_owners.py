@@ -1,9 +1,9 @@
 """Which DeepSpeed engine communication belongs to, where several of them are in one process.
 
 What is sent within a phase belongs to the engine whose phase it is, and to the next step that this
-engine takes: while one accumulates, others may take steps. What is sent between phases, and all of
-a trace that does not name engines, belongs to the engine that takes the step. Where steps are the
-program's own (`dsprof.step()`), the engine of a call is unknown.
+engine takes: while one accumulates, others may take steps. What is sent between phases belongs to
+the engine that takes the step. Where steps are the program's own (`dsprof.step()`), the engine of a
+call is unknown.
 """
 
 from __future__ import annotations

@@ -154,8 +154,7 @@ def _only_running(variable: _Variable, facts: EnvironmentFacts) -> bool:
 def _interfaces(devices: tuple[str, ...], *, but_down: bool) -> tuple[str, ...]:
     listed = [device.split() for device in devices if device.split()]
     names = [name for name, *state in listed if not (but_down and state[:1] == ["down"])]
-    # An earlier dsprof listed ports of InfiniBand and the like, too: mlx5_0:1.
-    return ("lo", *(name for name in names if ":" not in name))
+    return ("lo", *names)
 
 
 def _is_incomplete(choice: _Choice) -> bool:

@@ -60,7 +60,7 @@ def test_the_page_begins_with_both_steps_on_one_scale() -> None:
     assert keys == [label for label in PARTS.values() if label in keys]
     caption = figure.one("figcaption").text
     assert "Before: median of 38 measured steps. After: median of 38 measured steps." in caption
-    shown.before.typical_step = None  # a saved diagnosis of an earlier dsprof
+    shown.before.typical_step = None  # no step was measured
     assert parse(render(shown, "html")).one("header").all("figure") == []
 
 
