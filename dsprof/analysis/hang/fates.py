@@ -67,7 +67,7 @@ def _left(rank: int, later_ns: int) -> Cause:
     return Cause(
         "unknown",
         f"Rank {rank} was in its own code, and destroyed its process group {duration(later_ns)} "
-        "after the first rank entered, as programs and frameworks do that have caught an error.",
+        "after the first rank entered. Programs and frameworks do that after they caught an error.",
     )
 
 

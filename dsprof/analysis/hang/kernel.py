@@ -58,13 +58,13 @@ _MEANINGS = {
         "frozen",
         "device",
         "The GPU of rank {rank} ({address}) failed with {what}",
-        "Take {host} out of the job, reset the GPU {address} or reboot the host. NVIDIA's "
-        "catalog says what an Xid means.",
+        "Take {host} out of the job, then reset the GPU {address} or reboot the host. NVIDIA's "
+        "catalog of Xid errors explains the numbers.",
     ),
     "killed": _Meaning(
         "died",
         "out_of_memory",
-        "The kernel killed rank {rank} (process {pid}) for memory",
+        "The kernel killed rank {rank} (process {pid}) because memory ran out",
         "Raise the memory limit of the job if it has one, or reduce what the processes on {host} "
         "keep in memory.",
     ),
@@ -230,24 +230,25 @@ def _nobodys(told: Sequence[KernelMessage], *, has_one_host: bool) -> Iterator[H
     is_of_which = not has_one_host and not all(one.host for one in told)
     yield HangVerdict(
         kind="unknown",
-        sentence=f"The log of the kernel also has, of no rank that is known: "
+        sentence="The log of the kernel has other messages, which belong to no known rank: "
         f"{some(listed[::-1], _LISTED)}.",
         cause=Cause(
             "unknown",
-            "A log does not name its host, and the run has several."
+            "The run has several hosts, and a log does not name the one it is of."
             if is_of_which
-            else "A container numbers its processes apart, and a rank has helpers.",
+            else "Processes in a container have other numbers than in the kernel's log, and a rank "
+            "starts helper processes.",
         ),
         remedy="Put the name of the host into the name of the file."
         if is_of_which
         else "Compare these times with the end of the run. `nvidia-smi "
-        "--query-gpu=index,pci.bus_id --format=csv` tells which GPU has an address.",
+        "--query-gpu=index,pci.bus_id --format=csv` lists the addresses of GPUs.",
     )
 
 
 def _process(one: KernelMessage) -> str:
     what = {
-        "killed": "was killed for memory",
+        "killed": "was killed because memory ran out",
         "crashed": f"crashed with a {one.what}",
         "blocked": f"was blocked for more than {one.what}",
     }

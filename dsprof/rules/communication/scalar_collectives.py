@@ -167,8 +167,8 @@ def _by_library(library: str, site: str) -> Details:
     return {
         "cause": f"{library} sends most of them, at {site}.",
         "action": f"Find what makes {library} send them: a setting, such as for metrics, or a call "
-        "of the program. Let it do so every N steps. If no setting stops what it sends for each "
-        "batch, use fewer and larger micro-batches.",
+        "of the program. Let it send them every N steps. If no setting stops what it sends for "
+        "each batch, use fewer and larger micro-batches.",
         "fix": f"Find what makes {library} send them",
     }
 

@@ -47,7 +47,7 @@ class SlowLink:
 
     meta = RuleMeta(
         id="slow-link",
-        title="No group stands out among those that send the same",
+        title="No group is slower than others that send the same",
         failing_title="A group is slower than others that send the same",
         why="Every other group waits for the one on the slow link in their next common collective.",
         category="communication",
@@ -118,7 +118,7 @@ class SlowLink:
         )
         if run[Run].is_cpu and all(one.kind.nodes == 1 for one in slow[worst]):
             fix, action = LINK_OF_CPUS.fix, LINK_OF_CPUS.action.format(ranks=named(suspects))
-        as_late = "" if is_lost else " Steps are hardly longer for it: other ranks are as late."
+        as_late = "" if is_lost else " Steps are hardly longer: other ranks are as late."
         cost = f"take {duration(cost_ns)} longer per step"
         if is_lost:
             cost = f"delay a step by {duration(lost_ns)}"

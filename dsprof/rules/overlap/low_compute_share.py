@@ -34,7 +34,7 @@ _BETWEEN = (
     "Between the phases the program does something else: it waits for data or for RPC, evaluates, "
     "logs, or saves."
 )
-_FEW = "Few steps have most of the time outside the phases: in the median step it is {}."
+_FEW = "Most of the time outside the phases is in few steps; in the median step it is {}."
 _LOOK_AT_FEW = "Inspect the longest steps in the timeline: a checkpoint, an evaluation, a stall."
 _LOOK = (
     "Look at what the loop does between step and forward. If it waits for data, give the loader "

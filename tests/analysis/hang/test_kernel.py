@@ -41,7 +41,8 @@ def test_a_rank_that_the_kernel_killed_is_named_with_the_cause() -> None:
     assert one.operation is not None
     assert one.cause.kind == "out_of_memory"
     assert one.cause.text == (
-        "The kernel killed rank 2 (process 102) for memory (log of the kernel, Nov 14 22:14:01)."
+        "The kernel killed rank 2 (process 102) because memory ran out "
+        "(log of the kernel, Nov 14 22:14:01)."
     )
     assert one.remedy.startswith("Raise the memory limit of the job")
     assert one.confidence == "high"
@@ -108,8 +109,8 @@ def test_messages_of_others_are_of_no_rank(
     traces = without(2, **KILLED)
     first, other = judged(traces, message, **of_headers)
     assert first == judged(traces)[0]
-    assert "of no rank that is known" in other.sentence
-    assert f"process {message.pid} (python3) was killed for memory" in other.sentence
+    assert "which belong to no known rank" in other.sentence
+    assert f"process {message.pid} (python3) was killed because memory ran out" in other.sentence
     assert other.is_healthy
 
 
@@ -127,7 +128,7 @@ def test_of_several_hosts_a_log_must_say_which_it_is_of() -> None:
     there, here = (replace(OUT_OF_MEMORY, host=host) for host in ("node0", "NODE1"))
     first, other = with_kernel_messages(before, endings, headers, [there])
     assert first == before[0]
-    assert "of no rank" in other.sentence
+    assert "no known rank" in other.sentence
     [one] = with_kernel_messages(before, endings, headers, [here])
     assert one.cause.kind == "out_of_memory"
 

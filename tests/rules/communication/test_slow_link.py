@@ -103,7 +103,7 @@ def test_a_slow_link_for_which_nobody_waits_is_no_failure() -> None:
     traces = [rank(n, takes[n], late=30 * (n < 2), meets=True) for n in range(8)]
     finding = said(RULE, *traces)
     assert (finding.status, finding.ranks) == (Status.INFO, (4, 5))
-    assert finding.summary.endswith("Steps are hardly longer for it: other ranks are as late.")
+    assert finding.summary.endswith("Steps are hardly longer: other ranks are as late.")
     assert (finding.saving_ms_per_step, finding.explains_ms) == (None, 0)
 
 
@@ -127,7 +127,7 @@ def test_a_link_that_is_slow_in_some_steps_costs_their_mean() -> None:
 
 def test_two_of_four_slow_groups_are_not_said_to_take_the_same_time() -> None:
     finding = said(RULE, *(rank(n, 40 if n in (2, 3, 4, 5) else 10) for n in range(8)))
-    assert finding.summary == "No group stands out among those that send the same."
+    assert finding.summary == "No group is slower than others that send the same."
 
 
 def test_a_rank_that_all_slow_groups_share_is_suspected():
