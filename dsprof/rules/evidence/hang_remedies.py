@@ -39,6 +39,10 @@ _REMEDIES: dict[CauseKind, str] = {
     "out_of_memory": "Raise the job's memory limit, or reduce what {who} keeps in host memory.",
 }
 """What to do about a known cause; `at` is the line of the program."""
+_KERNEL_LOG = (
+    "the kernel's log of that host (`dmesg > dmesg-$(hostname).txt`) to `dsprof hang`, with the "
+    "traces"
+)
 
 _SAME_BRANCH = "Make all ranks take the same branch"
 _SAME = {
@@ -91,8 +95,8 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             )
     if verdict.is_of_device:
         return (
-            "Give the kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the "
-            "traces: it has errors of devices. Look for CUDA errors in the log of the rank."
+            f"Give {_KERNEL_LOG}: it has errors of devices. Look for CUDA errors in the log of the "
+            "rank."
         )
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
         stack = verdict.stacks.get(str(verdict.ranks[0]), ())
@@ -101,7 +105,7 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
     if verdict.kind == "died" and not _raised(verdict.ranks, endings):
         return (
             f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and give "
-            "the kernel's log of that host (`dmesg > dmesg.txt`) to `dsprof hang`, with the traces."
+            f"{_KERNEL_LOG}."
         )
     return _look_at(verdict.ranks, hang, endings)
 

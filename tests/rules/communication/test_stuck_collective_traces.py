@@ -142,6 +142,7 @@ def test_a_rank_that_was_killed_before_is_named_as_that() -> None:
     assert "until an exception" in finding.summary
     assert "breaks off earlier" in finding.cause
     assert finding.action.startswith("Find out what killed rank 2")
+    assert "`dmesg > dmesg-$(hostname).txt`" in finding.action  # the log does not name its host
 
 
 def test_the_exception_that_kept_a_rank_away_is_named() -> None:
