@@ -313,7 +313,8 @@ class Group(msgspec.Struct, gc=False, omit_defaults=True):
 class BucketLayout(msgspec.Struct, omit_defaults=True):
     """How DDP lays out the gradients of one model; a later one holds from `since_ns` on.
 
-    Bucket n is the n-th of `nbytes`; DDP reduces them in this order, and logs all of it itself.
+    Bucket n is the n-th of `nbytes`; DDP reduces them in this order. Bytes, options and
+    the hook are those that it logs (`_get_ddp_logging_data`).
     """
 
     model: Annotated[int, "number of the model"]

@@ -47,7 +47,7 @@ _PEERS_ACTION = (
     "Between stages of a pipeline, divide a step into more micro-batches, or balance the stages. "
     "Otherwise start receives earlier, and compute before you wait for them."
 )
-_NOT_COMPUTED = "computation explains less than half of the difference"
+_NOT_COMPUTED = "but computation explains less than half of the difference"
 _ALONE = "but other ranks with the same layers do not"
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _MOST = 0.5  # of the waiting, and more

@@ -265,7 +265,7 @@ def test_a_stage_that_waits_less_and_computes_no_longer_is_not_asked_to_give_lay
     finding = said(RULE, *traces)
     assert (finding.status, finding.ranks) == (Status.INFO, ())
     assert finding.summary.endswith(
-        "Rank 2 waits least, computation explains less than half of the difference."
+        "Rank 2 waits least, but computation explains less than half of the difference."
     )
     assert "layers" not in finding.action
 
