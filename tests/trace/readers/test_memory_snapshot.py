@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsprof.analysis.summarise import summarise
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.readers import pickles
 from dsprof.trace.readers.memory_snapshot import READER
@@ -40,6 +41,12 @@ def test_a_snapshot_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (trace,) = READER.read_traces(path)
     assert trace.snapshot is not None
     assert trace.snapshot.segments == 2
+
+
+def test_a_snapshot_that_was_read_with_others_is_later_read_alone(tmp_path: Path) -> None:
+    paths = [make.write(tmp_path / f"rank{n}.pickle", [segment(8)]) for n in range(2)]
+    summarise(find_run(paths))
+    assert find_run(paths[:1]).headers[0].world_size == 1
 
 
 def mib(nbytes: int) -> float:
