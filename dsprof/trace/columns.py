@@ -5,61 +5,22 @@ Written by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-
-WORDS = (
-    "dtype",
-    "requested",
-    "reduce_op",
-    "phase",
-)
-NUMBERS = (
-    "id",
-    "group",
-    "seq",
-    "nbytes",
-    "elements",
-    "issue_ns",
-    "tensors",
-    "request",
-    "peer",
-    "site",
-    "step",
-    "micro_step",
-    "engine",
-    "flush",
-    "fetch",
-    "coalesced",
-    "thread",
-    "return_ns",
-    "stream",
-    "pending_ns",
-    "done_ns",
-    "wait_ns",
-    "waited_ns",
-    "blocked_ns",
-    "waits",
-)
-FLAGS = (
-    "is_async",
-    "on_wire",
-    "captured",
-    "is_estimated",
-)
+Codes = IntArray
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Columns:
     """One row per collective, in the order of the file."""
 
     words: list[str]
-    op: IntArray
+    op: Codes
     id: IntArray
     group: IntArray
     seq: IntArray
@@ -67,16 +28,16 @@ class Columns:
     elements: IntArray
     issue_ns: IntArray
     tensors: IntArray
-    dtype: IntArray
-    requested: IntArray
+    dtype: Codes
+    requested: Codes
     request: IntArray
     is_async: BoolArray
-    reduce_op: IntArray
+    reduce_op: Codes
     peer: IntArray
     site: IntArray
     step: IntArray
     micro_step: IntArray
-    phase: IntArray
+    phase: Codes
     engine: IntArray
     flush: IntArray
     fetch: IntArray
@@ -93,3 +54,9 @@ class Columns:
     on_wire: BoolArray
     captured: BoolArray
     is_estimated: BoolArray
+
+
+_KINDS = {one.name: one.type for one in dataclasses.fields(Columns)[2:]}
+WORDS = [name for name, kind in _KINDS.items() if kind == "Codes"]
+NUMBERS = [name for name, kind in _KINDS.items() if kind == "IntArray"]
+FLAGS = [name for name, kind in _KINDS.items() if kind == "BoolArray"]

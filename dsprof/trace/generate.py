@@ -7,7 +7,7 @@ A test says when the files are older than the schema. Only a checkout has all of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -22,7 +22,7 @@ _ROOT = _HERE.parent.parent
 _BY = (
     '"""{what}\n\nWritten by `python -m dsprof.trace.generate`: edit `dsprof.trace.schema`.\n"""\n'
 )
-_COLUMNS = {str: "IntArray", int: "IntArray", bool: "BoolArray"}
+_COLUMNS = {str: "Codes", int: "IntArray", bool: "BoolArray"}
 
 
 class Field(msgspec.Struct):
@@ -71,33 +71,30 @@ def _is_ours(one: type[Any]) -> bool:
 def columns() -> str:
     """Return the source of the columns that a reader makes of collectives."""
     written = [one for one in fields(Collective) if Mark.LIVE not in one.marks]
-    by_type = {kind: [one.name for one in written if one.type is kind] for kind in _COLUMNS}
-    words, numbers, flags = by_type[str], by_type[int], by_type[bool]
     return "\n".join(
         [
             _BY.format(what="The columns of collectives; strings are codes into `words`."),
             "from __future__ import annotations\n",
-            "from dataclasses import dataclass\n",
+            "import dataclasses\n",
             "import numpy as np",
             "import numpy.typing as npt\n",
             "IntArray = npt.NDArray[np.int64]",
-            "BoolArray = npt.NDArray[np.bool_]\n",
-            *(_tuple(f"{name}", of) for name, of in
-              (("WORDS", words), ("NUMBERS", numbers), ("FLAGS", flags))),
-            "\n\n@dataclass(slots=True)",
+            "BoolArray = npt.NDArray[np.bool_]",
+            "Codes = IntArray\n\n",
+            "@dataclasses.dataclass(slots=True)",
             "class Columns:",
             '    """One row per collective, in the order of the file."""\n',
             "    words: list[str]",
-            "    op: IntArray",
+            "    op: Codes",
             *(f"    {one.name}: {_COLUMNS[one.type]}" for one in written),
+            "\n\n_KINDS = {one.name: one.type for one in dataclasses.fields(Columns)[2:]}",
+            *(
+                f'{name} = [name for name, kind in _KINDS.items() if kind == "{kind}"]'
+                for name, kind in zip(("WORDS", "NUMBERS", "FLAGS"), _COLUMNS.values(), strict=True)
+            ),
             "",
         ]
-    )  # fmt: skip
-
-
-def _tuple(name: str, values: Iterable[str]) -> str:
-    inside = "".join(f'    "{value}",\n' for value in values)
-    return f"{name} = (\n{inside})"
+    )
 
 
 # -- docs/reference/trace-format.md ----------------------------------------------------------------
