@@ -58,7 +58,7 @@ def test_runs_without_a_common_key_are_two(tmp_path: Path) -> None:
     run = find_run([tmp_path])
     assert run.epochs == []
     assert len(run.strangers) == 2
-    assert "earlier run" in run.strangers[0].reason
+    assert "of another run" in run.strangers[0].reason
 
 
 @pytest.mark.parametrize(("ends", "epochs"), [(CRASH, 2), ((None, None), 2), ((), 0)])
