@@ -122,6 +122,12 @@ def test_slower_steps_of_late_ranks_are_a_facet_of_these(late: Says, status: Sta
     assert (found["late-rank"].severity is Severity.HIGH) == is_facet
 
 
+def test_slower_steps_of_ranks_that_are_not_late_explain_what_the_others_wait() -> None:
+    slower = Says("slower", Status.FAIL, ranks=(3,), restates=LATE, explains_ms=15)
+    found = judged(slower, Says("waits", restates=EXPOSED))
+    assert [one.rule for one in found["slower"].facets] == ["waits"]
+
+
 def test_a_facet_of_a_facet_is_one_of_what_leads_both() -> None:
     late = Says("late-rank", Status.FAIL, ranks=(3,), restates=TRANSFERS)
     slower = Says("slower", Status.FAIL, ranks=(3,), restates=LATE)

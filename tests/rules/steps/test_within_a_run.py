@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Status
+from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule
 from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
 from tests.factories.trace import counters, rank_trace, said, span
-from tests.rules.steps.stepwise import columns_of, every, from_step, partial, rank, ranks, rolling
+from tests.rules.steps.stepwise import (
+    Extra,
+    columns_of,
+    every,
+    from_step,
+    partial,
+    rank,
+    ranks,
+    rolling,
+    summed,
+)
 
 RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
 
@@ -19,6 +30,31 @@ RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
 def test_steady_steps_pass(rule: Rule) -> None:
     assert said(rule, *ranks()).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "others"),
+    [
+        (step_time_change.RULE, from_step(30, 60), 1),
+        (step_time_drift.RULE, lambda n: n, 1),
+        (periodic_slow_step.RULE, every(10, 90), 1),
+        (periodic_slow_step.RULE, lambda n: 90 * (n in (9, 21, 28, 50)), 3),
+        (periodic_slow_step.RULE, lambda n: 3000 * (n == 30), 1),
+    ],
+)
+def test_what_names_a_rank_is_a_facet_of_that_rank_being_late(
+    rule: Rule, more: Extra, others: int
+) -> None:
+    waiting = [rank(n, waiting=more) for n in range(1, others + 1)]
+    finding = said(rule, rank(0, computing=more), *waiting)
+    assert (finding.ranks, finding.restates) == ((0,), LATE)
+    assert not said(rule, *ranks(computing=more)).restates
+
+
+def test_a_rank_that_only_sums_show_is_a_facet_of_that_rank_being_late() -> None:
+    traces = summed(8, lambda n, at: 200 * (n == 3 and at in range(20, 23)))
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert (finding.ranks, finding.restates) == ((3,), LATE)
 
 
 @pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.meta.id)
