@@ -34,7 +34,10 @@ class Pipelines(Aggregate):
         batches = {span.micro_step for span in spans}
         if not here and of_engines < 2:
             return cls(*_of_sends(trace))
-        return cls(max(of_engines, max(here, default=-1) + 1), len(batches), max(len(here), 1))
+        groups = (len(one.ranks) for one in trace.groups.values() if one.role == "pipeline")
+        # The last stage may have left no trace.
+        stages = max(of_engines, max(here, default=-1) + 1, len(here) * max(groups, default=0))
+        return cls(stages, len(batches), max(len(here), 1))
 
     @property
     def bubble(self) -> float | None:

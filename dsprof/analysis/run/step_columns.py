@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,17 +37,26 @@ class StepColumns:
     work: dict[str, Floats]
     own_ns: Callable[[], Iterable[tuple[int, Floats]]]
     forwards: Floats | None  # None where a step does not show them
-    left_out: tuple[int, ...] = ()  # ranks that did not record all of these steps
+    compared: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()  # ranks that did not record all of these steps, or nothing
 
     @property
     def ranks(self) -> str:
         """The ranks compared, in a sentence."""
+        if len(self.left_out) > len(self.compared):
+            return named(self.compared)
         but = f" but {named(self.left_out)}" if self.left_out else ""
         return f"all ranks{but}"
 
     def growth(self, one: BoolArray, other: BoolArray) -> dict[str, float]:
         """Return by how much the median of each part is more in steps `other` than in `one`."""
         return {name: _more(column, one, other) for name, column in self.parts.items()}
+
+    def own_growth(self, ranks: Collection[int], one: BoolArray, other: BoolArray) -> float:
+        """Return by how much the own time of the one of `ranks` grows that grows most."""
+        own = (column for rank, column in self.own_ns() if rank in ranks)
+        known = ((column, column >= 0) for column in own)
+        return max(_more(column, one & seen, other & seen) for column, seen in known)
 
     def work_changed(self, one: BoolArray, other: BoolArray, share: float) -> list[str]:
         """Return which kinds of work differ by more than `share`, in at least half of the steps."""
@@ -100,8 +109,11 @@ class StepColumns:
         return tuple(found) if is_few[other].mean() >= _AGREEING else ()
 
 
-def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
-    """Return these steps as columns; they are of those that the same ranks recorded."""
+def step_columns(whole: Steps, numbers: Sequence[int], missing: Iterable[int]) -> StepColumns:
+    """Return these steps as columns; they are of those that the same ranks recorded.
+
+    Of ranks that are `missing` nothing is known.
+    """
     steps = whole.throughout
     rows = [steps.parts[number] for number in numbers]
     parts = {}
@@ -117,9 +129,9 @@ def step_columns(whole: Steps, numbers: Sequence[int]) -> StepColumns:
     total = np.array([row.total_ns for row in rows], np.float64)
     passes = [row.forwards for row in rows]
     forwards = None if None in passes else np.array(passes, np.float64)
-    left_out = tuple(rank for rank in whole.ranks if rank not in steps.ranks)
+    left_out = tuple(sorted({*whole.ranks, *missing} - {*steps.ranks}))
     own_ns = partial(_own_ns, steps.ranks, number)
-    return StepColumns(number, total, parts, work, own_ns, forwards, left_out)
+    return StepColumns(number, total, parts, work, own_ns, forwards, (*steps.ranks,), left_out)
 
 
 def _own_ns(ranks: Mapping[int, RankSteps], wanted: IntArray) -> Iterator[tuple[int, Floats]]:

@@ -191,7 +191,7 @@ class CommunicationBoundStep:
                 if by_peers
                 else "gloo moves data with the CPU cores that also compute, and this model "
                 "computes little per byte that it sends. Settings that send less have their "
-                "own findings.",
+                "own findings." + _OR_RANK * bool(run[Run].missing_ranks),
                 action=_PEERS_ACTION if by_peers else f"{_remedy(run)}.",
                 evidence=evidence,
                 restates=EXPOSED,

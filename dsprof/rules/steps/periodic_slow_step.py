@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
 from dsprof.analysis.run.delays import SLOW_SHARE, Delays, delays
@@ -73,14 +74,14 @@ class PeriodicSlowStep:
         "time to each step.",
         category="steps",
         order=420,
-        needs=(History, Steps),
+        needs=(History, Run, Steps),
     )
     thresholds = Thresholds()
 
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Name the period, what it costs, and the part of the step where it falls."""
         same = run[Steps].throughout
-        columns = step_columns(run[Steps], same.newest)
+        columns = step_columns(run[Steps], same.newest, run[Run].missing_ranks)
         busy = busy_spans(run[History])
         count = len(columns.number)
         if count < thresholds.steps and not busy:
@@ -157,7 +158,7 @@ class PeriodicSlowStep:
             f"steps {first:,} and {last:,}; the other ranks wait.",
             title=_OF_A_RANK,
             severity=Severity.MEDIUM,
-            cause=_alone(found.ranks, count)[0],
+            cause=_alone(found.ranks, count, is_known=True)[0],
             action=f"{_search(found.ranks)} Inspect the steps with --steps {first}:{last + 1}.",
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
@@ -250,7 +251,9 @@ class PeriodicSlowStep:
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
         if ranks:
-            fix, (cause, action) = f"Find what only {_do(ranks)} then", _alone(ranks, count)
+            is_known = not columns.left_out
+            fix = f"Find what only {_do(ranks)} then"
+            cause, action = _alone(ranks, count, is_known=is_known)
         elif turns:
             cause, action = _in_turn(turns)
         longer = f"{_slow(count, len(slow))} far longer"
@@ -367,10 +370,11 @@ def _of_run(lost_ns: float, usual_ns: float) -> float:
     return lost_ns / (usual_ns + lost_ns)
 
 
-def _alone(ranks: Sequence[int], count: int) -> tuple[str, str]:
+def _alone(ranks: Sequence[int], count: int, *, is_known: bool) -> tuple[str, str]:
     steps = "this step" if count == 1 else "these steps"
+    waits = ", and the others wait in their collectives" * is_known
     return (
-        f"{ranks_do(ranks, 'work')} longer in {steps}, and the others wait in their collectives.",
+        f"{ranks_do(ranks, 'work')} longer in {steps}{waits}.",
         f"{_search(ranks)} Inspect {steps} in the timeline.",
     )
 

@@ -55,6 +55,8 @@ _OF_CPUS = (
 """On one host, where all ranks send over the same loopback."""
 _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes sent"}
 _FOR_A_WHILE = "Steps are slower for a while"
+_MOST = 0.8
+"""Ranks that explain less of a change than this are not all of its cause."""
 _IN_A_LINE = 2
 """A headline names at most so many stretches."""
 
@@ -126,7 +128,7 @@ class StepTimeChange:
     def _in_detail(self, run: RunSummary, thresholds: Thresholds) -> Iterator[Finding]:
         steps = run[Steps]
         for numbers in steps.throughout.series:
-            columns = step_columns(steps, numbers)
+            columns = step_columns(steps, numbers, run[Run].missing_ranks)
             spells = spells_of(columns.total_ns, thresholds.share, thresholds.chance)
             if delayed := delays(steps) if spells.slow else None:  # which periodic-slow-step names
                 is_delayed = np.isin(columns.number, delayed.steps)
@@ -177,12 +179,15 @@ class StepTimeChange:
             return self._other_work(told, kind.work)
         if level.more_ns < 0:
             return self._faster(told)
-        cause = _cause(run, columns, kind)
+        cause = _cause(columns, kind)
         if part == "exposed_ns" and (
             turns := columns.ranks_in_turn(level.is_usual, level.is_slow, level.more_ns / 2)
         ):
             cause, part = f"{SAME_WORK} {few_in_turn(turns)}", ""
         found = self._slower(told, cause, kind.ranks, _suspects(run, part), thresholds)
+        if kind.ranks:
+            own_ns = columns.own_growth(kind.ranks, level.is_usual, level.is_slow)
+            return _explained(found, own_ns / level.more_ns)
         if part != "exposed_ns":
             return found
         more_ns = columns.growth(level.is_usual, level.is_slow)[part]
@@ -257,10 +262,20 @@ def _joined(names: Sequence[str]) -> str:
     return some(names) if len(names) > 3 else " and ".join(filter(None, (", ".join(before), last)))
 
 
-def _cause(run: Run, columns: StepColumns, kind: Kind) -> str:
+def _explained(found: Finding, share: float) -> Finding:
+    """Say how much of the change ranks explain that got slower, if it is not most of it."""
+    if share >= _MOST:
+        return found
+    who = named(found.ranks)
+    return msgspec.structs.replace(
+        found, summary=f"{found.summary} The own time of {who} explains {percent(share)} of that."
+    )
+
+
+def _cause(columns: StepColumns, kind: Kind) -> str:
     """Say what got longer: on which ranks, if not on all, else in which part of the step."""
     if ranks := kind.ranks:
-        is_known = not (columns.left_out or run.missing_ranks)
+        is_known = not columns.left_out
         others = "the others wait" if is_known else "whether others did is unknown"
         who = f"Only {named(ranks)}" if is_known else capitalised(named(ranks))
         return f"{SAME_WORK} {who} got slower; {others}."

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.series import (
     Drift,
@@ -59,7 +60,7 @@ class StepTimeDrift:
         why="Whatever grows with every step (a list, a cache, a log, heat) keeps growing.",
         category="steps",
         order=410,
-        needs=(Steps,),
+        needs=(Run, Steps),
     )
     thresholds = Thresholds()
 
@@ -72,7 +73,7 @@ class StepTimeDrift:
             yield too_few(self.meta, steps, most, thresholds.steps)
             return
         for numbers in series:
-            columns = step_columns(steps, numbers)
+            columns = step_columns(steps, numbers, run[Run].missing_ranks)
             drift = drift_of(columns.total_ns)
             if drift is not None and _grows(columns.total_ns, drift, thresholds):
                 yield self._finding(columns, drift.start, drift.end - drift.start, thresholds)

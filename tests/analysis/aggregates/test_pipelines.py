@@ -41,6 +41,12 @@ def test_stages_of_torchs_pipelining_are_those_of_all_ranks():
     assert found.bubble == pytest.approx(1 / 5)
 
 
+def test_stages_that_left_no_trace_are_counted_by_the_group_of_the_pipeline():
+    trace = rank(of_rank=(2,))
+    trace.groups = {1: group(8), 2: group(4, id=2, key="pipe", role="pipeline")}
+    assert summary(trace)[Pipelines].stages == 4
+
+
 def test_interleaved_stages_have_a_shorter_bubble():
     one, other = (summary(rank(of_rank=stages))[Pipelines] for stages in ((0, 2), (1, 3)))
     assert one.merge(other).bubble == pytest.approx(1 / 9)

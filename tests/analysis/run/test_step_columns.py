@@ -15,7 +15,7 @@ def columns(*first: int) -> StepColumns:
     for trace, number in zip(traces, first, strict=True):
         trace.steps = [step for step in trace.steps if step.step >= number]
     steps = summary(*traces)[Steps]
-    return step_columns(steps, steps.throughout.even)
+    return step_columns(steps, steps.throughout.even, ())
 
 
 def test_own_time_is_that_without_waits():
@@ -30,6 +30,12 @@ def test_ranks_that_begin_later_than_most_are_left_out():
     found = columns(0, 12)
     assert (len(found.number), [*dict(found.own_ns())], found.left_out) == (18, [0], (1,))
     assert found.ranks == "all ranks but rank 1"
+
+
+def test_ranks_without_a_trace_are_left_out_too():
+    steps = summary(zero_rank(0, 8, steps=20), zero_rank(3, 8, steps=20))[Steps]
+    found = step_columns(steps, steps.throughout.even, (1, 2, 4, 5, 6, 7))
+    assert (found.left_out, found.ranks) == ((1, 2, 4, 5, 6, 7), "ranks 0, 3")
 
 
 def test_steps_are_those_that_each_rank_has():

@@ -52,7 +52,7 @@ def ranks(steps: int = 60, **extra: Extra) -> list[RankTrace]:
 
 def columns_of(*traces: RankTrace) -> StepColumns:
     steps = summary(*traces)[Steps]
-    return step_columns(steps, steps.even)
+    return step_columns(steps, steps.even, ())
 
 
 def rolling(trace: RankTrace, kept: Callable[[int], bool]) -> RankTrace:

@@ -190,11 +190,26 @@ def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
     assert said(step_time_drift.RULE, *ranks(computing=from_step(30, 40))).status is Status.PASS
 
 
+def test_ranks_without_a_trace_are_not_said_to_be_slower() -> None:
+    """The other rank of two left no trace."""
+    finding = said(step_time_change.RULE, rank(0, computing=from_step(30, 40)))
+    assert finding.cause.endswith("forward, backward and optimizer step, on all ranks but rank 1.")
+
+
+def test_a_rank_is_not_said_to_explain_what_grows_beside_it() -> None:
+    """From step 30 on rank 0 computes 40 ms longer, and a transfer takes 25 ms longer."""
+    slow = rank(0, computing=from_step(30, 40), waiting=from_step(30, 25))
+    finding = said(step_time_change.RULE, slow, rank(1, waiting=from_step(30, 65)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
+    assert finding.summary.endswith("(+66 %). The own time of rank 0 explains 62 % of that.")
+
+
 def test_a_rank_that_gets_slower_is_named_and_not_those_that_wait() -> None:
     slow, other = rank(0, computing=from_step(30, 40)), rank(1, waiting=from_step(30, 40))
     finding = said(step_time_change.RULE, slow, other)
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
     assert "Only rank 0 got slower" in finding.cause
+    assert finding.summary.endswith("%).")
     assert finding.fix == "Check what happened at step 30 on rank 0"
 
 
