@@ -210,7 +210,7 @@ def test_of_a_sample_of_calls_no_step_is_said_to_be_delayed_by_more_than_it_is(m
     finding = said(RULE, *traces)
     assert finding.ranks == (1,)
     assert re.fullmatch(r"Rank 1 delays a step by [\d.]+ ms on average \(\d+ %\)", finding.problem)
-    assert "show no single late rank" in finding.summary
+    assert "no single rank stands out" in finding.summary
     assert finding.summary.endswith(
         "Of 38 measured steps a sample of 20 is compared. "
         "Of the collectives of a step one in 2 is compared."
@@ -315,7 +315,7 @@ def test_a_rank_that_is_mostly_late_beside_others_saves_nothing_that_is_known():
 
     finding = said(RULE, *jittering(60, *(arriving(n) for n in range(16))))
     assert (finding.status, finding.ranks) == (Status.FAIL, (3,))
-    assert finding.problem == "Rank 3 delays 8 of 58 steps by 50.0 ms"
+    assert finding.problem == "Rank 3 delays at least 8 of 58 steps by 50.0 ms"
     assert finding.saving_ms_per_step is None
     assert finding.explains_ms == pytest.approx(50 * 15 / 16)
     assert finding.confidence == "medium"
@@ -473,8 +473,8 @@ def test_steps_without_a_late_rank_are_said_and_no_steps_are_asked_for_without_a
     finding = said(RULE, *ranks)
     assert (finding.status, finding.fix, finding.more_steps) == (Status.UNKNOWN, "", None)
     assert finding.summary == (
-        "Unknown: rank 0 was the only late rank in 1 of 48 steps, 47 have no single late rank, "
-        "and this may be chance."
+        "Unknown: rank 0 was the only late rank in 1 of 48 steps, in 47 no single rank stands "
+        "out, and this may be chance."
     )
 
 

@@ -280,8 +280,8 @@ def _doubt(case: Case) -> str:
         lasts, of = int(votes.votes[votes.leader]), case.steps_of(votes.steps)
         if none := votes.steps - votes.cast:
             return (
-                f"rank {rank} was the only late rank in {lasts} of {of}, {none:,} have no single "
-                "late rank, and this may be chance"
+                f"rank {rank} was the only late rank in {lasts} of {of}, in {none:,} no single "
+                "rank stands out, and this may be chance"
             )
         return f"rank {rank} was last in {lasts} of {of}, which may be chance"
     if case.is_brief:

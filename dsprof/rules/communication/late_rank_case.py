@@ -11,6 +11,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Severity
 from dsprof.findings.wording import duration, percent
 
+_MOST = 0.9
+"""Steps that vote for a rank are all that it delays if these make so much of its cost."""
 _KNOWN_SHARE = 0.9
 """With fewer of the measured steps, a sentence does not speak of every step."""
 _EVERY = "every step"
@@ -125,11 +127,10 @@ class Case(NamedTuple):
 
     @property
     def steps_of_none(self) -> str:
-        """Say in how many steps no single rank is late; empty if in none."""
+        """Say in how many steps no single rank is beyond doubt late; empty if in none."""
         if not (none := self.votes.steps - self.votes.cast):
             return ""
-        verb = "have" if self.late.calls == 1 else "show"
-        return f"; {none:,} of {self.steps_of(self.votes.steps)} {verb} no single late rank"
+        return f"; in {none:,} of {self.steps_of(self.votes.steps)} no single rank stands out"
 
     @property
     def delay(self) -> str:
@@ -146,7 +147,9 @@ class Case(NamedTuple):
             return f"most steps by {duration(int(votes.usual_ns[votes.leader]))} (mean {mean})"
         of = self.steps_of(votes.steps if known.is_all else known.of)
         delay = duration(int(votes.voted_ns[votes.leader]))
-        return f"{votes.votes[votes.leader]:,} of {of} by {delay}"
+        count = int(votes.votes[votes.leader])
+        is_all = count * int(votes.voted_ns[votes.leader]) >= _MOST * votes.cost_ns * votes.steps
+        return f"{'' if is_all else 'at least '}{count:,} of {of} by {delay}"
 
     def common_delay(self, several: Together) -> str:
         """Say which steps ranks delay together, and by how much."""
