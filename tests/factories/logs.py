@@ -18,6 +18,13 @@ OOM = (
     "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
 
+OLD_OOM = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 64.00 MiB (GPU 0; 80.00 GiB total "
+    "capacity; {allocated} already allocated; 200.00 MiB free; {reserved} reserved in total by "
+    "PyTorch)"
+)
+"""What torch 1.8 to 2.0 write."""
+
 
 def said(message: str, rank: int = 0, host: str = "", level: str = "INFO") -> str:
     """A line of NCCL from a rank of two to a host."""

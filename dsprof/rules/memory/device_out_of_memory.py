@@ -46,6 +46,7 @@ class Thresholds:
     """When memory of other processes, fragments and room count."""
 
     others_share: float = 0.05  # of the device's memory
+    outside_share: float = 0.25  # the same, where the process itself may hold some of it
     stuck_share: float = 0.15  # of what a rank had reserved at the end of its last step
     room_share: float = 0.3  # of the device's memory, not reserved then
 
@@ -55,12 +56,17 @@ class _Failure(NamedTuple):
 
     rank: int  # -1: unknown
     text: OutOfMemory
-    others_bytes: int  # held by other processes
+    others_bytes: int  # held by other processes, or outside torch's allocator
 
     @property
     def who(self) -> str:
         """The rank, as part of a sentence."""
         return named_if_known(_ranks([self]))
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether torch says only what its allocator holds, as up to 2.0."""
+        return self.text.process_bytes < 0 and not self.text.others
 
     @property
     def available_bytes(self) -> int | None:
@@ -101,11 +107,12 @@ class _Failure(NamedTuple):
         return f"{failed}, available: {sums}{equals}{unknown}{self._held()}."
 
     def _held(self) -> str:
-        """Say what is held by other processes; torch 2.1 and later list them."""
+        """Say what is held by others; torch 2.1 and later list them."""
         if not self.others_bytes:
             return ""
-        listed = "used by other processes" if self.text.others else "used outside this process"
-        return f"; {size(self.others_bytes)} {listed}"
+        unlisted = "outside torch's allocator" if self.is_outside else "outside this process"
+        who = "by other processes" if self.text.others else unlisted
+        return f"; {size(self.others_bytes)} used {who}"
 
 
 class DeviceOutOfMemory:
@@ -229,8 +236,11 @@ class DeviceOutOfMemory:
         text = worst.text
         pids = [pid for pid, _ in text.others]
         process = "process" if len(pids) == 1 else "processes"
-        who = f"{process} {some(list(map(str, pids)), 4)}" if pids else "the other processes"
-        few = capitalised(who) if pids else "Memory of other processes"
+        is_outside = worst.is_outside
+        unlisted = "that memory" if is_outside else "the other processes"
+        who = f"{process} {some(list(map(str, pids)), 4)}" if pids else unlisted
+        of_whom = "outside torch's allocator" if is_outside else "of other processes"
+        few = capitalised(who) if pids else f"Memory {of_whom}"
         subject = few if len(pids) <= _NAMED else plural(len(pids), "process", "processes")
         verb = "take" if len(pids) > 1 else "takes"
         of = f"{size(worst.others_bytes)} of {size(text.capacity_bytes)}"
@@ -242,7 +252,9 @@ class DeviceOutOfMemory:
         shared = f"{capitalised(named(sharing))} use the same device: {each}. "
         return self._finding(
             failures,
-            "Another process holds memory of the same device",
+            "Memory of the device is held outside torch's allocator"
+            if is_outside
+            else "Another process holds memory of the same device",
             f"{shared * is_shared}{subject} {verb} {of} on {worst.who}'s device. "
             f"{worst.arithmetic(failures)}",
             f"{cause}. It would also fit if the unallocated memory were contiguous."
@@ -251,7 +263,9 @@ class DeviceOutOfMemory:
             f"{capitalised(_OWN_DEVICE)}."
             if is_shared
             else "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, "
-            f"or another rank of this one that took the wrong device ({_OWN_DEVICE}).",
+            f"or another rank of this one that took the wrong device ({_OWN_DEVICE})."
+            + " If no other process has it, a library of this one does, such as JAX."
+            * is_outside,
             "high" if pids and not either else "medium",
         )
 
@@ -331,13 +345,17 @@ def _is_expandable(run: RunSummary, ranks: Iterable[int]) -> bool:
 def _others(text: OutOfMemory) -> int:
     """Return what other processes hold: as torch lists them, else what is unaccounted for.
 
-    Up to torch 2.0 the text does not say how much the process holds beside torch's own memory,
-    so those of others are unknown.
+    Up to torch 2.0 the text does not say how much the process holds beside torch's own memory:
+    that is among the unaccounted.
     """
-    listed = sum(nbytes for _, nbytes in text.others)
-    if listed or text.process_bytes < 0:
+    if listed := sum(nbytes for _, nbytes in text.others):
         return listed
-    rest = text.capacity_bytes - max(0, text.free_bytes) - text.process_bytes
+    own = text.process_bytes
+    if own < 0:
+        if text.free_bytes < 0 or text.unallocated_bytes < 0:
+            return 0
+        own = text.allocated_bytes + text.unallocated_bytes
+    rest = text.capacity_bytes - max(0, text.free_bytes) - own
     return rest if rest > _ROUNDED_BYTES else 0
 
 
@@ -353,7 +371,8 @@ def _share_device(one: _Failure, other: _Failure) -> bool:
 
 def _is_crowded(failure: _Failure, thresholds: Thresholds) -> bool:
     text, others = failure.text, failure.others_bytes
-    if others < thresholds.others_share * text.capacity_bytes:
+    share = thresholds.outside_share if failure.is_outside else thresholds.others_share
+    if others < share * text.capacity_bytes:
         return False
     return others + max(0, text.free_bytes) >= text.asked_bytes
 
@@ -385,7 +404,7 @@ def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
             text.free_bytes if text.free_bytes >= 0 else None,
             text.allocated_bytes,
             text.unallocated_bytes if text.unallocated_bytes >= 0 else None,
-            others if text.process_bytes >= 0 or others else None,
+            others if text.process_bytes >= 0 or text.others else None,
         )
 
 

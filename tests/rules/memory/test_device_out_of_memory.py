@@ -20,6 +20,7 @@ from tests.shared_data import log
 NEEDY = "The run needs more memory than the device has"
 UNUSED = "A memory request failed although enough memory was unused"
 CROWDED = "Another process holds memory of the same device"
+OUTSIDE = "Memory of the device is held outside torch's allocator"
 LIMITED = "A process reached its device memory limit"
 
 
@@ -72,6 +73,25 @@ def test_a_neighbour_is_blamed_with_less_confidence_where_pieces_would_do() -> N
     assert unlisted.summary.startswith("Memory of other processes takes")
     assert "used outside this process" in unlisted.summary
     assert either.cause.endswith("It would also fit if the unallocated memory were contiguous.")
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "title", "confidence"),
+    [
+        ("0.40 GiB", "0.90 GiB", OUTSIDE, "medium"),
+        ("60.00 GiB", "62.00 GiB", UNUSED, "medium"),  # less than a quarter of the device
+        ("90.00 GiB", "92.00 GiB", UNUSED, "medium"),  # more than there is, as drivers can swap
+    ],
+)
+def test_memory_that_old_releases_of_torch_do_not_list(
+    allocated: str, reserved: str, title: str, confidence: str
+) -> None:
+    text = make.OLD_OOM.format(allocated=allocated, reserved=reserved)
+    finding = said(text)
+    assert (finding.title, finding.confidence) == (title, confidence)
+    held = "78.9 GiB of 80.0 GiB on rank 0's device"
+    assert (held in finding.summary) is (title is OUTSIDE)
+    assert finding.evidence[0].rows[0][-1] is None
 
 
 def of_ranks(*texts: str) -> Finding:
