@@ -17,6 +17,7 @@ _DEVICE_ERROR = re.compile(
     r"\b(CUDA|HIP) error: .*(?:illegal|misaligned|uncorrectable|NVLink|hardware|launch failure"
     r"|unknown error)"
 )
+_UNCORRECTABLE = " The device has damaged memory: reset it; if it fails again, replace it."
 _AFTER_DEVICE_ERROR = {
     "CUDA": (
         "Look for Xid errors of the device in dmesg",
@@ -32,7 +33,10 @@ _AFTER_DEVICE_ERROR = {
 def after_device_error(raised: Mapping[str, RankSet]) -> tuple[str, str] | None:
     """Say what to do if a device failed under a rank, and what if that shows nothing."""
     found = next(filter(None, map(_DEVICE_ERROR.search, raised)), None)
-    return None if found is None else _AFTER_DEVICE_ERROR[found[1]]
+    if found is None:
+        return None
+    fix, otherwise = _AFTER_DEVICE_ERROR[found[1]]
+    return fix, _UNCORRECTABLE if found[0].endswith("uncorrectable") else otherwise
 
 
 def who_failed(ways: Mapping[str, RankSet], raised: Mapping[str, RankSet]) -> str:

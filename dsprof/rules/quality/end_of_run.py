@@ -216,7 +216,8 @@ class EndOfRun(NamedTuple):
             yield self._failed_as_logged(problem, fix, ranks, raised=raised)
         elif failed:
             problem = f"A process of the run failed: {', '.join(failed)}"
-            yield self._failed_as_logged(problem, "Find the first traceback in the log")
+            fix = _after_signal(failed, "its host") or "Find the first traceback in the log"
+            yield self._failed_as_logged(problem, fix)
         elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
             yield self._ended_from_outside(ended[0], (), {})
 
@@ -232,11 +233,8 @@ class EndOfRun(NamedTuple):
         ranks = ranks_of(everyone)
         raised = {what: some & everyone for what, some in raised.items() if some & everyone}
         is_one = len(ranks) == 1
-        fix = f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
-        if all(how.startswith(_SIGNAL) for how in first):  # leaves no traceback
-            known = _AFTER_SIGNAL.get(next(iter(first)), "") if len(first) == 1 else ""
-            fix = known.format(host="its host" if is_one else "their hosts")
-            fix = fix or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
+        fix = _after_signal(first, "its host" if is_one else "their hosts")
+        fix = fix or f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
         return self._failed_as_logged(
             f"{who_failed(first, raised)} failed first{'' if is_one else ' on their hosts'}",
             fix,
@@ -419,6 +417,15 @@ class EndOfRun(NamedTuple):
             ranks=tuple(failed),
             confidence="high",
         )
+
+
+def _after_signal(ways: Iterable[str], host: str) -> str:
+    """Say what to do where signals ended processes, which leaves no traceback; "" otherwise."""
+    first, *more = ways
+    if not all(how.startswith(_SIGNAL) for how in (first, *more)):
+        return ""
+    known = "" if more else _AFTER_SIGNAL.get(first, "").format(host=host)
+    return known or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
 
 
 def _first_failures(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:

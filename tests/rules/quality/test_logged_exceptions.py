@@ -116,6 +116,25 @@ def test_a_process_that_slurm_killed_for_its_memory_left_no_traceback():
     assert "--mem" in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("how", "fix"),
+    [
+        ("signal SIGKILL", "Check the memory of its host: `dmesg`"),
+        ("signal SIGSEGV", "Set PYTHONFAULTHANDLER=1"),
+        ("exit code 1", "Find the first traceback"),
+    ],
+)
+def test_a_process_of_no_known_rank_that_a_signal_ended_left_no_traceback(how, fix):
+    assert said(RULE, *logged({LAUNCHER: how})).fix.startswith(fix)
+
+
+def test_damaged_memory_is_no_mistake_of_the_program():
+    ended = {FAILED_FIRST: "exit code 1", EXCEPTION: "CUDA error: uncorrectable ECC error"}
+    action = said(RULE, *logged(ended)).action
+    assert "reset it" in action
+    assert "CUDA_LAUNCH_BLOCKING" not in action
+
+
 def test_a_rank_with_two_last_exceptions_is_of_two_runs():
     traces = logged({EXCEPTION: "OSError: disk"}, {EXCEPTION: "KeyError: 'a'"})
     assert said(RULE, *traces).confidence == "high"

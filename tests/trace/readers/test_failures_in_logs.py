@@ -161,6 +161,8 @@ def test_lists_of_two_agents_may_run_into_each_other():
         ),
         ("srun: error: n1: task 3: Exited with exit code 2", "exit code 2"),
         ("srun: error: n[1-2]: tasks 0-3,7: Out Of Memory", "out of memory"),
+        ("srun: error: n1: task 3: Segmentation fault (core dumped)", "signal SIGSEGV"),
+        ("srun: error: n1: tasks 0-1: Bus error", "signal SIGBUS"),
         ("srun: error: n1: task 3: Exited with exit code 143", ""),  # srun or scancel ended it
         ("srun: error: n1: task 3: Terminated", ""),
         (

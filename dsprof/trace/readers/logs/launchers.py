@@ -24,6 +24,7 @@ _TASK = re.compile(
     r"(?:Exited with exit code (?P<code>[1-9]\d?)|(?P<how>Out Of Memory|Segmentation fault|"
     r"Bus error|Aborted)(?: \(core dumped\))?)$"
 )
+_SIGNALS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}
 _OOM_KILL = re.compile(r"\berror: Detected \d{1,9} oom[-_]kill event")
 _CANCELLED = re.compile(
     r"\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
@@ -76,7 +77,9 @@ def failed(text: str) -> str:
     if match := _RETURN_CODE.search(text):
         return _how(int(match[1]))
     if match := _TASK.search(text):
-        return _how(int(match["code"])) if match["code"] else match["how"].lower()
+        if match["code"]:
+            return _how(int(match["code"]))
+        return f"signal {_SIGNALS[how]}" if (how := match["how"]) in _SIGNALS else HOST_MEMORY
     return HOST_MEMORY if _OOM_KILL.search(text) else ""
 
 
