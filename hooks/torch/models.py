@@ -104,6 +104,16 @@ def _autocast(parameters: Sequence[Any]) -> str:
 
 
 def _tokens(values: Sequence[Any]) -> int:
-    """Return the elements of the first input that is a batch of token numbers, 0 if none is."""
-    batches = (v for v in values if isinstance(v, torch.Tensor) and v.dtype == torch.int64)
-    return next((batch.numel() for batch in batches if batch.dim() == 2), 0)
+    """Return the elements of the first input that is a batch of token numbers, 0 if none is.
+
+    Numbers behind features of another shape are no tokens: edges of a graph, labels of speech.
+    """
+    shape = None
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.is_floating_point():
+            shape = shape or value.shape[:2]
+        elif value.dtype == torch.int64 and value.dim() == 2:
+            return value.numel() if shape in (None, value.shape) else 0
+    return 0

@@ -41,7 +41,8 @@ def batch(rows: int, columns: int) -> torch.Tensor:
 def test_parameters_dtype_and_tokens_of_the_first_forwards(recorder):
     one, models = model(), recorder.shared(Models)
     for columns in (8, 8, 4, 4, 100):
-        models.see("DDP", one, (), {"mask": torch.ones(2, 9), "input_ids": batch(2, columns)})
+        given = {"mask": torch.ones(2, columns), "input_ids": batch(2, columns)}
+        models.see("DDP", one, (), given)
     first, last = seen
     assert (last.library, last.parameters, last.trained) == ("DDP", 80, 40)
     assert (last.dtype, last.autocast, last.has_experts) == ("float32", "", False)
@@ -52,6 +53,21 @@ def test_parameters_dtype_and_tokens_of_the_first_forwards(recorder):
 def test_inputs_that_are_no_token_numbers_are_not_guessed(recorder, given):
     recorder.shared(Models).see("DDP", model(), (given,), {})
     assert seen[0].tokens == [0]
+
+
+@pytest.mark.parametrize(
+    ("features", "numbers", "tokens"),
+    [
+        ((30, 16), (2, 90), 0),  # the nodes of a graph, and its edges
+        ((2, 80, 3000), (2, 12), 0),  # speech, and its labels
+        ((2, 12, 64), (2, 12), 24),  # embedded tokens, and their labels
+    ],
+)
+def test_numbers_behind_features_are_tokens_only_of_the_same_shape(
+    recorder, features, numbers, tokens
+):
+    recorder.shared(Models).see("DDP", model(), (torch.ones(features), batch(*numbers)), {})
+    assert seen[0].tokens == [tokens]
 
 
 def test_an_evaluation_is_not_looked_at(recorder):
