@@ -85,7 +85,7 @@ class _Read(NamedTuple):
 def _read(path: Path) -> _Read:
     with Source(path) as source:
         found = _read_once(path, source.status)
-    return found  #  # a run changes its own
+    return found._replace(header=copy(found.header))  # a run changes its own
 
 
 @lru_cache(maxsize=256)  # the header is asked for, then the trace; to parse 100 MB takes 15 s
