@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -99,7 +100,8 @@ class Encoder:
         return self._lines[type(definition)](definition)
 
     def _collective_args(self, record: Collective) -> Collective:
-        args: Collective = in_file(Collective)(record, self._start_ns)
+        # C keeps calls in flight in a form of its own, of which a copy is the record.
+        args: Collective = in_file(Collective)(copy(record), self._start_ns)
         reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
         args.thread = self._thread_lane(record.thread) if lane is None else lane
         args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)

@@ -24,6 +24,7 @@ from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.contexts import NOBODY, flushing
 from dsprof.recording.recorder.recorder import FIRST_SAMPLE, SAMPLE, Recorder
 from dsprof.trace.schema import Collective, Site
+from dsprof.trace.writing.encode import Encoder
 from tests.factories.foreign_kernel import foreign_kernel
 from tests.handed_over import collectives, handed_over
 from tests.hooks.conftest import ALL_WAYS, COMPLETE, IN_DISPATCHER, WORLD_SIZE, has_kernel
@@ -161,6 +162,8 @@ def test_a_call_is_unfinished_until_it_is_waited_for(
     recorder = install(ProcessGroupHook)
     works = [dist.all_reduce(tensor(), async_op=True)]
     (first,) = recorder.in_flight.unfinished()
+    written = Encoder(0, 1, reduce_op_name).open_collective(first)
+    assert (written.args.peer, written.args.issue_ns) == (-1, first.issue_ns - 1)
     works.append(dist.all_reduce(tensor(), async_op=True))
     assert [record.id for record in recorder.in_flight.unfinished()] == [first.id, first.id + 1]
     for work in works if is_first_waited_first else works[::-1]:
