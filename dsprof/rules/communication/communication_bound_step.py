@@ -36,8 +36,8 @@ _CAUSE = (
     "links, or slow links."
 )
 _LATENCY = (
-    "The {} are small: a call takes about as long with fewer bytes, and the step has too little "
-    "computation to hide that."
+    "The {} are small: latency, not size, sets the time of a call, and the step has too little "
+    "computation to hide it."
 )
 _PEERS = (
     "A receive waits until the other rank has computed what it sends, and then for the transfer. "
@@ -180,8 +180,8 @@ class CommunicationBoundStep:
             summary += " Most of it is in sends and receives."
         elif share - by_network >= _LEAST_SHARE:
             least = f", least on {named(late)}" if late else ""
-            summary += f" {percent(by_network)} of the step is transfer, the rest waits for later "
-            summary += f"arrivals{least}."
+            summary += f" {percent(by_network)} of the step is transfer, "
+            summary += f"{percent(share - by_network)} is waiting for later arrivals{least}."
         evidence = _evidence(run)
         if run[Run].first.backend == "gloo":
             return self.meta.finding(
