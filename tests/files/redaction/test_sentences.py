@@ -36,6 +36,7 @@ WORD = "correcthorse"  # a password that looks like a word
         "changed password to {}",
         "user: admin\npass: {}\n",
         "curl -u admin:{} https://x",
+        "curl [-u admin:{}] https://x",
         "sshpass -p {} ssh host",
         "mysql -u root -p'{}' db",
         "redis-cli -h x -a {} ping",

@@ -98,6 +98,15 @@ def test_slow_steps_of_other_ranks_each_time_are_said_to_be() -> None:
     assert finding.problem.startswith("Every 8 steps one takes")
 
 
+def test_slow_steps_of_other_ranks_each_time_are_no_failure_where_they_take_much() -> None:
+    when = (3, 14, 21, 30, 37, 44, 56)
+    traces = in_steps_of_its_own(7, lambda rank, n: 8 * (n == when[rank]))
+    finding = said(periodic_slow_step.RULE, *traces)
+    assert finding.status is Status.INFO
+    assert "without a period: 26 %" in finding.summary
+    assert "not always the same" in finding.cause
+
+
 def test_each_of_two_periods_is_named_with_what_it_adds() -> None:
     """A checkpoint every 20 steps, beside a garbage collection every 5."""
     traces = ranks(160, computing=every(5, 60), between=every(20, 400))
