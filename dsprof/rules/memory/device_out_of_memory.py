@@ -47,6 +47,7 @@ class Thresholds:
 
     others_share: float = 0.05  # of the device's memory
     outside_share: float = 0.25  # the same, where the process itself may hold some of it
+    free_bytes: int = 1 << 30  # on the device, and twice the request: it was not full
     stuck_share: float = 0.15  # of what a rank had reserved at the end of its last step
     room_share: float = 0.3  # of the device's memory, not reserved then
 
@@ -149,11 +150,14 @@ class DeviceOutOfMemory:
         limited = [f for f in failures if f.is_limited]
         crowded = [f for f in failures if f not in limited and _is_crowded(f, thresholds)]
         rest = [f for f in failures if f not in limited and f not in crowded]
+        refused = [f for f in rest if _is_refused(f, thresholds)]
+        rest = [f for f in rest if f not in refused]
         fragmented = [f for f in rest if f.fits_in_pieces]
         needy = [f for f in rest if f not in fragmented]
         found = [
             *([self._limited(limited)] if limited else []),
             *([self._crowded(crowded)] if crowded else []),
+            *([self._refused(refused)] if refused else []),
             *([self._fragmented(run, fragmented)] if fragmented else []),
             *([self._needy(needy)] if needy else []),
         ]
@@ -229,6 +233,19 @@ class DeviceOutOfMemory:
             "limits the process.",
             "Raise the limit if no other process uses the device.",
             "high" if is_free else "medium",
+        )
+
+    def _refused(self, failures: list[_Failure]) -> Finding:
+        return self._finding(
+            failures,
+            "A memory request failed although the device had free memory",
+            failures[0].arithmetic(failures),
+            "The device had room for the request when torch looked, just after the failure: "
+            "another process freed memory by then, or a limit that torch does not know refused it.",
+            "Find the process that ended then, such as another rank on the same device. If there "
+            "is none, look for a limit: of MPS, of the virtual machine, of the page file of "
+            "Windows.",
+            "low",
         )
 
     def _crowded(self, failures: list[_Failure]) -> Finding:
@@ -367,6 +384,11 @@ def _share_device(one: _Failure, other: _Failure) -> bool:
     mine, theirs = ({pid for pid, _ in failure.text.others} for failure in (one, other))
     differ = (len(mine - theirs), len(theirs - mine))
     return one.text.device == other.text.device and differ == (1, 1) and bool(mine & theirs)
+
+
+def _is_refused(failure: _Failure, thresholds: Thresholds) -> bool:
+    text = failure.text
+    return text.free_bytes >= max(thresholds.free_bytes, 2 * text.asked_bytes)
 
 
 def _is_crowded(failure: _Failure, thresholds: Thresholds) -> bool:

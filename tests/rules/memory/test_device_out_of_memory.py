@@ -21,6 +21,7 @@ NEEDY = "The run needs more memory than the device has"
 UNUSED = "A memory request failed although enough memory was unused"
 CROWDED = "Another process holds memory of the same device"
 OUTSIDE = "Memory of the device is held outside torch's allocator"
+REFUSED = "A memory request failed although the device had free memory"
 LIMITED = "A process reached its device memory limit"
 
 
@@ -43,6 +44,18 @@ def test_a_verdict_is_as_sure_as_its_sums(
 ) -> None:
     finding = said(make.out_of_memory("3.39 GiB", free=free, unallocated=unallocated))
     assert (finding.title, finding.confidence) == (title, confidence)
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "title"),
+    [
+        ("0.40 GiB", "7.00 GiB", REFUSED),
+        ("4.00 GiB", "7.00 GiB", UNUSED),
+        ("0.40 GiB", "0.90 GiB", UNUSED),
+    ],
+)
+def test_a_device_with_free_memory_is_not_full(asked: str, free: str, title: str) -> None:
+    assert said(make.out_of_memory(asked, free=free)).title == title
 
 
 def test_the_sum_is_stated() -> None:
