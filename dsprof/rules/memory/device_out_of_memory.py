@@ -242,9 +242,8 @@ class DeviceOutOfMemory:
             failures[0].arithmetic(failures),
             "The device had room for the request when torch looked, just after the failure: "
             "another process freed memory by then, or a limit that torch does not know refused it.",
-            "Find the process that ended then, such as another rank on the same device. If there "
-            "is none, look for a limit: of MPS, of the virtual machine, of the page file of "
-            "Windows.",
+            "Look for another rank or job that ended then on this device; else for a limit: of "
+            "MPS, of a virtual machine, of the page file of Windows.",
             "low",
         )
 
