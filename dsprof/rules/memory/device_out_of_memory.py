@@ -46,7 +46,7 @@ class Thresholds:
     """When memory of other processes, fragments and room count."""
 
     others_share: float = 0.05  # of the device's memory
-    outside_share: float = 0.25  # the same, where the process itself may hold some of it
+    outside_share: float = 0.5  # the same, where the process itself may hold some of it
     free_bytes: int = 1 << 30  # on the device, and twice the request: it was not full
     stuck_share: float = 0.15  # of what a rank had reserved at the end of its last step
     room_share: float = 0.3  # of the device's memory, not reserved then

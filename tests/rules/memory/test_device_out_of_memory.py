@@ -92,7 +92,7 @@ def test_a_neighbour_is_blamed_with_less_confidence_where_pieces_would_do() -> N
     ("allocated", "reserved", "title", "confidence"),
     [
         ("0.40 GiB", "0.90 GiB", OUTSIDE, "medium"),
-        ("60.00 GiB", "62.00 GiB", UNUSED, "medium"),  # less than a quarter of the device
+        ("42.00 GiB", "44.00 GiB", UNUSED, "medium"),  # less than half of the device
         ("90.00 GiB", "92.00 GiB", UNUSED, "medium"),  # more than there is, as drivers can swap
     ],
 )
