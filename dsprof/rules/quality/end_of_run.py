@@ -355,7 +355,8 @@ class EndOfRun(NamedTuple):
         action = f"{look} of all ranks{'' if has_all else ', or analyse all their traces'}."
         if exited:
             look = f"Find out why {named(exited)} ran fewer iterations"
-            cause, action = f"{capitalised(named(exited))} had exited normally before.", f"{look}."
+            cause = f"{capitalised(named(exited))} had ended without an exception before."
+            action = f"{look}."
         elif has_all:
             cause = "No rank recorded an exception of its own."
         return self.meta.finding(

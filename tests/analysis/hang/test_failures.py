@@ -246,6 +246,8 @@ def test_ranks_that_were_killed_when_they_had_left_their_group_ended() -> None:
         "No rank waits for another one. Ranks 0-3 destroyed the process group, then did not close "
         "their records."
     )
+    gone = Symptoms(state="X")
+    assert root(*(rank(n, [], 900, **left(800)) for n in range(RANKS)), r2=gone).kind == "none"
 
 
 @pytest.mark.parametrize("until", [END, 900], ids=["and lived on", "and died"])
@@ -278,3 +280,10 @@ def test_ranks_that_lost_one_that_had_left_its_group_name_it() -> None:
     others = [rank(n, BROKEN, 1010, **raised("RuntimeError")) for n in (0, 1, 3)]
     found = root(*others, rank(2, [], END, **left(800)))
     assert (found.kind, found.ranks, found.cause.kind) == ("never_entered", (2,), "exited")
+
+
+def test_who_left_its_group_and_was_killed_is_not_the_one_that_others_lost() -> None:
+    lost = {"trailer": Trailer(reason="exit", exception="RuntimeError", lost="connection")}
+    others = [rank(n, [], 1010, **lost) for n in (0, 1, 3)]
+    assert root(*others, rank(2, [], 900, **left(800))).ranks == ()
+    assert root(*others, rank(2, [], 900, **KILLED)).ranks == (2,)

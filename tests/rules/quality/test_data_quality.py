@@ -210,14 +210,15 @@ def test_calls_that_timed_out_follow_from_the_rank_that_did_not_come() -> None:
     assert finding.cause.startswith("Rank 3 ")
 
 
-def test_ranks_that_lost_one_that_had_exited_name_it() -> None:
+@pytest.mark.parametrize("ended", [{"trailer": Trailer(reason="exit")}, left(650)])
+def test_ranks_that_lost_one_that_had_ended_name_it(ended: dict[str, Any]) -> None:
     lost = Trailer(
         reason="exit", exception="RuntimeError", lost="connection", exception_ns=900 * MS
     )
-    ends = {0: lost, 1: lost, 2: Trailer(reason="exit")}
-    traces = [replace(zero_rank(rank, world_size=3), trailer=end) for rank, end in ends.items()]
+    ends = {0: {"trailer": lost}, 1: {"trailer": lost}, 2: ended}
+    traces = [replace(zero_rank(rank, world_size=3), **end) for rank, end in ends.items()]
     [finding] = [one for one in judged(RULE, *traces) if "lost the connection" in one.summary]
-    assert finding.cause == "Rank 2 had exited normally before."
+    assert finding.cause == "Rank 2 had ended without an exception before."
     assert finding.action == "Find out why rank 2 ran fewer iterations."
 
 
