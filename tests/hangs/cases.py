@@ -139,6 +139,14 @@ CASES: dict[str, Case] = {
         timeout_s=40.0,
     ),
     "waits_for_lock": _waits(faults.wait_for_lock, "lock"),
+    "waits_for_store": Case(
+        program=instead(faults.wait_for_store), kinds=(*_STUCK, "died"), causes=("store",)
+    ),
+    "creates_group_on_one": Case(
+        program=instead(faults.call_another_new_group),
+        kinds=(*_STUCK, "died"),  # the store ends with its launcher
+        causes=("diverged", "store"),
+    ),
     "child_process": _waits(faults.wait_for_child, "child_process"),
     "monitored_barrier": Case(program=faults.monitored_barrier, kinds=_STUCK, causes=("sleep",)),
     "data_loader": _waits(faults.wait_for_worker, "data_loader"),

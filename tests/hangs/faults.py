@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import os
 import re
 import resource
@@ -101,6 +102,17 @@ def wait_for_lock(_: Rank) -> None:
     threading.Thread(target=hold, daemon=True).start()
     is_held.wait()
     lock.acquire()
+
+
+def wait_for_store(_: Rank) -> None:
+    """Wait for a key that no rank sets."""
+    store = dist.distributed_c10d._get_default_store()
+    store.wait(["never"], datetime.timedelta(seconds=_FOREVER_S))
+
+
+def call_another_new_group(rank: Rank) -> None:
+    """Create a group, where the other ranks train."""
+    dist.new_group([*range(rank.draw.ranks)])
 
 
 def wait_for_child(_: Rank) -> None:

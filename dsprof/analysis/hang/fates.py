@@ -230,6 +230,9 @@ def by_exception(rank: int, endings: Endings, trailer: Trailer) -> Cause:
     if kind == "store" and ending.lost == "timeout":
         text = f"Rank {rank} waited for the store{where}, until a timeout ended it"
         return Cause(kind, f"{text}: no rank set the key, or the store does not answer.")
+    if kind == "store" and ending.lost == "connection":
+        text = f"Rank {rank} lost the connection to the store{where}"
+        return Cause(kind, f"{text}: the process that hosts it ended, or the network broke.")
     other = _LOST.get(ending.lost) or killed_beside(rank, endings)
     return Cause(kind, f"Rank {rank} ended by {trailer.exception}{where}.{other}")
 

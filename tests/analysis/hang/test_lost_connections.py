@@ -116,3 +116,12 @@ def test_a_rank_that_outlived_the_connections_to_it_had_not_died() -> None:
     found = first(*survivors(), rank(2, [], LOST + 3_000, **KILLED))
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
     assert found.cause.text.startswith("The others lost the connection to it while it lived: it")
+
+
+def test_a_rank_that_lost_the_store_lost_no_rank() -> None:
+    """The launcher, which hosts the store, was killed while the rank waited for a key."""
+    name = "torch.distributed.DistNetworkError"
+    end = Trailer("exit", name, raised_at="t.py:9", lost="connection")
+    found = first(*survivors(), rank(2, [], LOST - 100, trailer=end))
+    assert (found.ranks, found.cause.kind) == ((2,), "store")
+    assert found.cause.text.startswith("Rank 2 lost the connection to the store at t.py:9: the")
