@@ -353,6 +353,7 @@ def test_a_rank_that_is_late_from_a_step_on_is_not_said_to_delay_every_step():
     assert (finding.status, finding.ranks, finding.steps) == (Status.FAIL, (1,), (16,))
     assert finding.problem == "Rank 1 delays every step from 16 on by 49.5 ms"
     assert "late from step 16 on, by 49.5 ms per step" in finding.summary
+    assert "stands out" not in finding.summary  # of steps before it too
     assert said(RULE, *jittering(60, (10, 11), (60,))).problem.startswith("Rank 1 delays every")
 
 

@@ -112,7 +112,7 @@ class StepColumns:
 def step_columns(whole: Steps, numbers: Sequence[int], missing: Iterable[int]) -> StepColumns:
     """Return these steps as columns; they are of those that the same ranks recorded.
 
-    Of ranks that are `missing` nothing is known.
+    What ranks that are `missing` did is unknown.
     """
     steps = whole.throughout
     rows = [steps.parts[number] for number in numbers]

@@ -183,10 +183,11 @@ class LateRank:
         who = ranks_do(votes.late, "delay")
         problem = f"{who} {case.delay}"
         saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
-        since = ""
+        since, none = "", case.steps_of_none
         if begin := _begin(late, votes):
             delay = duration(begin.delay_ns)
             are = "It is" if len(votes.late) == 1 else "They are"
+            none = ""  # of the steps before, and some that no test is sure of
             since = f" {are} late from step {begin.step:,} on, by {delay} per step."
             problem = f"{who} every step from {begin.step:,} on by {delay}"
         accuracy = f"; {case.accuracy}, smaller differences are ignored" if late.doubt_ns else ""
@@ -194,7 +195,7 @@ class LateRank:
             Status.FAIL,
             f"{who} the others by {duration(cost_ns)} per step ({percent(share)}): last in "
             f"{int(votes.votes[votes.leader])} of the {votes.cast} steps that have one late rank"
-            f"{case.steps_of_none}{accuracy}.{since}{known.note}",
+            f"{none}{accuracy}.{since}{known.note}",
             severity=case.thresholds.severity(share * known.share),
             cause=cause,
             action=action,

@@ -11,7 +11,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Severity
 from dsprof.findings.wording import duration, percent
 
-_MOST = 0.9
+_MOST = 0.8
 """Steps that vote for a rank are all that it delays if these make so much of its cost."""
 _KNOWN_SHARE = 0.9
 """With fewer of the measured steps, a sentence does not speak of every step."""
