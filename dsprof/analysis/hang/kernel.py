@@ -102,10 +102,10 @@ def with_kernel_messages(
     """Return verdicts with what the kernels of the hosts say of the ranks, which is certain.
 
     A message belongs to the rank with its process number, if it is of the rank's host and of the
-    time in which it ran. Of ranks that ended in order it says nothing.
+    time in which it ran. Of ranks that closed their record in order it says nothing; where all
+    left their process group, only what ended one.
     """
-    if all(verdict.kind == "none" for verdict in verdicts):
-        return [*verdicts]
+    is_over = all(verdict.kind == "none" for verdict in verdicts)
     of_ranks: dict[int, tuple[KernelMessage, Header]] = {}
     others: list[KernelMessage] = []
     by_pid: defaultdict[int, list[Header]] = defaultdict(list)
@@ -119,6 +119,8 @@ def with_kernel_messages(
             if _is_of_host(message, one, has_one_host=has_one_host)
             and _window([one], endings).has(message)
         ]
+        if is_over and message.kind not in ("killed", "crashed"):
+            continue
         if len(processes) != 1:
             others.append(message)
             continue
@@ -131,7 +133,7 @@ def with_kernel_messages(
         trailer = endings.ranks[rank].trailer if rank in endings.ranks else None
         if trailer is None or trailer.exception:
             found = _with_message(found, rank, _verdict(message, process))
-    return [*found, *_nobodys(others, has_one_host=has_one_host)]
+    return found if is_over else [*found, *_nobodys(others, has_one_host=has_one_host)]
 
 
 def _of_run(

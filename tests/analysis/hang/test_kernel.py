@@ -16,7 +16,7 @@ from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.trace.dumps.kernel_log import KernelMessage
 from dsprof.trace.rank_trace import RankTrace
-from tests.factories.hangs import EXIT, KILLED, RANKS, raised, rank, without
+from tests.factories.hangs import EXIT, KILLED, RANKS, left, raised, rank, without
 from tests.factories.trace import SECOND, header, summary
 
 NOW = "Nov 14 22:14:01"
@@ -78,6 +78,14 @@ def test_a_run_that_ended_in_order_has_no_problem() -> None:
     traces = [rank(number, [], **EXIT) for number in range(RANKS)]
     [one] = judged(traces, OUT_OF_MEMORY, OFF_THE_BUS)
     assert one.kind == "none"
+
+
+def test_a_rank_that_crashed_after_it_left_its_group_is_named() -> None:
+    traces = [rank(number, [], **left(900)) for number in range(RANKS)]
+    others = (replace(OUT_OF_MEMORY, pid=4711), OFF_THE_BUS, BLOCKED)
+    assert [one.kind for one in judged(traces, *others)] == ["none"]
+    [one] = judged(traces, replace(OUT_OF_MEMORY, kind="crashed", what="segfault"), *others)
+    assert (one.kind, one.ranks, one.cause.kind) == ("died", (2,), "signal")
 
 
 def test_what_was_blocked_explains_only_what_nothing_else_does() -> None:
