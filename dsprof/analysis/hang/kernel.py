@@ -49,6 +49,7 @@ class _Window(NamedTuple):
 class _Meaning(NamedTuple):
     kind: Kind
     cause: CauseKind
+    sentence: str
     text: str
     remedy: str
 
@@ -57,6 +58,7 @@ _MEANINGS = {
     "device": _Meaning(
         "frozen",
         "device",
+        "The GPU of rank {rank} failed.",
         "The GPU of rank {rank} ({address}) failed with {what}",
         "Take {host} out of the job, then reset the GPU {address} or reboot the host. NVIDIA's "
         "catalog of Xid errors explains the numbers.",
@@ -64,6 +66,7 @@ _MEANINGS = {
     "killed": _Meaning(
         "died",
         "out_of_memory",
+        "The kernel killed rank {rank}.",
         "The kernel killed rank {rank} (process {pid}) because memory ran out",
         "Raise the memory limit of the job if it has one, or reduce what the processes on {host} "
         "keep in memory.",
@@ -71,6 +74,7 @@ _MEANINGS = {
     "crashed": _Meaning(
         "died",
         "signal",
+        "Rank {rank} crashed.",
         "Rank {rank} (process {pid}) crashed with a {what}",
         "Look for the stack of the crash in the log of rank {rank}; PYTHONFAULTHANDLER=1 prints it "
         "at the next crash.",
@@ -78,12 +82,14 @@ _MEANINGS = {
     "program": _Meaning(
         "died",
         "device",
+        "Rank {rank} failed on its GPU.",
         "On the GPU of rank {rank} ({address}), {what}",
         "Find the kernel: run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer.",
     ),
     "blocked": _Meaning(
         "frozen",
         "file_system",
+        "Rank {rank} was blocked in the kernel.",
         "Rank {rank} (process {pid}) was blocked in the kernel for more than {what}",
         "Check the storage of {host}: a process that is blocked in the kernel usually waits for a "
         "file system or a disk that does not answer.",
@@ -188,7 +194,7 @@ def _verdict(message: KernelMessage, process: Header) -> HangVerdict:
         cause=Cause(meaning.cause, text),
         remedy=meaning.remedy.format(**facts),
         confidence="medium" if message.kind == "blocked" else "high",
-        sentence=text,
+        sentence=meaning.sentence.format(**facts),
     )
 
 

@@ -54,7 +54,8 @@ def test_a_verdict_that_knows_nothing_gives_way() -> None:
     assert before.kind == "unknown"
     [one] = judged(traces, OUT_OF_MEMORY)
     assert (one.kind, one.ranks) == ("died", (2,))
-    assert one.sentence == one.cause.text
+    assert one.sentence == "The kernel killed rank 2."
+    assert one.cause.text.startswith("The kernel killed rank 2")
 
 
 def test_an_exception_keeps_its_place_beside_the_device_that_failed() -> None:
