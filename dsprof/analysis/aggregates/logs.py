@@ -22,7 +22,8 @@ from dsprof.trace.rank_log import (
 from dsprof.trace.rank_trace import RankTrace
 
 _CONSEQUENCE = re.compile(
-    r"(?:[\w.]*\.)?(?:Dist|KeyboardInterrupt|RuntimeError: (?:NCCL|DataLoader w))"
+    r"(?:[\w.]*\.)?(?:Dist|KeyboardInterrupt"
+    r"|RuntimeError: (?:NCCL|DataLoader worker .{1,40} by signal: (?:Terminated|Hangup|Interrupt)))"
 )
 """What ranks raise because another process ended, or the user ended them."""
 
@@ -65,10 +66,16 @@ class Logs(Aggregate):
 
     def raised(self) -> dict[str, RankSet]:
         """Return the exceptions that ended ranks, without those that the end of others caused."""
+        every = self.values(EXCEPTION)
+        return {what: ranks for what, ranks in every.items() if not _has_followed(what)}
+
+    def followed(self) -> dict[str, RankSet]:
+        """Return the exceptions of ranks that lost another one, or waited for it in vain."""
+        every = self.values(EXCEPTION)
         return {
             what: ranks
-            for what, ranks in self.values(EXCEPTION).items()
-            if not _CONSEQUENCE.match(what) and not lost(what)
+            for what, ranks in every.items()
+            if _has_followed(what) and "KeyboardInterrupt" not in what
         }
 
     @property
@@ -110,6 +117,10 @@ class Logs(Aggregate):
             for kind, calls in log.calls.items():
                 found[kind] = found[kind] + calls if kind in found else calls
         return found
+
+
+def _has_followed(what: str) -> bool:
+    return bool(_CONSEQUENCE.match(what) or lost(what))
 
 
 AGGREGATE = Logs

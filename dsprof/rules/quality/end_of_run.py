@@ -31,8 +31,8 @@ from dsprof.rules.evidence.endings import (
 from dsprof.rules.evidence.hang_remedies import after_kills
 from dsprof.rules.evidence.raised import (
     RUN_FAILED,
-    after_device_error,
     messages,
+    remedy,
     who_failed,
 )
 from dsprof.rules.rule import RuleMeta
@@ -220,6 +220,10 @@ class EndOfRun(NamedTuple):
             yield self._failed_as_logged(problem, fix)
         elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
             yield self._ended_from_outside(ended[0], (), {})
+        elif followed := _unexplained(logs):
+            problem = f"{who_failed({}, followed)} lost another rank, or waited for it in vain"
+            fix = "Find the first traceback of all ranks"
+            yield self._failed_as_logged(problem, fix, raised=followed)
 
     def _failed_first(
         self,
@@ -253,7 +257,7 @@ class EndOfRun(NamedTuple):
         evidence: tuple[Table, ...] = (),
         raised: Mapping[str, RankSet] = MappingProxyType({}),
     ) -> Finding:
-        fix, otherwise = after_device_error(raised) or (fix, "")
+        fix, otherwise = remedy(raised) or (fix, "")
         killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
         several = apart = ""
         if twice := in_several(raised.values()):
@@ -444,6 +448,14 @@ def _is_out_of_memory(end: Ending) -> bool:
 def _is_explained(logs: Logs) -> bool:
     """Say whether another rule finds in the logs why the run failed."""
     return any(log.out_of_memory or log.timeouts for log in logs.ranks.values())
+
+
+def _unexplained(logs: Logs) -> Mapping[str, RankSet]:
+    """Return how ranks lost others, unless rule nccl-warning quotes it."""
+    if _has_nccl_error(logs):
+        return {}
+    every, quoted = logs.followed(), logs.warnings()
+    return {what: some for what, some in every.items() if not any(text in what for text in quoted)}
 
 
 def _has_nccl_error(logs: Logs) -> bool:

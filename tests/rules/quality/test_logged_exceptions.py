@@ -135,6 +135,59 @@ def test_damaged_memory_is_no_mistake_of_the_program():
     assert "CUDA_LAUNCH_BLOCKING" not in action
 
 
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("DataLoader worker (pid 7) is killed by signal: Killed.", "Check the memory of its host"),
+        ("DataLoader worker (pid 7) is killed by signal: Bus error.", "Start the container with"),
+        ("Expected to have finished reduction in the prior iteration", "Pass find_unused_param"),
+        ("shape '[2]' is invalid for input of size 3", "Find the traceback of rank 1"),
+    ],
+)
+def test_after_a_known_exception_its_remedy_is_named(what, fix):
+    finding = said(RULE, *logged({}, {EXCEPTION: f"RuntimeError: {what}"}))
+    assert (finding.problem, finding.ranks) == ("Rank 1 (RuntimeError) failed", (1,))
+    assert finding.fix.startswith(fix)
+
+
+def fingerprint(number, call):
+    return f"is running collective: CollectiveFingerPrint(SequenceNumber={number}{call})"
+
+
+def test_of_collectives_that_differ_the_difference_is_quoted():
+    options = "TensorOptions(dtype=float (default), device=cuda, memory_format=(nullopt))"
+    whole = f", OpType=_ALLGATHER_BASE, TensorShape=[4, 16], TensorDeviceTypes={options}"
+    both = f"Rank 1 {fingerprint(3, whole)}, but Rank 2 {fingerprint(0, 'OpType=REDUCE')}."
+    what = f"RuntimeError: Detected mismatch between collectives on ranks. {both}"
+    finding = said(RULE, *logged({}, {EXCEPTION: f"{what}Collectives differ in x"}))
+    assert finding.cause == (
+        "Rank 1 raised RuntimeError: Rank 1 calls all_gather [4, 16] (number 3), but Rank 2 calls "
+        "reduce (number 0)."
+    )
+    assert finding.fix == "Find out why these ranks call different collectives"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
+        "RuntimeError: [unbound_buffer.cc:8] Timed out waiting 1800000ms for recv operation",
+    ],
+)
+def test_a_rank_that_only_lost_another_one_did_not_end_well(what):
+    finding = said(RULE, *logged({}, {EXCEPTION: what}))
+    assert finding.status is Status.FAIL
+    assert "lost another rank, or waited for it in vain" in finding.problem
+    assert finding.ranks == ()
+
+
+@pytest.mark.parametrize("quoted", ["NCCL error: remote process exited", "2/4 clients joined"])
+def test_what_rule_nccl_warning_explains_is_not_reported_twice(quoted):
+    traces = logged({EXCEPTION: f"torch.distributed.DistStoreError: {quoted}"})
+    traces[0].log.warn(quoted)
+    assert said(RULE, *traces).status is Status.PASS
+
+
 def test_a_rank_with_two_last_exceptions_is_of_two_runs():
     traces = logged({EXCEPTION: "OSError: disk"}, {EXCEPTION: "KeyError: 'a'"})
     assert said(RULE, *traces).confidence == "high"
