@@ -68,6 +68,7 @@ class NcclWarning:
             yield self.meta.finding(
                 Status.FAIL,
                 f"“{warning.text}”{where}: {first.meaning}.",
+                title=self.meta.failing_title if logs.is_nccl else "torch reports an error",
                 problem=f"{capitalised(who)} {reports}: {first.meaning}",
                 severity=highest,
                 action=" ".join(dict.fromkeys(what.action for what, _ in known)),

@@ -87,7 +87,7 @@ def messages(raised: Mapping[str, RankSet]) -> str:
 
 
 def _shortened(what: str) -> str:
-    """Keep of collectives that differ, as torch prints them, what tells them apart."""
+    """Keep the calls and their shapes of what torch prints of collectives that differ."""
     if _FINGERPRINT.search(what):
         both = what.replace(f"{_MISMATCH}. ", "").partition("Collectives differ in")[0]
         what = _FINGERPRINT.sub(_call, both)

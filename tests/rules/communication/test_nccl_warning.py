@@ -75,6 +75,7 @@ def test_ranks_that_do_not_find_each_other_are_a_problem(line, meaning):
     finding = one(nccl_warning, [f"[rank1]: {line}"])
     assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
     assert meaning in finding.problem
+    assert finding.title == "torch reports an error"
 
 
 def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
