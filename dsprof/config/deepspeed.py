@@ -68,7 +68,8 @@ def read_config(path: Path) -> WrittenConfig:
         if names in first:
             raise ConfigError(
                 f"{path}: line {line}: {'.'.join(names)} is set a second time "
-                f"(first on line {first[names]}); DeepSpeed refuses that: delete one"
+                f"(first on line {first[names]}); DeepSpeed refuses that, accelerate and "
+                "transformers take the last: delete all but one"
             )
         first[names] = line
     lines = {".".join(names): line for names, line in first.items()}
