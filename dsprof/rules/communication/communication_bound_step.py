@@ -23,7 +23,15 @@ from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import capitalised, duration, listed, named, percent, ranks_do
+from dsprof.findings.wording import (
+    capitalised,
+    duration,
+    listed,
+    named,
+    percent,
+    plural,
+    ranks_do,
+)
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.communication.late_rank_causes import by_place
 from dsprof.rules.rule import Rule, RuleMeta
@@ -49,6 +57,7 @@ _PEERS_ACTION = (
 )
 _NOT_COMPUTED = "but computation explains less than half of the difference"
 _ALONE = "but other ranks with the same layers do not"
+_IN_SOME = "but not in clearly more than half of the steps"
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _MOST = 0.5  # of the waiting, and more
 _SMALL_BYTES = 1 << 16
@@ -123,7 +132,7 @@ class CommunicationBoundStep:
         if proven and not alone and _compute_longer(run[Steps], proven):
             return self._of_uneven_stages(run, summary, proven)
         if late:
-            why = _ALONE if alone else _NOT_COMPUTED if proven else "which may be chance"
+            why = _ALONE if alone else _NOT_COMPUTED if proven else _IN_SOME
             summary += f" {ranks_do(proven or late, 'wait')} least, {why}."
         cause, action = _of_even_stages(run, share)
         return self.meta.finding(
@@ -242,7 +251,7 @@ class CommunicationBoundStep:
             f"{percent(split.waiting)} of the step is waiting, mostly for {who}; "
             f"{percent(split.transfer)} is transfer."
             if split
-            else f"{capitalised(who)} waits least, so it arrives last."
+            else f"{ranks_do(late, 'wait') if late else capitalised(who)} least."
         )
         return self.meta.finding(
             Status.INFO,
@@ -251,9 +260,10 @@ class CommunicationBoundStep:
             f"{'a late rank' if len(late) == 1 else 'late ranks'}"
             if is_most
             else "",
-            cause="The ranks that wait least arrive last: their own work takes longer. "
-            f"{f'{shared.cause} ' if shared else ''}The network does not cause the additional "
-            "waiting of the others.",
+            cause="The ranks that wait least arrive last: their own work"
+            f"{'' if shared else ', or an earlier collective of theirs,'} takes longer. "
+            f"{f'{shared.cause} ' if shared else ''}A faster transfer of the collectives in which "
+            "the others wait would not shorten these waits.",
             action=shared.action
             if shared
             else f"Look at what comes before the collectives of {who}: data loading, a slower "
@@ -341,10 +351,8 @@ def _of_even_stages(run: RunSummary, share: float) -> tuple[str, str]:
             "after it a gradient: the bubble of the schedule.",
             "Divide a step into more micro-batches, or use fewer stages.",
         )
-    cause = (
-        f"The bubble of {pipelines.micro_batches} micro-batches explains only {percent(of_step)} "
-        "of the step."
-    )
+    batches = plural(pipelines.micro_batches, "micro-batch", "micro-batches")
+    cause = f"The bubble of {batches} explains only {percent(of_step)} of the step."
     sent = [one for use, one in traffic.uses.items() if use.family in POINT_TO_POINT]
     if any(one.unsized or not _is_small(one) for one in sent):
         return f"{cause} {_PEERS}", (

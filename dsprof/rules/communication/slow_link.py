@@ -47,7 +47,7 @@ class SlowLink:
 
     meta = RuleMeta(
         id="slow-link",
-        title="No group is slower than others that send the same",
+        title="No group stands out by its median transfer",
         failing_title="A group is slower than others that send the same",
         why="Every other group waits for the one on the slow link in their next common collective.",
         category="communication",

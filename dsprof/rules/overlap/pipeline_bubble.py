@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent
+from dsprof.findings.wording import percent, plural
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import blocked_ms, share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
@@ -60,7 +60,8 @@ class PipelineBubble:
         waited = blocked_ms(transfers) if transfers else None
         share = None if waited is None else share_of_step(waited, run[Steps])
         summary = (
-            f"With {pipelines.stages} stages and {micro_batches} micro-batches the bubble is "
+            f"With {pipelines.stages} stages and "
+            f"{plural(micro_batches, 'micro-batch', 'micro-batches')} the bubble is "
             f"{percent(bubble)} of the schedule"
         )
         summary += (

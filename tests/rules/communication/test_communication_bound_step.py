@@ -255,7 +255,9 @@ def test_a_stage_that_waits_less_in_some_steps_only_is_not_accused():
     finding = said(RULE, *stages(50, 20, other_ms=(30, 31)))
     assert (finding.status, finding.ranks) == (Status.INFO, ())
     assert finding.title == "Pipeline stages wait for each other"
-    assert finding.summary.endswith("Rank 1 waits least, which may be chance.")
+    assert finding.summary.endswith(
+        "Rank 1 waits least, but not in clearly more than half of the steps."
+    )
 
 
 def test_a_stage_that_waits_less_and_computes_no_longer_is_not_asked_to_give_layers_away():

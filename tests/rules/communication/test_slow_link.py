@@ -127,7 +127,7 @@ def test_a_link_that_is_slow_in_some_steps_costs_their_mean() -> None:
 
 def test_two_of_four_slow_groups_are_not_said_to_take_the_same_time() -> None:
     finding = said(RULE, *(rank(n, 40 if n in (2, 3, 4, 5) else 10) for n in range(8)))
-    assert finding.summary == "No group is slower than others that send the same."
+    assert finding.summary == "No group stands out by its median transfer."
 
 
 def test_a_rank_that_all_slow_groups_share_is_suspected():
