@@ -62,6 +62,7 @@ class NcclWarning:
         if known:
             highest = worst(what.severity for what, _ in known)
             first, warning = next(pair for pair in known if pair[0].severity is highest)
+            actions = dict.fromkeys([first.action, *(what.action for what, _ in known)])
             who = named_if_known(ranks_of(warning.ranks))
             where = f" on {who}" if warning.ranks else ""
             reports = "report" if warning.ranks.bit_count() > 1 else "reports"
@@ -71,7 +72,7 @@ class NcclWarning:
                 title=self.meta.failing_title if logs.is_nccl else "torch reports an error",
                 problem=f"{capitalised(who)} {reports}: {first.meaning}",
                 severity=highest,
-                action=" ".join(dict.fromkeys(what.action for what, _ in known)),
+                action=" ".join(actions),
                 ranks=ranks_of(union(one.ranks for _, one in known)),
                 evidence=(_table([one for _, one in known]),),
                 confidence="medium",

@@ -78,6 +78,15 @@ def test_ranks_that_do_not_find_each_other_are_a_problem(line, meaning):
     assert finding.title == "torch reports an error"
 
 
+def test_what_could_not_be_reached_says_more_than_that_a_process_may_have_ended():
+    lost = "torch.distributed.DistBackendError: NCCL error in: x.cpp:2, remote process exited or"
+    reached = "socketPollConnect: connect to 10.0.0.2<43> returned Connection timed out(110)"
+    lines = [f"[rank0]: {one}" for one in (lost, "Last error:", reached)]
+    finding = one(nccl_warning, lines)
+    assert finding.problem == "Rank 0 reports: another rank could not be reached"
+    assert finding.action.startswith("Set NCCL_SOCKET_IFNAME to")
+
+
 def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
     finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
     assert (finding.status, finding.problem) == (
