@@ -416,9 +416,10 @@ class Session:
             else:
                 run = "dsprof run -- " if OBSERVER in os.environ else ""
                 say(
-                    "nothing was recorded: the program communicated with no other rank. Start "
-                    f"several, such as: {run}torchrun --nproc-per-node 2 train.py; profile a "
-                    "single process with torch.profiler, and give its trace to dsprof report"
+                    "nothing was recorded: the program communicated with no other rank through "
+                    f"torch.distributed. Start several, such as: {run}torchrun --nproc-per-node 2 "
+                    "train.py; profile a single process with torch.profiler, and give its trace "
+                    "to dsprof report"
                 )
 
 
