@@ -14,6 +14,7 @@ from dsprof.trace.rank_log import (
     LastWork,
     LogMark,
 )
+from dsprof.trace.readers.logs import LogReader
 from tests.factories import logs as make
 
 
@@ -165,6 +166,7 @@ def test_lists_of_two_agents_may_run_into_each_other():
         ("srun: error: n1: tasks 0-1: Bus error", "signal SIGBUS"),
         ("srun: error: n1: task 3: Exited with exit code 143", ""),  # srun or scancel ended it
         ("srun: error: n1: task 3: Terminated", ""),
+        ("[n1:1168] Signal: Bus error (7)", "signal SIGBUS"),
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks "
             "have been OOM Killed.",
@@ -177,6 +179,13 @@ def test_launchers_tell_how_a_process_failed(line, how):
     first, *others = make.read([line, "DeepSpeed info: version=0.16.0"])
     assert (first.log.values(LAUNCHER), others) == ({how: 1} if how else {}, [])
     assert bool(first.notes) is not bool(how)
+
+
+def test_mpirun_tells_which_rank_failed_first():
+    line = "mpirun noticed that process rank 2 with PID 7 on node n1 exited on signal 9 (Killed)."
+    [trace] = make.read([line])
+    assert (trace.rank, trace.log.values(FAILED_FIRST)) == (2, {"signal SIGKILL": 1})
+    assert LogReader().recognises(line.encode())
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ _SIGNS = re.compile(
     rb"|RunningAvgSamplesPerSec=|\d, SamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
-    rb"|\] exits with return code = |^(?:\d+: )?srun: error: \S+: tasks? "
+    rb"|\d\] Signal: | noticed that process rank |\] exits with return code = "
+    rb"|^(?:\d+: )?srun: error: \S+: tasks? "
     rb"|\berror: Detected \d+ oom[-_]kill event|\[rank\d+\]: Traceback \(most recent call last\):",
     re.M,
 )

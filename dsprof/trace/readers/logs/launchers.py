@@ -1,4 +1,4 @@
-"""What torchrun, DeepSpeed's launcher and Slurm say in a log of processes that failed."""
+"""What torchrun, DeepSpeed's launcher, Slurm and Open MPI say in a log of failed processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsprof.trace.rank_log import HOST_MEMORY
 MARKS = (
     *(b"rank      :", b"exitcode  :", b"Root Cause (first observed failure)"),
     *(b" exits with return code = ", b":main] cmd = ", b" CANCELLED AT ", b"srun: error: "),
-    *(b"kill event", b" death signal, "),
+    *(b"kill event", b" death signal, ", b" noticed that process rank ", b"] Signal: "),
 )
 
 _RANK = re.compile(r"(?:^|\s)\srank      : (\d{1,7}) \(local_rank: \d+\)")
@@ -25,6 +25,11 @@ _TASK = re.compile(
     r"Bus error|Aborted)(?: \(core dumped\))?)$"
 )
 _SIGNALS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}
+_OF_MPI = re.compile(r"^\[[^\]\s]{1,255}:\d{1,10}\] Signal: [A-Z][\w ]{1,60} \((\d{1,2})\)$")
+_NOTICED = re.compile(
+    r"\b(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d{1,7}) with PID "
+    r"\d{1,10} on node \S{1,255} exited on signal (?P<signal>\d{1,2})\b"
+)
 _OOM_KILL = re.compile(r"\berror: Detected \d{1,9} oom[-_]kill event")
 _CANCELLED = re.compile(
     r"\berror: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ "
@@ -73,7 +78,12 @@ def launched(text: str) -> str | None:
 
 
 def failed(text: str) -> str:
-    """Return how a process failed that DeepSpeed's launcher or srun gave up; "" otherwise."""
+    """Return how a process failed that DeepSpeed's launcher or srun gave up; "" otherwise.
+
+    Also of one whose crash Open MPI's library reports.
+    """
+    if match := _OF_MPI.search(text):
+        return _how(-int(match[1]))
     if match := _RETURN_CODE.search(text):
         return _how(int(match[1]))
     if match := _TASK.search(text):
@@ -81,6 +91,12 @@ def failed(text: str) -> str:
             return _how(int(match["code"]))
         return f"signal {_SIGNALS[how]}" if (how := match["how"]) in _SIGNALS else HOST_MEMORY
     return HOST_MEMORY if _OOM_KILL.search(text) else ""
+
+
+def noticed(text: str) -> tuple[int, str] | None:
+    """Return which rank mpirun saw fail first, and how; None for any other line."""
+    match = _NOTICED.search(text)
+    return None if match is None else (int(match["rank"]), _how(-int(match["signal"])))
 
 
 def cancelled(text: str) -> str:

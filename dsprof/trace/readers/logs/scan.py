@@ -245,6 +245,8 @@ class LogScan:
             self.starts.launched(node, self._at_bytes)
         elif cause := launchers.cancelled(text):
             self._writer(rank).log.say(FROM_OUTSIDE, cause)
+        elif seen := launchers.noticed(text):
+            self._writer(seen[0]).log.say(FAILED_FIRST, seen[1])
         elif how := launchers.failed(text):
             self._writer(-1).log.say(LAUNCHER, how)
         elif match := _NO_PROVIDER.search(text):
