@@ -30,6 +30,11 @@ _OTHER = (
     "does not look like a DeepSpeed configuration; expected a JSON object with keys such as "
     f"{', '.join(sorted(_EXPECTED))}"
 )
+_OF_ACCELERATE = re.compile(r"^\s*(?:distributed_type|deepspeed_config_file): ", re.M)
+_GIVE_ANOTHER = (
+    "a configuration of accelerate; give the file that its deepspeed_config_file names, or without "
+    "one a recorded run: dsprof report checks what accelerate makes of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ def read_config(path: Path) -> WrittenConfig:
         ConfigError: there is no such file, it is no configuration, or a key occurs twice.
     """
     text = _text(path)
+    if _OF_ACCELERATE.search(text):
+        raise ConfigError(f"{path}: {_GIVE_ANOTHER}")
     tokens = list(_tokens(text))
     try:
         _check_depth(tokens)

@@ -72,6 +72,8 @@ def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
         ('{\n "a": CONFIG\n}', "line 2"),
         ("[1]", "does not look like a DeepSpeed configuration"),
         ("", "does not look like a DeepSpeed configuration"),
+        ("distributed_type: DEEPSPEED\n", "a configuration of accelerate"),
+        ("deepspeed_config:\n  deepspeed_config_file: zero3.json\n", "its deepspeed_config_file"),
         ("num-layers: 24\n", "does not look like a DeepSpeed configuration"),
         ("{'train_batch_size': 8}", "cannot be read as JSON: Expecting property name"),
         (b"\xff\xfe{}", "UTF-8"),
