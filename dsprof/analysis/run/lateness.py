@@ -178,6 +178,23 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
     )
 
 
+def held(matched: Iterable[Matched], wanted: Sequence[int]) -> tuple[Array, Array]:
+    """Return ranks, and how long collectives held each of them in each step compared, in ns."""
+    matched = [*matched]
+    ranks = np.unique(np.array([rank for one in matched for rank in one.ranks], np.int64))
+    steps = in_sample(np.asarray(wanted, np.int64), most_sampled(matched).steps)
+    held_ns = np.zeros((len(ranks), len(steps)), np.int64)
+    for whole in matched:
+        row = np.searchsorted(ranks, whole.ranks)
+        for part in whole.parts():
+            one = part.in_steps(steps.tolist())
+            if len(one.seq):
+                took_ns = one.blocked_until.astype(np.int64) - one.blocked_from.astype(np.int64)
+                each_ns = np.maximum(took_ns, 0) * one.one_in.calls
+                _add(held_ns, row, np.searchsorted(steps, one.step), each_ns)
+    return ranks, held_ns
+
+
 def most_sampled(matched: Iterable[Matched]) -> OneIn:
     """Return the sample that all groups have in common."""
     return OneIn(*map(max, zip(OneIn(), *(one.one_in for one in matched), strict=True)))

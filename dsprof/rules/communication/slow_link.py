@@ -15,7 +15,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.group_by import group_rows
-from dsprof.analysis.run.lateness import lateness
+from dsprof.analysis.run.lateness import held
 from dsprof.analysis.run.outliers import low_outliers
 from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary
@@ -98,12 +98,12 @@ class SlowLink:
         has_common = bool(common) and len(slow) > 1
         suspects = tuple(common) if has_common else worst
         fixed = slow if has_common else [worst]
-        saving, lost_ns = None, cost_ns
         # Of recorded calls, only those count that blocked; of kernels of a profile this is unknown.
-        awaited_ns = _awaited_ns(run[Arrivals].matched, fixed, steps.measured)
-        if run[Run].is_recorded and awaited_ns is not None:
-            lost_ns = min(cost_ns, awaited_ns)
-            saving = about(lost_ns / 1e6)
+        lost_ns = saving = None
+        if run[Run].is_recorded:
+            lost_ns = _lost_ns(run[Arrivals].matched, fixed, steps.measured, cost_ns)
+            saving = None if lost_ns is None else about(lost_ns / 1e6)
+        lost_ns = cost_ns if lost_ns is None else lost_ns
         is_lost, share = lost_ns >= thresholds.step_share * steps.mean_ns, lost_ns / steps.mean_ns
         cause = (
             f"All {len(slow)} slow groups have {named(suspects)} in common."
@@ -169,21 +169,21 @@ def _slow(
     return dict(found)
 
 
-def _awaited_ns(
-    matched: Iterable[Matched], slow: Collection[_Ranks], steps: Sequence[int]
+def _lost_ns(
+    matched: Iterable[Matched], slow: Collection[_Ranks], steps: Sequence[int], cost_ns: float
 ) -> float | None:
-    """Return how much longer all others are held in a step where they meet ranks of slow groups.
+    """Return by how much a step is longer for slow groups that take `cost_ns` longer in it.
 
-    A step gets shorter by no more. Each rank is held by its own clock, so clocks are not compared.
-    None: they do not meet.
+    By no more than all others are held longer where they meet their ranks, step by step. Each rank
+    is held by its own clock, so clocks are not compared. None: they do not meet.
     """
-    ranks = {rank for some in slow for rank in some}
-    late = lateness([one for one in matched if ranks < {*one.ranks}], steps)
-    if not late.waited_ns.size:
+    late = {rank for some in slow for rank in some}
+    ranks, held_ns = held([one for one in matched if late < {*one.ranks}], steps)
+    if not held_ns.size:
         return None
-    held_ns = late.waited_ns.clip(0).mean(axis=1) + late.transfer_ns / late.asked
-    mine = np.isin(late.ranks, [*ranks])
-    return max(float(held_ns[~mine].min() - held_ns[mine].min()), 0.0)
+    mine = np.isin(ranks, [*late])
+    longer_ns = held_ns[~mine].min(axis=0) - held_ns[mine].min(axis=0)
+    return float(longer_ns.clip(0, cost_ns).mean())
 
 
 def _table(slow: Mapping[_Ranks, Sequence[_Excess]]) -> Table:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from dsprof.analysis.alignment.clocks import Alignment
@@ -28,6 +30,7 @@ def rank(
     transfer: float,
     *,
     late: float = 0,
+    when: Callable[[int], bool] = lambda n: True,
     pair: int = -1,
     world: int = 8,
     meets: bool = False,
@@ -42,17 +45,15 @@ def rank(
         1: group(id=1, key=f"pair {mine}", label="data", role="data", ranks=members),
         2: group(world, id=2),
     }
-    comm = [
-        sync("all_reduce", 100 * n + 20 + (late if number % 2 else 0),
-             transfer + (late if not number % 2 else 0), seq=n, step=n)
-        for n in range(STEPS)
-    ]  # fmt: skip
-    if meets:
-        comm += [
-            sync("barrier", 100 * n + 20 + late + transfer, 45 - late - transfer, group=2, seq=n,
-                 step=n)
-            for n in range(STEPS)
-        ]  # fmt: skip
+    comm = []
+    for n in range(STEPS):
+        wait = late * when(n)
+        own, pair = (wait, 0) if number % 2 else (0, wait)
+        at = 100 * n + 20
+        comm.append(sync("all_reduce", at + own, transfer + pair, seq=n, step=n))
+        if meets:
+            at += wait + transfer
+            comm.append(sync("barrier", at, 45 - wait - transfer, group=2, seq=n, step=n))
     steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
     return rank_trace(number, world, comm=comm, groups=groups, steps=steps)
 
@@ -105,6 +106,14 @@ def test_a_slow_link_for_which_nobody_waits_is_no_failure() -> None:
     assert (finding.status, finding.ranks) == (Status.INFO, (4, 5))
     assert finding.summary.endswith("Steps are hardly longer: other ranks are as late.")
     assert (finding.saving_ms_per_step, finding.explains_ms) == (None, 0)
+
+
+def test_ranks_that_are_as_late_in_turn_leave_nothing_to_save() -> None:
+    """Of the first two pairs one is as late as the slow pair, in each step another."""
+    traces = [rank(n, 40 if n in (4, 5) else 10, meets=True) for n in range(8)]
+    for n in range(4):
+        traces[n] = rank(n, 10, late=30, when=lambda k, n=n: k % 2 == n // 2, meets=True)
+    assert said(RULE, *traces).status is Status.INFO
 
 
 def test_a_link_that_is_slow_in_some_steps_costs_their_mean() -> None:
