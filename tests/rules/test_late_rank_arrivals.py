@@ -315,7 +315,7 @@ def test_a_rank_that_is_mostly_late_beside_others_saves_nothing_that_is_known():
 
     finding = said(RULE, *jittering(60, *(arriving(n) for n in range(16))))
     assert (finding.status, finding.ranks) == (Status.FAIL, (3,))
-    assert finding.problem == "Rank 3 delays at least 8 of 58 steps by 50.0 ms"
+    assert finding.problem == "Rank 3 delays a step by 50.0 ms on average (50 %)"
     assert finding.saving_ms_per_step is None
     assert finding.explains_ms == pytest.approx(50 * 15 / 16)
     assert finding.confidence == "medium"

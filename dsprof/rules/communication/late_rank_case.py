@@ -12,7 +12,7 @@ from dsprof.findings.finding import Severity
 from dsprof.findings.wording import duration, percent
 
 _MOST = 0.8
-"""Steps that vote for a rank are all that it delays if these make so much of its cost."""
+"""Steps that vote for a rank are all that it delays if they make so much of its cost."""
 _KNOWN_SHARE = 0.9
 """With fewer of the measured steps, a sentence does not speak of every step."""
 _EVERY = "every step"
@@ -141,15 +141,15 @@ class Case(NamedTuple):
         if not votes.is_uneven and (votes.is_of_all or is_of_most):
             named = known.named if votes.is_of_all else "most steps"
             return f"{named} by {mean} ({share})"
-        if known.calls > 1:
+        count = int(votes.votes[votes.leader])
+        are_all = count * int(votes.voted_ns[votes.leader]) >= _MOST * votes.cost_ns * votes.steps
+        if known.calls > 1 or not (are_all or is_of_most):
             return f"a step by {mean} on average ({share})"
         if votes.is_uneven and is_of_most:
             return f"most steps by {duration(int(votes.usual_ns[votes.leader]))} (mean {mean})"
         of = self.steps_of(votes.steps if known.is_all else known.of)
         delay = duration(int(votes.voted_ns[votes.leader]))
-        count = int(votes.votes[votes.leader])
-        is_all = count * int(votes.voted_ns[votes.leader]) >= _MOST * votes.cost_ns * votes.steps
-        return f"{'' if is_all else 'at least '}{count:,} of {of} by {delay}"
+        return f"{count:,} of {of} by {delay}"
 
     def common_delay(self, several: Together) -> str:
         """Say which steps ranks delay together, and by how much."""
