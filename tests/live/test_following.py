@@ -405,13 +405,16 @@ def test_a_folder_without_traces_is_said(tmp_path: Path) -> None:
         Watched([tmp_path])
 
 
-def test_a_rank_that_was_killed_when_it_had_left_its_group_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("silent_s", "is_over"), [(12, True), (0, False)])
+def test_a_rank_has_ended_that_is_gone_after_it_had_left_its_group(
+    tmp_path: Path, silent_s: int, is_over: bool
+) -> None:
     path = tmp_path / "trace.rank00000.json"
     lines = events(0)
     lines[0].args.boot_id, lines[0].args.pid = boot_id(), 1 << 22
     path.write_bytes(encode([*lines[:8], LINES["group_end"](args=GroupEnd(10**9))])[:-3] + b",\n")
-    os.utime(path, (time.time() - 12,) * 2)
+    os.utime(path, (time.time() - silent_s,) * 2)
     watched = Watched([tmp_path])
     watched.look()
     watched.judge.close()
-    assert (watched.now().ranks[0].state, watched.is_over) == ("ended", True)
+    assert (watched.now().ranks[0].state == "ended", watched.is_over) == (is_over, is_over)

@@ -14,7 +14,7 @@ from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.analysis.hang.judging import BROKEN, root
 from tests.factories.hangs import END, EXIT, KEPT, KILLED, RANKS, left, raised, rank, waits, without
-from tests.factories.trace import failing, header, issued, summary
+from tests.factories.trace import failing, header, heartbeat, issued, ns, summary
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,8 @@ def test_who_left_its_group_while_others_wait_ran_fewer_iterations(until: float)
     assert found.cause.text.startswith("Rank 2 had already destroyed its process group")
     living = Symptoms(state="S")
     assert root(*waiting, rank(2, [], until, **left(800)), r2=living).cause.kind == "exited"
+    known = root(*(rank(n, [waits()], **KEPT) for n in (0, 1, 3)), rank(2, [], until, **left(800)))
+    assert (known.confidence, "missing" in known.cause.text) == ("high", False)
 
 
 def test_who_left_its_group_after_others_had_waited_may_have_failed() -> None:
@@ -287,3 +289,12 @@ def test_who_left_its_group_and_was_killed_is_not_the_one_that_others_lost() -> 
     others = [rank(n, [], 1010, **lost) for n in (0, 1, 3)]
     assert root(*others, rank(2, [], 900, **left(800))).ranks == ()
     assert root(*others, rank(2, [], 900, **KILLED)).ranks == (2,)
+
+
+def test_a_run_whose_ranks_left_their_group_is_neither_stalled_nor_going_on() -> None:
+    silent = {"heartbeats": [heartbeat(END, oldest=END)]}
+    failed = rank(1, [], 900, trailer=Trailer("exit", "ValueError", exception_ns=ns(900)))
+    ended = summary(rank(0, [], END, **left(800) | silent), failed)[Endings]
+    assert (ended.is_stalled(1), ended.has_failed(1)) == (False, True)
+    killed = summary(rank(0, [], END, **KILLED | silent), failed)[Endings]
+    assert (killed.is_stalled(1), killed.has_failed(1)) == (True, False)

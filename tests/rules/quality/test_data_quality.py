@@ -668,6 +668,7 @@ def test_ranks_that_left_their_group_before_they_were_killed_are_no_problem(
         f"records: {missing} before that is missing."
     )
     assert (run[Run].unclean_ranks, run[Run].left_ranks) == ([], [0, 1])
+    assert "destroy_process_group(); the record was not closed" in finding.evidence[0].rows[0]
     found = diagnosis_of(run, {})
     assert "2 records not closed" in found.quality.line
     lines = {line.label: line for line in quality_lines(found)}
@@ -684,6 +685,7 @@ def test_a_rank_that_died_while_others_had_left_is_the_problem() -> None:
     [
         ((FAILED_FIRST, "signal SIGSEGV"), "Rank 0 (signal SIGSEGV) failed first"),
         ((FROM_OUTSIDE, "time limit"), "The job reached its time limit"),
+        ((LAUNCHER, HOST_MEMORY), "A process took more host memory than Slurm granted"),
     ],
 )
 def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
@@ -693,6 +695,13 @@ def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
     ranks[0].log = RankLog()
     ranks[0].log.say(*fact)
     assert said(RULE, *ranks).problem == problem
+
+
+def test_a_rank_that_left_its_group_breaks_off_if_the_kernel_killed_it_for_memory() -> None:
+    found = judged(
+        RULE, zero_rank(0, **left(650)), zero_rank(1, trailer=Trailer("exit", oom_kills=1))
+    )
+    assert (found[0].status, found[0].ranks) == (Status.FAIL, (0,))
 
 
 def test_a_rank_that_left_its_group_may_have_failed_after_that() -> None:
