@@ -30,3 +30,12 @@ def test_it_may_be_set_again() -> None:
     latch.set()
     assert latch.is_set
     assert latch.wait(LONG_S)
+
+
+def test_a_nudge_ends_one_wait_and_no_other() -> None:
+    latch = Latch()
+    for _ in range(2):
+        latch.nudge()
+    assert not latch.wait(LONG_S)
+    assert not latch.wait(0.001)
+    assert not latch.is_set

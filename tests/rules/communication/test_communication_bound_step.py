@@ -250,6 +250,14 @@ def test_a_rank_that_waits_less_than_others_with_its_layers_is_not_given_fewer(p
     assert finding.summary.endswith(alone) is not is_stage
 
 
+def test_a_group_for_tied_weights_does_not_number_stages():
+    traces = stages(40, 40, 5)
+    for trace in traces:
+        pipe = group(id=1, key="pipe", role="pipeline", ranks=[0, 1, 2])
+        trace.groups = {1: pipe, 2: group(id=2, key="tied", role="pipeline", ranks=[0, 2])}
+    assert said(RULE, *traces).fix == "Move layers from stage 2 to the others"
+
+
 def test_a_stage_that_waits_less_in_some_steps_only_is_not_accused():
     """Another program on the host may do that."""
     finding = said(RULE, *stages(50, 20, other_ms=(30, 31)))
