@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
+from msgspec import NODEFAULT
 from msgspec.structs import fields
 
 from dsprof.trace.schema import Mark
@@ -23,19 +24,21 @@ def in_file(kind: type[Any]) -> Callable[[Any, int], Any]:
     }
     if not any(Mark.INSTANT in of or Mark.LIVE in of for of in marks.values()):
         return _as_it_is
-    values = ", ".join(_value(name, of) for name, of in marks.items())
-    source = f"lambda given, start_ns: _made({values})"
     known = {one.name: one.default for one in fields(kind)} | {"_made": kind}
+    values = ", ".join(_value(name, of, known[name]) for name, of in marks.items())
+    source = f"lambda given, start_ns: _made({values})"
     make: Callable[[Any, int], Any] = eval(source, known)  # noqa: S307 - names of the schema only
     return make
 
 
-def _value(name: str, marks: tuple[Any, ...]) -> str:
-    """Return what a field is in the file; a moment of 0 was not seen."""
+def _value(name: str, marks: tuple[Any, ...], default: Any) -> str:
+    """Return what a field is in the file; a moment that may be 0 was not seen then."""
     if Mark.LIVE in marks:
         return name  # its default
     given = f"given.{name}"
-    return f"{given} and {given} - start_ns" if Mark.INSTANT in marks else given
+    if Mark.INSTANT not in marks:
+        return given
+    return f"{given} - start_ns" if default is NODEFAULT else f"{given} and {given} - start_ns"
 
 
 def _as_it_is(record: Any, start_ns: int) -> Any:
