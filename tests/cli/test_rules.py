@@ -8,6 +8,7 @@ import io
 import pytest
 
 from dsprof.__main__ import main
+from dsprof.config import PLUGINS_VARIABLE
 from dsprof.rules import all_rules
 
 
@@ -25,7 +26,10 @@ def test_a_page_is_printed_in_a_notebook() -> None:
     assert out.getvalue().startswith("# late-rank\n")
 
 
-def test_only_rules_of_plugins_name_a_package(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_only_rules_of_plugins_name_a_package(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGINS_VARIABLE, "1")  # the command sets it for all that follows
     assert main(["rules", "--no-plugins"]) == 0
     lines = capsysbinary.readouterr().out.decode().splitlines()
     assert "  late-rank: Ranks wait for a late rank" in lines
