@@ -117,6 +117,16 @@ def test_ctrl_c_ends_a_recorded_process_as_any_other(env: dict[str, str], tmp_pa
     assert bool(list(tmp_path.glob("dsprof-out/*"))) == bool(env)
 
 
+def test_records_of_a_kind_first_written_at_exit_keep_the_exit_code_of_ctrl_c() -> None:
+    code = (
+        "import atexit; from dsprof.trace.schema import Collective; "
+        "from dsprof.trace.writing.file_records import in_file; "
+        "atexit.register(in_file, Collective); raise KeyboardInterrupt"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == -signal.SIGINT
+
+
 ENABLED = "import dsprof, torch; dsprof.enable()"
 SPAWNING = f"""\
 import multiprocessing

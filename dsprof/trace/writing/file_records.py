@@ -26,7 +26,8 @@ def in_file(kind: type[Any]) -> Callable[[Any, int], Any]:
         return _as_it_is
     known = {one.name: one.default for one in fields(kind)} | {"_made": kind}
     values = ", ".join(_value(name, of, known[name]) for name, of in marks.items())
-    source = f"lambda given, start_ns: _made({values})"
+    # Given as text, eval() would make a process that Ctrl-C ends exit with 1.
+    source = compile(f"lambda given, start_ns: _made({values})", __name__, "eval")
     make: Callable[[Any, int], Any] = eval(source, known)  # noqa: S307 - names of the schema only
     return make
 
