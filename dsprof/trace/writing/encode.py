@@ -101,7 +101,8 @@ class Encoder:
 
     def _collective_args(self, record: Collective) -> Collective:
         # C keeps calls in flight in a form of its own, of which a copy is the record.
-        args: Collective = in_file(Collective)(copy(record), self._start_ns)
+        known = record if type(record) is Collective else copy(record)
+        args: Collective = in_file(Collective)(known, self._start_ns)
         reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
         args.thread = self._thread_lane(record.thread) if lane is None else lane
         args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)
