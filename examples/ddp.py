@@ -15,6 +15,17 @@ WIDTH = 512
 
 def main() -> None:
     dist.init_process_group("gloo")
+    train()
+    dist.barrier()  # as in examples/deepspeed_zero.py
+    dist.destroy_process_group()
+
+
+def train() -> None:
+    """Train with a model that is gone before its process group is.
+
+    Where DDP lets go of the group last, torch 2.13 waits with the GIL for gloo's threads, which may
+    wait for the GIL: the process hangs.
+    """
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
     model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 1)), bucket_cap_mb=2)
@@ -28,8 +39,6 @@ def main() -> None:
         optimizer.step()
         if dist.get_rank() == 0 and (step + 1) % 10 == 0:
             print(f"step {step + 1:3d}  loss {loss.item():.4f}", flush=True)
-    dist.barrier()  # as in examples/deepspeed_zero.py
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

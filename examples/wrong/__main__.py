@@ -14,6 +14,7 @@ import json
 import torch.distributed as dist
 
 from examples.wrong.cases import CASES
+from examples.wrong.training import Patch
 
 
 def main() -> None:
@@ -23,11 +24,16 @@ def main() -> None:
     parser.add_argument("--patch", type=json.loads, help="what to change, as JSON; {} for code")
     args = parser.parse_args()
     dist.init_process_group("gloo")
-    step = CASES[args.case].make(args.case, args.patch)
-    for _ in range(args.steps):
-        step()
+    train(args.case, args.steps, args.patch)
     dist.barrier()  # as in examples/deepspeed_zero.py
     dist.destroy_process_group()
+
+
+def train(case: str, steps: int, patch: Patch | None) -> None:
+    """Train with a model that is gone before its process group is, as in examples/ddp.py."""
+    step = CASES[case].make(case, patch)
+    for _ in range(steps):
+        step()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,12 @@ def main(folder: Path) -> None:
     # Over torchrun's store gloo may meet the address of a process of the start before, and hang.
     store = dist.FileStore(str(folder / f"store{starts}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    train(folder, rank, starts)
+    dist.destroy_process_group()
+
+
+def train(folder: Path, rank: int, starts: int) -> None:
+    """Train with a model that is gone before its process group is, as in examples/ddp.py."""
     model = DistributedDataParallel(torch.nn.Linear(16, 16))
     optimizer = torch.optim.Adam(model.parameters())
     saved, step = folder / "checkpoint.pt", 0
@@ -36,7 +42,6 @@ def main(folder: Path) -> None:
             dist.barrier()
         if (rank, step, starts) == (1, FAILS_IN, 0):
             raise ValueError("loss is NaN")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,12 @@ import dsprof
 def main(out: str, end: str) -> None:
     dsprof.enable(out=out)
     dist.init_process_group("gloo")
+    train(end)
+    dist.destroy_process_group()
+
+
+def train(end: str) -> None:
+    """Train with a model that is gone before its process group is, as in examples/ddp.py."""
     layers = [torch.nn.Linear(64, 64) for _ in range(4)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -24,7 +30,6 @@ def main(out: str, end: str) -> None:
         optimizer.zero_grad()
         is_over[0] = Path(end).exists()
         dist.all_reduce(is_over)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
