@@ -81,9 +81,10 @@ def mean_note(steps: Steps) -> str:
     mean = fmt.duration(steps.typical.mean_ns)
     early = steps.typical.settled_from is not None
     of = "means over all measured steps, early ones included" if early else "means"
+    long = ", long ones excluded" if steps.typical.long_steps else ""
     return (
-        "Percentages are shares of the total time of these steps. Savings and other figures per "
-        f"step are {of}; the mean step is {mean}."
+        f"Percentages are shares of the total time of these steps{long}. "
+        f"Savings and other figures per step are {of}; the mean step is {mean}."
     )
 
 

@@ -89,6 +89,8 @@ def _exposed(d: Diagnosis) -> Tile:
         of = (
             "of the measured time" if is_all else f"of the time from step {typical.settled_from} on"
         )
+        if typical.long_steps:
+            of += f" without {plural(typical.long_steps, 'long step')}"
     return Tile(label, share, f"{of}, mean over ranks{_least(d.findings)}")
 
 

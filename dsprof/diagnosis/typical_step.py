@@ -18,6 +18,10 @@ from dsprof.findings.wording import duration, plural
 _CHANGE = "step-time-change"
 _APART = 0.05
 """A mean that differs from the median by more than this share of it is shown, too."""
+_LONG = 5
+"""A step this many times as long as the median is not typical, such as one with a checkpoint."""
+_FEW = 0.05
+"""A larger share of long steps is part of what the program does."""
 _FASTER = 0.05
 """Steps become faster where the median of those from there on is shorter by this share."""
 
@@ -26,7 +30,7 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
     """Return the median measured step, split as all of them together; None without any.
 
     Steps before the run has settled are left out: where a finding says that steps become faster,
-    those before that step.
+    those before that step. A few far longer steps are not in the parts.
     """
     rows = [steps.parts[number] for number in steps.measured]
     if not rows:
@@ -34,10 +38,12 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
     lengths = np.array([row.total_ns for row in rows], np.float64)
     early = _early(steps, findings)
     total_ns, mean_ns = round(median(lengths[early:].tolist())), round(lengths.mean())
+    usual, long_ns = _without_long(rows[early:], total_ns)
     found = TypicalStep(
-        parts=_split(rows[early:], total_ns),
+        parts=_split(usual, total_ns),
         statistic=_median_of(len(rows)),
         steps=len(rows) - early,
+        long_steps=len(rows) - early - len(usual),
         mean_ns=mean_ns if abs(mean_ns - total_ns) > _APART * total_ns else None,
     )
     if early:
@@ -46,7 +52,19 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
             f"median of {plural(found.steps, 'step')} from step {found.settled_from} on; "
             f"up to {duration(found.unsettled_ns)} before"
         )
+    if found.long_steps:
+        up_to = "up to " if found.long_steps > 1 else ""
+        found.statistic += (
+            f"; parts exclude {plural(found.long_steps, 'step')} of {up_to}{duration(long_ns)}"
+        )
     return found
+
+
+def _without_long(rows: Sequence[Parts], usual_ns: int) -> tuple[Sequence[Parts], int]:
+    """Return the rows but for a few far longer ones, and the longest of all."""
+    usual = [row for row in rows if row.total_ns <= _LONG * usual_ns]
+    is_few = len(rows) - len(usual) <= max(_FEW * len(rows), 1)
+    return usual if is_few else rows, max(row.total_ns for row in rows)
 
 
 def _early(steps: Steps, findings: Iterable[Finding]) -> int:

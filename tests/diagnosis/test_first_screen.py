@@ -17,6 +17,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.parts.run import MOST_SOURCES
 from dsprof.diagnosis.tiles import tiles
 from dsprof.findings.finding import Severity, Status
+from dsprof.reports import content
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs, snapshot
@@ -171,6 +172,31 @@ def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     assert exposed.detail.startswith("of the measured time, mean over ranks")
     known = typical.parts.exposed_comm_ns + (typical.parts.compute_ns or 0)
     assert known + typical.parts.other_ns == typical.parts.total_ns
+
+
+@pytest.mark.parametrize(
+    ("long", "excluded", "compute_ms"),
+    [
+        ([900], "; parts exclude 1 step of 900 ms", 90),
+        ([900, 600], "; parts exclude 2 steps of up to 900 ms", 90),
+        ([900] * 3, "", 93.7),  # of 40 steps these are part of what the program does
+        ([500], "", 90.9),  # five times the median
+    ],
+)
+def test_a_few_far_longer_steps_are_no_part_of_the_typical_one(
+    long: list[float], excluded: str, compute_ms: float
+) -> None:
+    """A step of 13 s made "other 101 ms" of a median step of 142 ms."""
+    lengths = [100.0] * (40 - len(long)) + long
+    made = diagnosed(*(paced(rank, [100, 100, *lengths]) for rank in (0, 1)))
+    typical = made.steps.typical
+    assert typical is not None
+    assert typical.statistic == f"median of 40 measured steps{excluded}"
+    assert (typical.parts.total_ns, typical.long_steps) == (100 * MS, len(long) * bool(excluded))
+    assert typical.parts.compute_ns == pytest.approx(compute_ms * MS, rel=0.001)
+    share = made.tiles[1].detail
+    assert ("long step" in share) == bool(excluded)
+    assert ("long ones excluded" in content.mean_note(made.steps)) == bool(excluded)
 
 
 def test_rounding_makes_no_part_of_the_typical_step_negative() -> None:

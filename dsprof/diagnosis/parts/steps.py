@@ -32,7 +32,8 @@ class StepParts(msgspec.Struct):
 class TypicalStep(msgspec.Struct):
     """The step that headline, bar and comparison speak of.
 
-    Its length is a median; its parts have the shares that they have of all these steps together.
+    Its length is a median; its parts have the shares that they have of all these steps together,
+    except for a few that are far longer.
     """
 
     parts: StepParts
@@ -40,6 +41,7 @@ class TypicalStep(msgspec.Struct):
     steps: int  # of which it is the median
     settled_from: int | None = None  # the step before which the run had not settled
     unsettled_ns: int | None = None  # the longest measured step before it
+    long_steps: int = 0  # those that its parts exclude
     mean_ns: int | None = None  # of all measured steps, where it is another: costs are means
 
 
