@@ -28,6 +28,7 @@ _BINS = 300
 _ON_GRID = 0.8
 _LEAST_PERIOD = 3
 _SETTLED = 0.1
+_RUNS = 1000  # times less likely than by Pettitt's test
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,9 @@ def period_of(slow: BoolArray, is_open: BoolArray | None = None) -> Period | Non
 def change_of(times: Floats) -> Change | None:
     """Return where the level changes most, by Pettitt's test; None for fewer than 4 times.
 
-    The test says that it changes; the place is where the two levels leave least.
+    The test says that it changes; the place is where the two levels leave least. Near an end the
+    test is blind, and few runs of high and low times say so: they must be far less likely, for
+    neighbours are alike without a change, too.
 
     U_t = 2 sum of the first t ranks - t (n + 1), K = max |U|, p = 2 exp(-6 K^2 / (n^3 + n^2)).
     Source: Pettitt, Applied Statistics 28 (1979), 126-135.
@@ -156,6 +159,7 @@ def change_of(times: Floats) -> Change | None:
     at = int(np.argmin(np.cumsum(apart[0] - apart[1])[:-1])) + 1
     before, after = float(np.median(times[:at])), float(np.median(times[at:]))
     left = np.concatenate([times[:at] - before, times[at:] - after])
+    p = min(p, _RUNS * chance_of_runs(times > (before + after) / 2))
     return Change(at, before, after, sigma(left), p)
 
 
@@ -191,9 +195,12 @@ def stretches(is_in: BoolArray) -> list[slice]:
 
 
 def without_spells(times: Floats, share: float, chance: float) -> Floats:
-    """Return the times as if slower stretches had the usual level."""
+    """Return the times as if slower stretches, or all from a change on, had the usual level."""
     spells, is_usual = spells_of(times, share, chance)
     level = np.array(times)
+    change = None if spells else change_of(times)
+    if change and change.p <= chance and change.after >= (1 + share) * change.before:
+        level[change.at :] -= change.after - change.before
     for spell in spells:
         level[spell] -= float(np.median(times[spell]) - np.median(times[is_usual]))
     return level

@@ -278,6 +278,14 @@ def test_a_change_at_the_very_ends_is_none(first: int) -> None:
     assert said(step_time_change.RULE, *ranks(computing=from_step(first, 40))).status is Status.PASS
 
 
+@pytest.mark.parametrize("last", [7, 10])
+def test_a_change_in_the_last_steps_is_found_and_told_once(last: int) -> None:
+    """It was ten long steps "without a period"."""
+    changed = ranks(computing=from_step(60 - last, 40))
+    assert said(step_time_change.RULE, *changed).steps == (60 - last,)
+    assert judge(summary(*changed), [periodic_slow_step.RULE])[0].status is Status.PASS
+
+
 def test_a_small_change_is_none() -> None:
     assert said(step_time_change.RULE, *ranks(computing=from_step(30, 8))).status is Status.PASS
 
