@@ -80,11 +80,16 @@ def _slow_link(findings: Sequence[Finding], late: Collection[int]) -> Finding | 
 
 
 def _late_rank(findings: Sequence[Finding], restating: Finding) -> Finding | None:
-    """Return the failure that the ranks of a remark are late; without ranks it is of all."""
+    """Return the failure that the ranks of a remark are late; without ranks it is of all.
+
+    Of a remark that names no rank, the one from the same step on.
+    """
     if restating.restates != LATE or not restating.status.is_remark:
         return None
-    ranks = {*restating.ranks}
-    late = (one for one in findings if one.rule == _LATE_RANK and one.status is Status.FAIL)
+    ranks, steps = {*restating.ranks}, restating.steps[:1]
+    late = [one for one in findings if one.rule == _LATE_RANK and one.status is Status.FAIL]
+    if not ranks:
+        return next((one for one in late if steps and one.steps == steps), None)
     return next((one for one in late if ranks <= {*(one.ranks or ranks)}), None)
 
 

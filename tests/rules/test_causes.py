@@ -122,6 +122,15 @@ def test_slower_steps_of_late_ranks_are_a_facet_of_these(late: Says, status: Sta
     assert (found["late-rank"].severity is Severity.HIGH) == is_facet
 
 
+@pytest.mark.parametrize(("step", "is_led"), [(40, True), (30, False)])
+def test_longer_waits_of_all_ranks_are_a_facet_of_ranks_late_from_that_step_on(
+    step: int, is_led: bool
+) -> None:
+    late = Says("late-rank", Status.FAIL, ranks=(2, 3), steps=(40,))
+    found = judged(late, Says("slower", Status.FAIL, restates=LATE, steps=(step,)))
+    assert (found["slower"].status is Status.NOT_APPLICABLE) == is_led
+
+
 def test_slower_steps_of_ranks_that_are_not_late_explain_what_the_others_wait() -> None:
     slower = Says("slower", Status.FAIL, ranks=(3,), restates=LATE, explains_ms=15)
     found = judged(slower, Says("waits", restates=EXPOSED))

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dsprof.findings.finding import Status
+from dsprof.rules import RULES
 from dsprof.rules.communication import slow_link
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.rules.runner import judge
@@ -69,18 +70,19 @@ def test_a_late_host_among_many_ranks_is_named_with_its_latest_rank():
     assert re.search(r"Rank 3\d is the latest of them\. ", finding.cause)
 
 
-def paired(members: int, slow: int) -> list[RankTrace]:
-    """Pairs that reduce alike, one takes 20 ms longer; then all ranks meet."""
+def paired(members: int, slow: int, first: int = 0, count: int = 20) -> list[RankTrace]:
+    """Pairs that reduce alike, one takes 20 ms longer from step `first` on; then all ranks meet."""
     traces = []
     for number in range(2 * members):
         mine = [2 * (number // 2), 2 * (number // 2) + 1]
-        took = 30 if number // 2 == slow else 10
-        comm, steps = [], []
-        for k in range(20):
-            at = 100 * k + 40
+        comm, steps, begin = [], [], 0
+        for k in range(count):
+            at, longer = begin + 40, 20 * (k >= first)
+            took = 10 + longer * (number // 2 == slow)
             comm.append(sync("all_reduce", at, took, group=2, seq=k, step=k))
-            comm.append(sync("all_reduce", at + took, 35 - took, group=1, seq=k, step=k))
-            steps.append(step(k, 100 * k, 100 * k + 100))
+            comm.append(sync("all_reduce", at + took, 15 + longer - took, group=1, seq=k, step=k))
+            steps.append(step(k, begin, begin + 80 + longer))
+            begin += 80 + longer
         pair = group(id=2, key=f"pair {mine}", label="data", role="data", ranks=mine)
         groups = {1: group(2 * members), 2: pair}
         traces.append(rank_trace(number, 2 * members, comm=comm, steps=steps, groups=groups))
@@ -123,6 +125,25 @@ def test_a_slow_link_is_not_reported_as_late_ranks_too() -> None:
     assert found["late-rank"].summary.endswith("Covered by slow-link.")
     assert [one.rule for one in found["slow-link"].facets] == ["late-rank"]
     assert found["slow-link"].fix == "Leave free cores to each rank"
+
+
+@pytest.mark.parametrize(
+    ("first", "lead"),
+    [
+        (31, "slow-link"),  # of steps 2 to 61 half
+        (46, "late-rank"),  # the usual transfer of the pair is as fast as that of others
+    ],
+)
+def test_a_link_that_is_slow_from_a_step_on_is_one_finding(first: int, lead: str) -> None:
+    """It was a second one that steps take longer from there on, for all ranks wait."""
+    run = summary(*paired(4, slow=1, first=first, count=62))
+    [failed] = [one for one in judge(run, RULES) if one.status is Status.FAIL]
+    facets = {one.rule: one.summary for one in failed.facets}
+    assert failed.rule == lead
+    assert "step-time-change" in facets
+    assert f"late from step {first} on" in facets.get("late-rank", failed.summary)
+    if failed.saving_ms_per_step:
+        assert sum(failed.saving_ms_per_step) / 2 == pytest.approx(20 * (62 - first) / 60, rel=0.1)
 
 
 def test_adapters_are_blamed_only_where_there_can_be_several():

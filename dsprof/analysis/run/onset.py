@@ -1,7 +1,8 @@
-"""From which step on a rank is late, where it was not from the beginning."""
+"""From which step on ranks are late, where they were not from the beginning."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +21,19 @@ _LASTING = 0.9
 
 
 class Onset(NamedTuple):
-    """The first step in which a rank is late, and the median delay from there on."""
+    """The first step in which ranks are late, and the median delay from there on."""
 
     step: int
     delay_ns: int
 
 
-def onset(late: Lateness, place: int) -> Onset | None:
-    """Return from where on the others wait longer than this rank; None if always or for a while."""
+def onset(late: Lateness, places: Sequence[int]) -> Onset | None:
+    """Return from where on the others wait longer than these; None if always or for a while."""
     is_known = (late.waited_ns >= 0).all(axis=0)
     waited, steps = late.waited_ns[:, is_known], late.steps[is_known]
     if not waited.size:
         return None
-    delays = np.median(np.delete(waited, place, axis=0), axis=0) - waited[place]
+    delays = np.median(np.delete(waited, places, axis=0), axis=0) - waited[places].max(axis=0)
     change = change_of(delays)
     if change is None or change.p > _CHANCE or change.before > _BEFORE * change.after:
         return None

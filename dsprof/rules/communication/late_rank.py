@@ -6,7 +6,7 @@ each communication kernel ran instead (`late_rank_kernels`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil, floor
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
@@ -184,12 +184,10 @@ class LateRank:
         problem = f"{who} {case.delay}"
         saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
         since, none = "", case.steps_of_none
-        if begin := _begin(late, votes):
-            delay = duration(begin.delay_ns)
-            are = "It is" if len(votes.late) == 1 else "They are"
+        if begin := _begin(late, (case.rank,)):
             none = ""  # of the steps before, and some that no test is sure of
-            since = f" {are} late from step {begin.step:,} on, by {delay} per step."
-            problem = f"{who} every step from {begin.step:,} on by {delay}"
+            since = _since(begin, votes.late)
+            problem = f"{who} {_from(begin)}"
         accuracy = f"; {case.accuracy}, smaller differences are ignored" if late.doubt_ns else ""
         return self.meta.finding(
             Status.FAIL,
@@ -215,17 +213,20 @@ class LateRank:
         share, known = case.share(several.cost_ns), case.known(several.of)
         who = ranks_do(several.ranks, "delay")
         (cause, action, fix, restates), table = _why(case, several.ranks, several.cost_ns)
+        begin = _begin(case.late, several.ranks)
         return self.meta.finding(
             Status.FAIL,
             f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): late "
-            f"together in {several.steps} of {several.of} steps.{known.note}",
+            f"together in {several.steps} of {several.of} steps."
+            f"{_since(begin, several.ranks) if begin else ''}{known.note}",
             title="Ranks wait for several late ranks",
             severity=case.thresholds.severity(share * known.share),
             cause=cause,
             action=action,
-            problem=f"{who} {case.common_delay(several)}",
+            problem=f"{who} {_from(begin) if begin else case.common_delay(several)}",
             fix=fix,
             ranks=several.ranks,
+            steps=(begin.step,) if begin else (),
             evidence=(last_arrivals(case.late, case.votes), table),
             explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(case.votes.ranks)),
             restates=restates,
@@ -239,7 +240,8 @@ def _late_together(case: Case) -> Together | None:
     if found is None or found.cost_ns < case.least_ns or case.is_brief:
         return None
     chance = chance_of(found.steps, found.of, len(case.late.ranks))
-    return found if chance <= case.thresholds.chance else None
+    is_sure = chance <= case.thresholds.chance or _begin(case.late, found.ranks)
+    return found if is_sure else None
 
 
 def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
@@ -277,7 +279,7 @@ def _doubt(case: Case) -> str:
     rank, late, votes = case.rank, case.late, case.votes
     if not votes.stragglers(case.least_ns):
         return ""
-    if votes.chance > case.thresholds.chance and not _begin(late, votes):
+    if votes.chance > case.thresholds.chance and not _begin(late, (rank,)):
         lasts, of = int(votes.votes[votes.leader]), case.steps_of(votes.steps)
         if none := votes.steps - votes.cast:
             return (
@@ -294,12 +296,21 @@ def _doubt(case: Case) -> str:
     return ""
 
 
-def _begin(late: Lateness, votes: Votes) -> Onset | None:
-    """Return from which step on the leader is late; None if always or for a while.
+def _begin(late: Lateness, ranks: Sequence[int]) -> Onset | None:
+    """Return from which step on these are late; None if always or for a while.
 
     Of a sample of calls, a single step shows several times its delay, or nothing of it.
     """
-    return onset(late, votes.leader) if late.calls == 1 else None
+    return onset(late, [late.ranks.index(rank) for rank in ranks]) if late.calls == 1 else None
+
+
+def _from(begin: Onset) -> str:
+    return f"every step from {begin.step:,} on by {duration(begin.delay_ns)}"
+
+
+def _since(begin: Onset, ranks: Sequence[int]) -> str:
+    are = "It is" if len(ranks) == 1 else "They are"
+    return f" {are} late from step {begin.step:,} on, by {duration(begin.delay_ns)} per step."
 
 
 def _is_sure(case: Case) -> bool:

@@ -174,8 +174,9 @@ def _lost_ns(
 ) -> float | None:
     """Return by how much a step is longer for slow groups that take `cost_ns` longer in it.
 
-    By no more than all others are held longer where they meet their ranks, step by step. Each rank
-    is held by its own clock, so clocks are not compared. None: they do not meet.
+    By no more than all others are held longer where they meet their ranks, step by step: in some
+    steps the link may be as fast. Each rank is held by its own clock, so clocks are not compared.
+    None: they do not meet.
     """
     late = {rank for some in slow for rank in some}
     ranks, held_ns = held([one for one in matched if late < {*one.ranks}], steps)
@@ -183,7 +184,7 @@ def _lost_ns(
         return None
     mine = np.isin(ranks, [*late])
     longer_ns = held_ns[~mine].min(axis=0) - held_ns[mine].min(axis=0)
-    return float(longer_ns.clip(0, cost_ns).mean())
+    return min(float(longer_ns.clip(0).mean()), cost_ns)
 
 
 def _table(slow: Mapping[_Ranks, Sequence[_Excess]]) -> Table:

@@ -191,9 +191,8 @@ class StepTimeChange:
         if part != "exposed_ns":
             return found
         more_ns = columns.growth(level.is_usual, level.is_slow)[part]
-        return msgspec.structs.replace(
-            found, explains_ms=more_ns * float(level.is_slow.mean()) / 1e6
-        )
+        explains_ms = more_ns * float(level.is_slow.mean()) / 1e6
+        return msgspec.structs.replace(found, explains_ms=explains_ms, restates=LATE)
 
     def _faster(self, told: _Told) -> Finding:
         is_start = 2 * told.level.is_usual.mean() <= 1

@@ -16,7 +16,7 @@ def late(delays: list[int]) -> Lateness:
 
 
 def test_the_first_late_step_is_named_with_the_delay_from_there_on():
-    assert onset(late([0, 1] * 10 + [40, 42] * 20), 1) == Onset(30, 41)
+    assert onset(late([0, 1] * 10 + [40, 42] * 20), [1]) == Onset(30, 41)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_the_first_late_step_is_named_with_the_delay_from_there_on():
     ],
 )
 def test_a_rank_that_was_late_before_or_is_not_later_has_no_onset(delays):
-    assert onset(late(delays), 1) is None
+    assert onset(late(delays), [1]) is None
