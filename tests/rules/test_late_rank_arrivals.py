@@ -31,6 +31,7 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+from tests.rules.steps import stepwise
 
 STEPS = 12
 
@@ -542,6 +543,19 @@ def test_of_ranks_that_take_turns_the_one_that_is_waited_for_longest_is_named():
     finding = said(RULE, *(turns(number, (30, 70)) for number in range(2)))
     assert (finding.status, finding.ranks) == (Status.INFO, ())
     assert finding.summary.endswith("; more than two thirds of it is for rank 1.")
+
+
+def test_of_two_ranks_that_wait_for_one_stall_none_takes_turns() -> None:
+    """They were said to arrive last in turn; noise makes either rank later in some steps."""
+
+    def late(which: int) -> stepwise.Extra:
+        return lambda n: 8 * (n % 2 == which) + 9000 * (which == 1 and n == 31)
+
+    traces = [stepwise.rank(n, computing=late(n), waiting=late(1 - n)) for n in range(2)]
+    found = said(RULE, *traces)
+    assert found.status is Status.PASS
+    assert "(31 %, 1.5 % without the 2 longest of 58 steps)" in found.summary
+    assert "in turn" in said(RULE, *traces, turns_share=0.01).summary
 
 
 def test_of_ranks_that_take_turns_alike_none_is_waited_for_longest():

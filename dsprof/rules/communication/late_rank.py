@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import ceil, floor
 
+import numpy as np
+
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.phases import Phases
@@ -26,6 +28,7 @@ from dsprof.analysis.run.lateness import (
 )
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
+from dsprof.analysis.run.series import Floats
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Range, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
@@ -54,6 +57,8 @@ from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
 
+_FEW = 0.05
+"""In so many steps a stall may be all that ranks wait for: they do not take turns."""
 _ALONE = 0.25
 """With less of its delay left in the least of the waits, a rank is mostly late beside others."""
 
@@ -126,24 +131,32 @@ class LateRank:
 
     def _nobody(self, case: Case) -> Finding:
         late, known, thresholds = case.late, case.known(), case.thresholds
-        waited_ns = _mean_waited(late) * known.share
-        share = case.share(waited_ns)
-        if share < thresholds.turns_share and late.doubt_ns >= case.least_ns:
+        waits_ns = _waits(late) * known.share
+        count = len(waits_ns)
+        few = min(max(int(_FEW * count), 1), count // 3)
+        waited_ns = float(waits_ns.mean())
+        share, rest = case.share(waited_ns), case.share(waits_ns[: count - few].mean())
+        usual = rest if 2 * rest < share else share
+        if usual < thresholds.turns_share and late.doubt_ns >= case.least_ns:
             return self.meta.unknown(
                 f"Unknown: {case.accuracy} ({percent(case.share(late.doubt_ns))} of the step); a "
                 "smaller delay does not show."
             )
-        if share < thresholds.turns_share and late.may_hide(case.least_ns):
+        if usual < thresholds.turns_share and late.may_hide(case.least_ns):
             return self.meta.unknown(
                 f"Unknown: {case.accuracy}, and half of the ranks may wait "
                 f"{percent(thresholds.step_share)} of the step or more in waits shorter than that."
             )
-        if share < thresholds.turns_share:
+        if usual < thresholds.turns_share:
+            longest = f"the {few} longest" if few > 1 else "the longest"
+            without = ""
+            if share >= thresholds.turns_share:
+                without = f", {percent(rest)} without {longest} of {count:,} steps"
             return self.meta.finding(
                 Status.PASS,
-                f"Ranks wait {duration(waited_ns)} per step for the last arrival ({percent(share)})"
-                f"; in most steps no rank stands out by {percent(thresholds.step_share)} or more."
-                f"{known.note}",
+                f"Ranks wait {duration(waited_ns)} per step for the last arrival ({percent(share)}"
+                f"{without}); no rank delays two thirds of "
+                f"the steps by {percent(thresholds.step_share)} or more.{known.note}",
             )
         rank = late.waited_for
         longest = "" if rank is None else f"; more than two thirds of it is for rank {rank}"
@@ -352,10 +365,10 @@ def _more_steps(case: Case) -> int | None:
     return None
 
 
-def _mean_waited(late: Lateness) -> float:
-    """Return how long a rank waited in a step, mean over ranks and steps."""
+def _waits(late: Lateness) -> Floats:
+    """Return how long a rank waited in each step, mean over ranks, in ascending order."""
     known = late.waited_ns[:, (late.waited_ns >= 0).all(axis=0)]
-    return float(known.mean()) if known.size else 0.0
+    return np.sort(known.mean(axis=0))
 
 
 def _saving(votes: Votes, known: Known) -> Range | None:

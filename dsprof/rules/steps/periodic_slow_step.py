@@ -237,7 +237,8 @@ class PeriodicSlowStep:
     ) -> Finding:
         count = int(np.count_nonzero(slow))
         longer_ns = float(np.median(columns.total_ns[slow]) - np.median(columns.total_ns[~slow]))
-        part = growing_part(columns.growth(~slow, slow), longer_ns, thresholds.part_share)
+        growth = columns.growth(~slow, slow)
+        part = growing_part(growth, longer_ns, thresholds.part_share)
         fix = "Check what else runs on the hosts then"
         cause, action = (
             f"The longer part is {PARTS[part]}; the slow steps follow no period."
@@ -270,6 +271,7 @@ class PeriodicSlowStep:
             ranks=ranks,
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
+            explains_ms=max(growth.get("exposed_ns", 0.0), 0.0) * float(slow.mean()) / 1e6,
             restates=LATE if ranks else "",
             confidence="low",
         )

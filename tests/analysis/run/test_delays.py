@@ -183,7 +183,7 @@ def test_the_report_names_and_marks_it() -> None:
     assert one.problem == "Rank 1 delays 10 of 600 steps by 40.0 ms: 0.7 % of the run"
     assert diagnosis.headline.line.startswith(one.problem)
     [late] = [one for one in diagnosis.findings if one.rule == "late-rank"]
-    assert late.summary.endswith("; in most steps no rank stands out by 5 % or more.")
+    assert late.summary.endswith("; no rank delays two thirds of the steps by 5 % or more.")
     [tile] = [tile for tile in diagnosis.tiles if tile.label == "Straggler"]
     assert (tile.value, tile.detail) == ("rank 1, in some steps", one.problem)
     [mark] = [mark for mark in diagnosis.step_map.marks if mark.kind == "straggler"][:1]

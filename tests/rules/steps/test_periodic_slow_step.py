@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dsprof.findings.finding import Severity, Status
+from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.runner import judge
 from dsprof.rules.steps import periodic_slow_step, step_time_change
 from dsprof.trace.rank_trace import RankTrace
@@ -270,6 +271,16 @@ def test_slow_steps_without_a_period_fail_where_they_take_much_of_the_run() -> N
         finding = said(periodic_slow_step.RULE, *ranks(computing=lambda n, ms=ms: ms * (n in wild)))
         assert finding.status is status
     assert finding.problem == "5 of 58 steps take far longer: 22 % of the time"
+
+
+def test_long_waits_for_one_stall_are_a_facet_of_its_step() -> None:
+    def stall(number: int) -> float:
+        return 9000 * (number == 31)
+
+    run = summary(rank(0, waiting=stall), rank(1, computing=stall))
+    slow, waits = judge(run, [periodic_slow_step.RULE, communication_bound_step.RULE])
+    assert (slow.status, waits.status) == (Status.FAIL, Status.NOT_APPLICABLE)
+    assert slow.explains_ms == pytest.approx(4500 / 58)
 
 
 def test_slow_steps_that_cost_nothing_are_not_spoken_of() -> None:
