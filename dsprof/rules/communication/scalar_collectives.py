@@ -1,4 +1,4 @@
-"""scalar-collectives: the training loop sends many numbers, objects or tiny tensors."""
+"""scalar-collectives: the training loop sends several numbers, objects or tiny tensors per step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ScalarCollectives:
     meta = RuleMeta(
         id="scalar-collectives",
         title="The training loop sends few scalars and objects",
-        failing_title="The training loop sends many scalars or objects",
+        failing_title="The training loop sends several scalars or objects per step",
         why="A scalar costs a full latency, and all ranks wait for each other to send it. An "
         "object is also pickled and copied to the device, and its size is sent first.",
         category="communication",
@@ -151,7 +151,7 @@ def _of_tensors(tensors: Calls, *, has_ddp: bool) -> Details:
     if has_ddp and any(family(kind.op) == "broadcast" for kind in tensors):
         action += " Broadcast no parameters in the loop: DDP keeps them equal."
     return {
-        "title": "The training loop sends many small tensors separately",
+        "title": "The training loop sends several small tensors per step",
         "action": action,
         "fix": "Join the tensors into one before sending",
     }
@@ -216,7 +216,7 @@ _NUMBERS: Details = {
 }
 
 _OF_SHARDS: Details = {
-    "title": "The training loop makes many DTensors whole",
+    "title": "The training loop makes several DTensors whole per step",
     "cause": "The program all-gathers each DTensor separately, as full_tensor() does.",
     "action": "Compute on the shards, and call full_tensor() on the result, not on each DTensor: "
     "p.grad.norm().full_tensor() reduces one number. torch.nn.utils.clip_grad_norm_() sends those "

@@ -88,7 +88,7 @@ def test_tensors_are_to_be_joined_and_not_to_be_sent_less_often():
     """As gradients of biases, which a loop averages by itself between backward and step."""
     finding = said(RULE, *ranks(0.5, 0.6, nbytes=2048, dtype="float32"))
     assert finding.status is Status.FAIL
-    assert finding.title == "The training loop sends many small tensors separately"
+    assert finding.title == "The training loop sends several small tensors per step"
     assert "Join them" in finding.action
     assert "Leave gradients to DDP" in finding.action
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 1.575, 1.25 * 1.575))
