@@ -58,6 +58,7 @@ class Symptoms:
     holds_interpreter: bool = False  # a C call kept Python from running
     oom_kills: int = 0  # of its cgroup, since the process began
     at_ns: int | None = None  # when it was, on the run's time line; None: now
+    is_seen_now: bool = False  # `state` and `waits_in` are of now, whenever the rest was seen
     store_call: str = ""  # in which it waited for the store of torch.distributed
     connections: tuple[Connection, ...] = ()
     lost_store: str = ""  # host and port of that store, if it did not answer
@@ -65,7 +66,15 @@ class Symptoms:
     @property
     def is_alive(self) -> bool:
         """Whether the process is there now."""
-        return self.at_ns is None and self.state not in ("", GONE)
+        return (self.at_ns is None or self.is_seen_now) and self.state not in ("", GONE)
+
+    def since(self, time_ns: int) -> Symptoms:
+        """Return what was seen at a time or later."""
+        if self.at_ns is None or self.at_ns >= time_ns:
+            return self
+        return (
+            Symptoms(state=self.state, waits_in=self.waits_in) if self.is_seen_now else Symptoms()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +108,19 @@ class Ending:
     after_steps_ns: int = 0  # from the end of that step to the end of the last one of these
     told: Told | None = None  # of the hang in which it ended
     left_ns: int | None = None  # without a trailer: when it destroyed its process group in order
+    has_ddp: bool = False  # it wrapped a model in DDP
 
     @property
     def breaks_off(self) -> bool:
         """Whether it was killed, crashed or still runs, as a member of its process group."""
         return self.trailer is None and self.left_ns is None
+
+    @property
+    def hangs_at_end(self) -> bool:
+        """Whether no Python ran any more after it had destroyed its process group."""
+        look = self.symptoms
+        is_later = self.left_ns is not None and (look.at_ns is None or look.at_ns > self.left_ns)
+        return is_later and look.holds_interpreter
 
     @property
     def has_lost_tail(self) -> bool:

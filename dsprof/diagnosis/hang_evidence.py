@@ -138,7 +138,9 @@ def seen_now(endings: Endings, run: RunFiles) -> Endings:
     ranks = dict(endings.ranks)
     for rank, look in _looks(run):
         if ending := ranks.get(rank):
-            seen = replace(ending.symptoms, state=look.state, waits_in=look.waits_in)
+            seen = replace(
+                ending.symptoms, state=look.state, waits_in=look.waits_in, is_seen_now=True
+            )
             ranks[rank] = replace(ending, symptoms=seen)
     return Endings(ranks, endings.groups)
 

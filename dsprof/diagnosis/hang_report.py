@@ -93,9 +93,10 @@ def _judged(endings: Endings, run: RunSummary) -> HangReport:
     hang = hang_of(endings, run[FlightRecorders], shared=run[SharedGroups].rows)
     found = report_of(hang, endings)
     verdicts = [
-        verdict
-        if verdict.is_healthy or not (verdict.operation or verdict.waiting)
-        else msgspec.structs.replace(verdict, remedy=remedy(verdict, hang, endings))
+        msgspec.structs.replace(verdict, remedy=remedy(verdict, hang, endings))
+        if not verdict.is_healthy
+        and (verdict.operation or verdict.waiting or verdict.kind == "frozen")
+        else verdict
         for verdict in found.verdicts
     ]
     return HangReport(verdicts=verdicts, groups=found.groups)

@@ -98,8 +98,8 @@ def _ending_line(quality: Quality, run: RunInfo) -> QualityLine:
     if flaws:
         return QualityLine("flaw", "End of the run", "; ".join(flaws))
     if quality.left_ranks:
-        text = f"{fmt.named_ranks(quality.left_ranks)} destroyed the process group, then ended"
-        return QualityLine("note", "End of the run", f"{text} without closing the record")
+        text = f"{fmt.named_ranks(quality.left_ranks)} destroyed the process group, then"
+        return QualityLine("note", "End of the run", f"{text} did not close the record")
     if run.is_running:
         return QualityLine("note", "End of the run", "not reached: the run goes on")
     return QualityLine("ok", "End of the run", "every rank closed its trace")

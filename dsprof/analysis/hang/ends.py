@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.ending import Ending, first_failed
 from dsprof.analysis.hang import words
 from dsprof.analysis.hang.causes import in_own_code
-from dsprof.analysis.hang.fates import by_exception, by_kill, latest_ns, may_wait_in
+from dsprof.analysis.hang.fates import (
+    by_exception,
+    by_kill,
+    latest_ns,
+    may_wait_in,
+    no_python,
+)
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import Cause, HangVerdict
 from dsprof.analysis.hang.telling import Telling
@@ -29,6 +36,7 @@ _LATE_NS = 2 * LONGEST_NS
 
 _NAMED = 4
 _HEALTHY_OR_STUCK = "The run was healthy at that moment, or the network or a device is stuck."
+_KEPT = "If a process is to end, an exit handler, a destructor or a thread keeps it from ending."
 _ALONE = "no rank is known to have waited for another one"
 
 _MAY_RUN = (
@@ -61,6 +69,8 @@ def ended(tell: Telling) -> HangVerdict:
         return _died(tell, silent)
     if failed or gone:
         return _died(tell, failed | gone)
+    if hung := sorted(r for r, e in ends.items() if e.hangs_at_end):
+        return hung_at_end(hung, tell.endings)
     killed = sorted(r for r, e in ends.items() if e.breaks_off and not e.symptoms.is_alive)
     if killed:
         may_wait = [said for rank in killed if (said := may_wait_in(rank, tell.endings))]
@@ -87,8 +97,24 @@ def ended(tell: Telling) -> HangVerdict:
         )
     return HangVerdict(
         kind="none",
+        ranks=tuple(going_on := _going_on(ends)),
+        cause=Cause("unknown", _KEPT if going_on else ""),
+        stacks=tell.stacks(going_on[:2]),
         confidence="high",
         sentence=f"No rank waits for another one.{_exited_late(ends)}{_left(ends)}",
+    )
+
+
+def hung_at_end(ranks: Sequence[int], endings: Endings) -> HangVerdict:
+    """Judge ranks in which no Python ran after the end of their process group."""
+    looks = {rank: endings.ranks[rank].symptoms for rank in ranks}
+    return HangVerdict(
+        kind="frozen",
+        ranks=tuple(ranks),
+        cause=no_python(ranks[0], looks[ranks[0]]),
+        stacks={str(rank): looks[rank].stack for rank in ranks[:2] if looks[rank].stack},
+        confidence="high",
+        sentence=f"{capitalised(named(ranks))} destroyed the process group, then hung; {_ALONE}.",
     )
 
 
@@ -269,9 +295,22 @@ def _exited_late(ends: Mapping[int, Ending]) -> str:
     return f" Rank {last} ended {duration(late_ns)} after the others." if late_ns > _LATE_NS else ""
 
 
+def _going_on(ends: Mapping[int, Ending]) -> list[int]:
+    """Return the ranks that live after they left their process group, or closed their record."""
+    return [
+        rank
+        for rank, end in ends.items()
+        if end.symptoms.is_alive
+        and (end.left_ns is not None or (end.trailer is not None and end.trailer.reason == EXIT))
+    ]
+
+
 def _left(ends: Mapping[int, Ending]) -> str:
     """Say which ranks were killed when they had left their process group, or still run."""
-    left = [rank for rank, end in ends.items() if end.left_ns is not None]
+    going_on = _going_on(ends)
+    left = [rank for rank, end in ends.items() if end.left_ns is not None and rank not in going_on]
     whose = "its record" if len(left) == 1 else "their records"
     who = capitalised(named(left))
-    return f" {who} destroyed the process group, then did not close {whose}." if left else ""
+    said = f" {who} destroyed the process group, then did not close {whose}." if left else ""
+    run = "it still runs" if len(going_on) == 1 else "they still run"
+    return said + f" {capitalised(named(going_on))} ended training, and {run}." * bool(going_on)

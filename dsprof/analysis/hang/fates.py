@@ -52,7 +52,7 @@ def fate_of(rank: int, endings: Endings, state: GroupState) -> Fate:
     if ending.symptoms.is_alive and (seen is None or seen.kind == "never_entered"):
         # A process that is alive and writes nothing runs no Python.
         if ending.trailer is None and _is_silent(ending, state):
-            return Fate("frozen", _no_python(rank, ending.symptoms), True)
+            return Fate("frozen", no_python(rank, ending.symptoms), True)
         if _goes_on(ending, state):
             text = f"Rank {rank} is alive, and still communicates in other groups: it may come."
             return Fate("slow", Cause("unknown", text), False)
@@ -74,9 +74,7 @@ def _left(rank: int, later_ns: int) -> Cause:
 def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
     """Judge by what somebody saw of the process, or what its own last line says."""
     ending = endings.ranks[rank]
-    symptoms, trailer = ending.symptoms, ending.trailer
-    if symptoms.at_ns is not None and symptoms.at_ns < state.since_ns:
-        symptoms = Symptoms()  # of an earlier pause
+    symptoms, trailer = ending.symptoms.since(state.since_ns), ending.trailer
     if trailer is not None and trailer.exception:
         return Fate("died", by_exception(rank, endings, trailer), True)
     if ending.breaks_off and (symptoms.state == GONE or endings.killed_for_memory(rank)):
@@ -85,7 +83,7 @@ def by_look(rank: int, endings: Endings, state: GroupState) -> Fate | None:
         text = f"Rank {rank} is stopped (SIGSTOP, or a debugger)."
         return Fate("frozen", Cause("stopped", text), True)
     if symptoms.holds_interpreter:
-        return Fate("frozen", _no_python(rank, symptoms), True)
+        return Fate("frozen", no_python(rank, symptoms), True)
     if found := in_own_code(symptoms):
         kind, text = found
         return Fate("never_entered", Cause(kind, f"Rank {rank} {text}."), True)
@@ -207,7 +205,8 @@ def _has_vanished(ending: Ending) -> bool:
     return ending.trailer is None and not is_seen
 
 
-def _no_python(rank: int, symptoms: Symptoms) -> Cause:
+def no_python(rank: int, symptoms: Symptoms) -> Cause:
+    """Say in which call a rank keeps the interpreter lock."""
     where = f" at {frame_of_user(symptoms.stack)}" if symptoms.stack else ""
     text = f"Rank {rank} is in a call{where} that does not release the interpreter lock."
     return Cause("interpreter_lock", text)

@@ -320,11 +320,14 @@ class _Judge:
             )
         links = broken_links({r: self.endings.ranks[r].symptoms for r in state.members})
         between = "; ".join(f"{one} and {other}" for one, other in links[:_NAMED])
+        who = "Every rank is alive in it"
+        if done := [rank for rank in state.members if rank not in state.waiting]:
+            who = f"{capitalised(named(done))} completed it, others did not"
         tags = "the two calls differ in `tag`, " * state.is_pair  # which no trace holds
         text = (
             f"Bytes stay unsent between ranks {between}: the network does not carry them."
             if links
-            else f"Every rank is alive in it: {tags}the network between them broke, the timeout "
+            else f"{who}: {tags}the network between them broke, the timeout "
             "was too short, or the transfer was still running when the run ended."
         )
         return self.tell.of_state(

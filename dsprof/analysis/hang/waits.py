@@ -191,8 +191,8 @@ def _walk(start: int, leads_to: Sequence[set[int]], seen: set[int]) -> Iterator[
 
 
 def was_alive_meanwhile(ending: Ending, state: GroupState) -> bool:
-    """Say whether a rank lived on while others waited."""
-    return not ending.breaks_off or ending.alive_ns >= state.since_ns + LOST_NS
+    """Say whether a rank that closed no record lived on while others waited."""
+    return ending.alive_ns >= state.since_ns + LOST_NS
 
 
 def is_known(ending: Ending, state: GroupState) -> bool:
@@ -348,7 +348,7 @@ def _is_left(state: GroupState, endings: Endings) -> bool:
             end.trailer is not None
             and end.trailer.reason == "exit"
             and not end.trailer.exception
-            and end.symptoms == Symptoms()
+            and end.symptoms.at_ns is None
         )
         for end in ends
     )

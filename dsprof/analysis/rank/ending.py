@@ -89,6 +89,7 @@ class _Reading:
             after_steps_ns=after_steps_ns,
             told=self._told(),
             left_ns=self._on_run(left.at_ns) if (left := group_end(trace)) else None,
+            has_ddp=bool(trace.layouts),
         )
 
     def _told(self) -> Told | None:

@@ -44,6 +44,12 @@ _KERNEL_LOG = (
     "traces"
 )
 
+_OF_DDP = (
+    "Train in a function, so that the model is freed before destroy_process_group(): over gloo, a "
+    "DDP model that is freed after it can deadlock with a thread of the process group. If that "
+    "does not help: "
+)
+
 _SAME_BRANCH = "Make all ranks take the same branch"
 _SAME = {
     "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
@@ -101,7 +107,10 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
         stack = verdict.stacks.get(str(verdict.ranks[0]), ())
         at = f" at {frame_of_user(stack)}" if stack else ""
-        return _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
+        ends = [endings.ranks[rank] for rank in verdict.ranks if rank in endings.ranks]
+        is_of_ddp = any(end.hangs_at_end and end.has_ddp and end.backend == "gloo" for end in ends)
+        known = _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
+        return _OF_DDP * is_of_ddp + known
     if verdict.kind == "died" and not _raised(verdict.ranks, endings):
         return (
             f"Find out what killed {named(verdict.ranks)}: look at the end of the log, and give "

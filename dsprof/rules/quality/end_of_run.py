@@ -12,10 +12,11 @@ from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run, is_of_memory
 from dsprof.analysis.ending import Ending, first_failed
-from dsprof.analysis.hang.ends import ended_with, exited_before, silent_before
+from dsprof.analysis.hang.ends import ended_with, exited_before, hung_at_end, silent_before
 from dsprof.analysis.hang.fates import killed_beside
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
+from dsprof.analysis.hang.waits import Hang
 from dsprof.analysis.rank_sets import RankSet, in_several, named_ranks, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status, Table
@@ -29,6 +30,7 @@ from dsprof.rules.evidence.endings import (
     raised_at,
 )
 from dsprof.rules.evidence.hang_remedies import after_kills
+from dsprof.rules.evidence.hang_remedies import remedy as remedy_of_hang
 from dsprof.rules.evidence.raised import (
     RUN_FAILED,
     messages,
@@ -38,6 +40,7 @@ from dsprof.rules.evidence.raised import (
 from dsprof.rules.rule import RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE, HOST_MEMORY, LAUNCHER
 
+_LONG_NS = 10 * 10**9
 _SIGNAL = "signal "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
@@ -74,12 +77,16 @@ class EndOfRun(NamedTuple):
     def findings(self) -> Iterable[Finding]:
         """Report records that break off, exceptions, and what logs say without a record."""
         facts, endings = self.run[Run], self.run[Endings]
-        left = [] if self._has_ended_otherwise(facts.left_ranks) else facts.left_ranks
-        unclean = sorted({*facts.unclean_ranks, *facts.left_ranks} - {*left})
+        hung = [rank for rank in facts.left_ranks if endings.ranks[rank].hangs_at_end]
+        left = [rank for rank in facts.left_ranks if rank not in hung]
+        ended = [] if self._has_ended_otherwise(left) else left
+        unclean = sorted({*facts.unclean_ranks, *left} - {*ended})
+        if hung:
+            yield self._hung(hung)
         if unclean and endings.ranks:
             yield self._by_ray() if _has_ray_ended(self.run) else self._unclean(unclean)
-        if left:
-            yield self._left(left)
+        if ended:
+            yield self._left(ended)
         if not facts.is_recorded:
             yield from self._ended_as_logged()
         # Rule device-out-of-memory explains the others.
@@ -116,17 +123,38 @@ class EndOfRun(NamedTuple):
         missing_ns = max(run.ranks[rank].left_missing_ns or 0 for rank in ranks)
         missing = f"up to the last {duration(missing_ns)}" if missing_ns else "nothing"
         whose, who = ("its record", "It") if len(ranks) == 1 else ("their records", "They")
+        later_ns = max(endings.ranks[r].alive_ns - (endings.ranks[r].left_ns or 0) for r in ranks)
+        lived = f", and lived for another {duration(later_ns)}" if later_ns > _LONG_NS else ""
         return self.meta.finding(
             Status.INFO,
             f"{capitalised(named(ranks))} destroyed the process group{after_step(ends, ranks)}, "
-            f"then ended without closing {whose}: {missing} before that is missing.",
+            f"then did not close {whose}: {missing} before that is missing.",
             title="Records end with the process group",
-            cause=f"{who} called destroy_process_group(), and no wait had failed by then. Ray and "
-            "other launchers kill workers that are done, and os._exit() ends a process at once. A "
-            "program that catches an error of its own, then leaves its group, looks the same.",
+            cause=f"{who} called destroy_process_group(){lived}. No wait had failed by then. Ray "
+            "and other launchers kill workers that are done, and os._exit() ends a process at "
+            "once. A program that catches an error of its own, then leaves its group, looks the "
+            "same.",
             action="Make `dsprof.disable()` the last line of the training function.",
             ranks=tuple(ranks),
             evidence=_last_calls(ends),
+            confidence="high",
+        )
+
+    def _hung(self, ranks: Sequence[int]) -> Finding:
+        """Report ranks in which no Python ran after their part of the run."""
+        endings = self.run[Endings]
+        verdict = hung_at_end(ranks, endings)
+        problem = f"{capitalised(named(ranks))} hung after destroy_process_group()"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}{after_step(endings.ranks, ranks)}.",
+            problem=problem,
+            title="A rank hung as it ended",
+            severity=Severity.MEDIUM,
+            cause=verdict.cause.text,
+            action=remedy_of_hang(verdict, Hang(FlightRecorders({}), (), ()), endings),
+            ranks=tuple(ranks),
+            evidence=_last_calls(endings.ranks),
             confidence="high",
         )
 

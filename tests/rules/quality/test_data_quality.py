@@ -33,6 +33,7 @@ from tests.factories.trace import (
     MS,
     captured,
     header,
+    heartbeat,
     issued,
     judged,
     judged_summary,
@@ -664,8 +665,8 @@ def test_ranks_that_left_their_group_before_they_were_killed_are_no_problem(
     (finding,) = judged_summary(RULE, run)
     assert (finding.status, finding.ranks) == (Status.INFO, (0, 1))
     assert finding.summary == (
-        "Ranks 0-1 destroyed the process group after step 5, then ended without closing their "
-        f"records: {missing} before that is missing."
+        "Ranks 0-1 destroyed the process group after step 5, then did not close their records: "
+        f"{missing} before that is missing."
     )
     assert (run[Run].unclean_ranks, run[Run].left_ranks) == ([], [0, 1])
     assert "destroy_process_group(); the record was not closed" in finding.evidence[0].rows[0]
@@ -673,6 +674,27 @@ def test_ranks_that_left_their_group_before_they_were_killed_are_no_problem(
     assert "2 records not closed" in found.quality.line
     lines = {line.label: line for line in quality_lines(found)}
     assert (lines["End of the run"].level, lines["Events"].level) == ("note", "note")
+
+
+def test_how_long_a_rank_lived_on_is_said() -> None:
+    lives = [heartbeat(60_650)]
+    assert "(), and lived for another 60.0 s." in (
+        said(RULE, zero_rank(0, **left(650), heartbeats=lives), zero_rank(1)).cause
+    )
+
+
+def test_a_rank_that_hung_after_its_process_group_is_a_problem_whatever_ended_it() -> None:
+    end = left(650, is_written=False)
+    end["state"].stacks_ns = end["state"].left_ns + 10**10
+    ranks = [zero_rank(0, **end), zero_rank(1, **left(650))]
+    hung, others = judged(RULE, *ranks)
+    assert (hung.problem, hung.ranks) == ("Rank 0 hung after destroy_process_group()", (0,))
+    assert (hung.status, others.status, others.ranks) == (Status.FAIL, Status.INFO, (1,))
+    assert hung.cause == "Rank 0 is in a call that does not release the interpreter lock."
+    ranks[0].log = RankLog()
+    ranks[0].log.say(FROM_OUTSIDE, "time limit")
+    hung, others = judged(RULE, *ranks)
+    assert (hung.ranks, others.problem) == ((0,), "The job reached its time limit")
 
 
 def test_a_rank_that_died_while_others_had_left_is_the_problem() -> None:
