@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import msgspec
 
 from dsprof.analysis.aggregates.timelines import RANKS
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.parts.memory import SnapshotRow
 from dsprof.diagnosis.parts.run import Headline, ThresholdInfo
 from dsprof.diagnosis.parts.timelines import Timeline, TimelinePlace
 from dsprof.diagnosis.quality_lines import quality_lines
@@ -23,11 +23,11 @@ from dsprof.reports.html.bandwidth_drawing import bandwidth_drawing
 from dsprof.reports.html.bucket_drawing import bucket_drawing
 from dsprof.reports.html.drawing import Drawing
 from dsprof.reports.html.epoch_drawing import epoch_drawing
-from dsprof.reports.html.flame_graph import FlameGraph, held_memory, waiting_lines
+from dsprof.reports.html.flame_graph import held_memory, waiting_lines
 from dsprof.reports.html.heat_map import heat_map
 from dsprof.reports.html.history_drawing import history_drawing, time_drawings
 from dsprof.reports.html.log_drawing import log_drawing
-from dsprof.reports.html.matrix import Matrix, traffic_matrix, wait_matrix
+from dsprof.reports.html.matrix import traffic_matrix, wait_matrix
 from dsprof.reports.html.memory_drawing import memory_drawing
 from dsprof.reports.html.snapshot_drawing import snapshot_drawing
 from dsprof.reports.html.step_drawings import step_bar, step_columns
@@ -35,7 +35,7 @@ from dsprof.reports.html.timeline_drawing import MAX_BARS, WHOLES, timeline_draw
 from dsprof.reports.html.topology_drawing import topology_drawing
 
 MAX_STEP_BARS = 120
-MAX_FLAME_GRAPHS = 4
+_MOST_GRAPHS = 4
 
 _STEPS = {
     "worst": "Longest measured step",
@@ -102,6 +102,34 @@ class View:
         self.has_communication = bool(diagnosis.communication)
         self.has_memory = bool(diagnosis.memory or diagnosis.snapshots)
         self.rules = {about.rule: about for about in diagnosis.rules}
+        self._draw(diagnosis)
+
+    def _draw(self, diagnosis: Diagnosis) -> None:
+        """Draw what has anything to show; the others are None, or empty."""
+        is_split = self.step.total_ns and self.step.is_split
+        self.step_bar = step_bar(self.step) if is_split else None
+        self.heat_map = heat_map(diagnosis.step_map)
+        self.role_maps = [*filter(None, map(heat_map, diagnosis.role_maps))]
+        self.history = history_drawing(diagnosis.history)
+        self.history_map = heat_map(diagnosis.history.map)
+        self.time_spans = [*time_drawings(diagnosis.time_spans)]
+        self.epochs = epoch_drawing(diagnosis.epochs)
+        self.bucket_fill = bucket_drawing(diagnosis.bucket_fill)
+        self.bandwidth = bandwidth_drawing(diagnosis.transfers, diagnosis.expected_curves)
+        self.wait_matrix = wait_matrix(diagnosis.arrivals.pairs)
+        self.traffic_matrix = traffic_matrix(diagnosis.peer_traffic)
+        self.topology = topology_drawing(diagnosis.topology)
+        self.log = log_drawing(diagnosis.log_marks)
+        self.hang = hangs.picture(diagnosis.hang) if diagnosis.hang else None
+        self.memory = memory_drawing(diagnosis.memory)
+        # Where there are steps, a table says it.
+        self.snapshot = snapshot_drawing(diagnosis.snapshots) if not self.step.total_ns else None
+        fullest = sorted(diagnosis.snapshots, key=lambda row: -row.reserved_bytes)
+        held = ((held_memory(row), row) for row in fullest)
+        self.held_memory = [*islice(((graph, row) for graph, row in held if graph), _MOST_GRAPHS)]
+        waits = [row for row in diagnosis.call_sites if row.exposed_ns]
+        # A single row says the same in words.
+        self.waiting_lines = waiting_lines(waits) if len(waits) > 1 else None
 
     @property
     def following(self) -> list[tuple[Headline, str]]:
@@ -160,11 +188,6 @@ class View:
         return bool(self._diagnosis.quality.partial_ranks) or has_fewer
 
     @cached_property
-    def step_bar(self) -> Drawing | None:
-        """The mean step; None where no part of it is known."""
-        return step_bar(self.step) if self.step.total_ns and self.step.is_split else None
-
-    @cached_property
     def column_bars(self) -> list[content.StepBar]:
         """All steps, or those of the map below, so that both share one axis."""
         if self.heat_map is None:
@@ -178,11 +201,6 @@ class View:
         """Each step; None for a single one."""
         least = 2 if self.heat_map is None else 1
         return step_columns(self.column_bars) if len(self.column_bars) >= least else None
-
-    @cached_property
-    def heat_map(self) -> Drawing | None:
-        """Ranks by steps; None where there is one rank or step."""
-        return heat_map(self._diagnosis.step_map)
 
     def _framed(self, step: Timeline) -> frozenset[int]:
         """Return the stragglers of a step; of a dump, the ranks of its first finding."""
@@ -234,103 +252,20 @@ class View:
         """Whether the timelines show every rank that has anything to draw."""
         return len(self._diagnosis.run.ranks) <= RANKS
 
-    @cached_property
-    def memory(self) -> Drawing | None:
-        """Memory over the run; None where no samples were taken."""
-        return memory_drawing(self._diagnosis.memory)
-
-    @cached_property
-    def snapshot(self) -> Drawing | None:
-        """Memory of devices where only a snapshot of it was given."""
-        return snapshot_drawing(self._diagnosis.snapshots) if not self.step.total_ns else None
-
-    @cached_property
-    def topology(self) -> Drawing | None:
-        """Ranks on hosts and in groups; None where one host has one group."""
-        return topology_drawing(self._diagnosis.topology)
-
-    @cached_property
-    def history(self) -> Drawing | None:
-        """Time of a step over the whole of a rolling recording."""
-        return history_drawing(self._diagnosis.history)
-
-    @cached_property
-    def time_spans(self) -> list[Drawing]:
-        """What ranks without steps recorded over the whole of a rolling recording."""
-        return [*time_drawings(self._diagnosis.time_spans)]
-
     @property
     def begins_with_times(self) -> bool:
         """Whether the first screen draws what ranks without steps did."""
         return bool(self.time_spans) and not (self.hang or self.step_columns)
-
-    @cached_property
-    def history_map(self) -> Drawing | None:
-        """Ranks by time over the whole of a rolling recording."""
-        return heat_map(self._diagnosis.history.map)
 
     @property
     def begins_with_history(self) -> bool:
         """Whether the steps in detail are only the newest ones, and a map shows all."""
         return bool(self._diagnosis.history.newest_from and self.history_map)
 
-    @cached_property
-    def role_maps(self) -> list[Drawing]:
-        """Places in groups by steps, or by time over the whole of a rolling recording."""
-        return list(filter(None, map(heat_map, self._diagnosis.role_maps)))
-
-    @cached_property
-    def epochs(self) -> Drawing | None:
-        """The epochs of a run that was started more than once."""
-        return epoch_drawing(self._diagnosis.epochs)
-
     @property
     def begins_with_epochs(self) -> bool:
         """Whether the first screen is about restarts, and shows them."""
         return self._diagnosis.headline.rule == "restarted-job" and self.epochs is not None
-
-    @cached_property
-    def bucket_fill(self) -> Drawing | None:
-        """How full buckets were when they were reduced; None for a few of them."""
-        return bucket_drawing(self._diagnosis.bucket_fill)
-
-    @cached_property
-    def wait_matrix(self) -> Matrix | None:
-        """Which rank waits for which; None for two ranks."""
-        return wait_matrix(self._diagnosis.arrivals.pairs)
-
-    @cached_property
-    def traffic_matrix(self) -> Matrix | None:
-        """Which rank sends how much to which; None for two ranks."""
-        return traffic_matrix(self._diagnosis.peer_traffic)
-
-    @cached_property
-    def waiting_lines(self) -> FlameGraph | None:
-        """Which lines wait for communication; None for a single row: it says the same in words."""
-        rows = [row for row in self._diagnosis.call_sites if row.exposed_ns]
-        return waiting_lines(rows) if len(rows) > 1 else None
-
-    @cached_property
-    def held_memory(self) -> list[tuple[FlameGraph, SnapshotRow]]:
-        """Memory by call stack on the fullest devices."""
-        fullest = sorted(self._diagnosis.snapshots, key=lambda row: -row.reserved_bytes)
-        graphs = ((held_memory(row), row) for row in fullest)
-        return [(graph, row) for graph, row in graphs if graph][:MAX_FLAME_GRAPHS]
-
-    @cached_property
-    def log(self) -> Drawing | None:
-        """Where the warnings and errors of a log are; None where one rank wrote all."""
-        return log_drawing(self._diagnosis.log_marks)
-
-    @cached_property
-    def bandwidth(self) -> Drawing | None:
-        """Speed of transfers by size; None for a few sizes."""
-        return bandwidth_drawing(self._diagnosis.transfers, self._diagnosis.expected_curves)
-
-    @cached_property
-    def hang(self) -> hangs.Picture | None:
-        """Who waits for whom in a run that is stuck."""
-        return hangs.picture(self._diagnosis.hang) if self._diagnosis.hang else None
 
 
 def _shown(diagnosis: Diagnosis) -> Iterator[Shown]:
