@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -10,7 +11,6 @@ from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.diagnosis.parts.communication import (
     ArrivalInfo,
     ArrivalRow,
-    BucketFill,
     CommunicationRow,
     CopyRow,
     FetchRow,
@@ -19,7 +19,7 @@ from dsprof.diagnosis.parts.communication import (
     TransferRow,
 )
 from dsprof.diagnosis.parts.steps import AnnotationRow
-from dsprof.diagnosis.parts.topology import GroupLayout, PeerTraffic, Topology
+from dsprof.diagnosis.parts.topology import GroupLayout, PeerTraffic
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Section, Shown, listing, told
@@ -81,7 +81,7 @@ _COLLECTIVE: tuple[Shown[CommunicationRow], ...] = (
     Shown("Operation", operation),
     Shown("Group (ranks)", _group),
     Shown("Phase", lambda row: row.phase),
-    Shown("Size", lambda row: _size(row)),
+    Shown("Size", _size),
     Shown("Type", lambda row: row.dtype),
     Shown("Mode", _mode),
     Shown("Calls", lambda row: row.calls_per_step, "count"),
@@ -145,11 +145,8 @@ _FETCH: tuple[Shown[FetchRow], ...] = (
     Shown("Elements", lambda row: per_step(row, row.elements), "count"),
     Shown("Waited", lambda row: per_step(row, row.wait_ns), "ns"),
 )
-
-
-def fetches(rows: Iterable[FetchRow]) -> Table:
-    """Parameter fetches, prefetches and releases."""
-    return listing("Parameters per rank and step, on average", _FETCH, rows)
+fetches = partial(listing, "Parameters per rank and step, on average", _FETCH)
+"""Parameter fetches, prefetches and releases."""
 
 
 _COPY: tuple[Shown[CopyRow], ...] = (
@@ -160,11 +157,8 @@ _COPY: tuple[Shown[CopyRow], ...] = (
     Shown("Bytes", lambda row: row.bytes_per_step, "bytes"),
     Shown("Time", lambda row: per_step(row, row.duration_ns), "ns"),
 )
-
-
-def copies(rows: Iterable[CopyRow]) -> Table:
-    """Copies between host and device."""
-    return listing("Copies per rank and step, on average", _COPY, rows)
+copies = partial(listing, "Copies per rank and step, on average", _COPY)
+"""Copies between host and device."""
 
 
 def last_arrivals(arrivals: ArrivalInfo, steps: int = 1) -> Table:
@@ -193,11 +187,8 @@ _FILL: tuple[Shown[FillMoment], ...] = (
     Shown("Bytes", lambda one: one.bytes, "bytes"),
     Shown("Cause", lambda one: one.cause),
 )
-
-
-def bucket_fill(found: BucketFill) -> Table:
-    """Reductions of buckets in one step, in order of time."""
-    return listing("Buckets in order of time", _FILL, found.flushes)
+bucket_fill = partial(listing, "Buckets in order of time", _FILL)
+"""Reductions of buckets in one step."""
 
 
 class _Pair(NamedTuple):
@@ -245,11 +236,8 @@ _LAYOUT: tuple[Shown[GroupLayout], ...] = (
     Shown("Bytes", lambda one: one.bytes_per_step, "bytes"),
     Shown("Exposed", lambda one: one.exposed_ns, "ns"),
 )
-
-
-def groups(found: Topology) -> Table:
-    """Kinds of process groups; figures of one rank's step."""
-    return listing("Process groups; figures per rank and step", _LAYOUT, found.layouts)
+groups = partial(listing, "Process groups; figures per rank and step", _LAYOUT)
+"""Kinds of process groups."""
 
 
 _TRANSFER: tuple[Shown[TransferRow], ...] = (
@@ -266,11 +254,8 @@ _TRANSFER: tuple[Shown[TransferRow], ...] = (
     Shown("By", lambda row: row.expected_from),
     Shown("Judged", lambda row: "yes" if row.is_judged else "no"),
 )
-
-
-def transfers(rows: Iterable[TransferRow]) -> Table:
-    """Transfers by operation, group and size."""
-    return listing("Transfer of collectives, call of median speed", _TRANSFER, rows)
+transfers = partial(listing, "Transfer of collectives, call of median speed", _TRANSFER)
+"""Transfers by operation, group and size."""
 
 
 SECTIONS: tuple[Section[Any], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from dsprof.diagnosis.model import Diagnosis
@@ -118,11 +119,7 @@ _THRESHOLD: tuple[Shown[ThresholdInfo], ...] = (
     Shown("Value", lambda row: json.dumps(row.value, ensure_ascii=False)),
     Shown("From", lambda row: "default" if row.is_default else "set by you"),
 )
-
-
-def thresholds(rows: Iterable[ThresholdInfo]) -> Table:
-    """The limits that the rules judged by."""
-    return listing("Thresholds in force", _THRESHOLD, rows)
+thresholds = partial(listing, "Thresholds in force", _THRESHOLD)
 
 
 def run(diagnosis: Diagnosis) -> Table:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from dsprof.diagnosis.parts.logs import FlightRow, LoggedCallRow, LoggedFact, LogMarkRow
 from dsprof.findings import formatting as fmt
-from dsprof.findings.finding import Table
 from dsprof.reports.tables.listing import Section, Shown, listing
 
 
@@ -29,11 +28,8 @@ _FLIGHT: tuple[Shown[FlightRow], ...] = (
     Shown("Not finished by", lambda row: fmt.ranks(row.unfinished)),
     Shown("Without a dump", lambda row: fmt.ranks(row.without_dump)),
 )
-
-
-def flights(rows: Iterable[FlightRow]) -> Table:
-    """Process groups in which something was in flight when flight recorders were dumped."""
-    return listing("Earliest wait first", _FLIGHT, rows)
+flights = partial(listing, "Earliest wait first", _FLIGHT)
+"""Process groups in which something was in flight when flight recorders were dumped."""
 
 
 _FACT: tuple[Shown[LoggedFact], ...] = (
@@ -42,11 +38,8 @@ _FACT: tuple[Shown[LoggedFact], ...] = (
     Shown("Ranks", lambda row: fmt.ranks(row.ranks)),
     Shown("Lines", lambda row: row.lines, "count"),
 )
-
-
-def logged(rows: Iterable[LoggedFact]) -> Table:
-    """Statements of libraries on themselves, and on which ranks."""
-    return listing("As the logs say", _FACT, rows)
+logged = partial(listing, "As the logs say", _FACT)
+"""Statements of libraries on themselves, and on which ranks."""
 
 
 _CALL: tuple[Shown[LoggedCallRow], ...] = (
@@ -62,11 +55,7 @@ _CALL: tuple[Shown[LoggedCallRow], ...] = (
     Shown("Wait for the slowest", lambda row: row.straggler_ns, "ns"),
     Shown("Note", lambda row: row.note),
 )
-
-
-def logged_calls(rows: Iterable[LoggedCallRow]) -> Table:
-    """Calls that another tool timed."""
-    return listing("Reported by another tool, not measured by dsprof", _CALL, rows)
+logged_calls = partial(listing, "Reported by another tool, not measured by dsprof", _CALL)
 
 
 _MARK: tuple[Shown[LogMarkRow], ...] = (
@@ -75,11 +64,8 @@ _MARK: tuple[Shown[LogMarkRow], ...] = (
     Shown("Severity", lambda row: "error" if row.is_error else "warning"),
     Shown("Message", lambda row: row.text),
 )
-
-
-def log_marks(rows: Iterable[LogMarkRow]) -> Table:
-    """Warnings and errors of a log in its order."""
-    return listing("", _MARK, rows)
+log_marks = partial(listing, "", _MARK)
+"""Warnings and errors of a log in its order."""
 
 
 SECTIONS: tuple[Section[Any], ...] = (

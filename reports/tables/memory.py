@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from dsprof.diagnosis.parts.memory import RankMemory, SnapshotRow, StackRow
@@ -83,11 +84,8 @@ _STACK: tuple[Shown[StackRow], ...] = (
     Shown("Called from", lambda one: one.calls[-2] if len(one.calls) > 1 else None),
     Shown("Held", lambda one: one.bytes, "bytes"),
 )
-
-
-def stacks(row: SnapshotRow) -> Table:
-    """Memory in use by call stack."""
-    return listing("", _STACK, row.stacks)
+stacks = partial(listing, "", _STACK)
+"""Memory in use by call stack."""
 
 
 def _holders(row: SnapshotRow) -> Iterator[_Holder]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from typing import NamedTuple
 
 from dsprof.diagnosis.parts.history import (
@@ -116,11 +117,8 @@ _TIME_OP: tuple[Shown[TimeOp], ...] = (
     Shown("Bytes", lambda row: row.bytes, "bytes"),
     Shown("Blocked", lambda row: row.blocked_ns, "ns"),
 )
-
-
-def time_ops(found: TimeSpans) -> Table:
-    """Operations of ranks without steps."""
-    return listing("Operations, sums over these ranks", _TIME_OP, found.ops)
+time_ops = partial(listing, "Operations, sums over these ranks", _TIME_OP)
+"""Operations of ranks without steps."""
 
 
 _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
@@ -131,11 +129,7 @@ _ANNOTATION: tuple[Shown[AnnotationRow], ...] = (
     Shown("Longest on rank", lambda row: next(iter(row.rank_ns), None)),
     Shown("Time there", lambda row: next(iter(row.rank_ns.values()), None), "ns"),
 )
-
-
-def annotated(rows: Iterable[AnnotationRow]) -> Table:
-    """Annotated spans."""
-    return listing("Annotated spans per rank and step, on average", _ANNOTATION, rows)
+annotated = partial(listing, "Annotated spans per rank and step, on average", _ANNOTATION)
 
 
 _DEVICE: tuple[Shown[DeviceRow], ...] = (
@@ -152,11 +146,8 @@ _DEVICE: tuple[Shown[DeviceRow], ...] = (
     Shown("Kernels", lambda row: row.kernels, "count"),
     Shown("For communication", lambda row: row.communication_kernels, "count"),
 )
-
-
-def devices(rows: Sequence[DeviceRow]) -> Table:
-    """Time of the accelerator of each rank, over all that the profiler saw."""
-    return listing("Compute + exposed + copies + idle = span", _DEVICE, rows)
+devices = partial(listing, "Compute + exposed + copies + idle = span", _DEVICE)
+"""Time of the accelerator of each rank, over all that the profiler saw."""
 
 
 class _Lane(NamedTuple):
