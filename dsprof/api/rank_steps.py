@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -16,9 +14,9 @@ from dsprof.analysis.summary import RankClock
 from dsprof.api.rows import Columns
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import step_totals
-from dsprof.trace.rolling.step_sums import take_memory
+from dsprof.trace.rolling.step_sums import count_op, sums_of
 from dsprof.trace.run import RunFiles, rank_files, read_rank
-from dsprof.trace.schema import SCOPES, OpTotals, StepTotals
+from dsprof.trace.schema import SCOPES, StepTotals
 
 
 class RankStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,43 +77,15 @@ def _columns(trace: RankTrace, clock: RankClock, steps: Sequence[StepTotals]) ->
 
 
 def _of_details(trace: RankTrace) -> dict[int, StepTotals]:
-    """Sum up the steps of which a trace holds the details."""
-    ops, phases = _ops(trace), _phases(trace)
-    found = {}
-    for one in trace.steps:
-        found[one.step] = StepTotals(
-            one.step, one.start_ns, one.end_ns, phases.get(one.step, {}),
-            ops={"": ops.get(one.step, OpTotals())},
-        )  # fmt: skip
-    for sample in trace.memory:
-        if sample.at == "step" and sample.step in found:
-            take_memory(found[sample.step], sample)
-    return found
-
-
-def _ops(trace: RankTrace) -> Mapping[int, OpTotals]:
-    """Return the collectives of each step, those that are only counted included."""
-    found: defaultdict[int, OpTotals] = defaultdict(OpTotals)
-    rows = trace.collectives
+    """Sum up the steps of which a trace holds the details, with what is in flight or counted."""
+    found, rows = sums_of(trace, 0), trace.collectives
     blocked_ns = np.where(rows.is_background, 0, rows.blocked_ns)
-    columns = (rows.step.tolist(), repeat(1), rows.nbytes.tolist(), blocked_ns.tolist())
-    counted = (
-        (of_step.step, row.calls, row.nbytes, row.blocked_ns)
-        for of_step in trace.counters
-        for row in of_step.rows
-    )
-    for step, count, nbytes, blocked_ns in chain(zip(*columns, strict=False), counted):
-        sums = found[step]
-        sums.calls += count
-        sums.nbytes += nbytes
-        sums.blocked_ns += blocked_ns
-    return found
-
-
-def _phases(trace: RankTrace) -> Mapping[int, dict[str, int]]:
-    found: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for span in trace.spans:
-        if span.name in SCOPES and not span.is_annotation:
-            of_step = found[span.step]
-            of_step[span.name] = of_step.get(span.name, 0) + span.end_ns - span.start_ns
+    columns = (rows.step, rows.nbytes, blocked_ns)
+    opened = zip(*(column[rows.is_open].tolist() for column in columns), strict=True)
+    beside = [(step, 1, nbytes, held_ns) for step, nbytes, held_ns in opened]
+    for counters in trace.counters:
+        beside += ((counters.step, r.calls, r.nbytes, r.blocked_ns) for r in counters.rows)
+    for step, *sums in beside:
+        if step in found:
+            count_op(found[step], "", *sums)
     return found

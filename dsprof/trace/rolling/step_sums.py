@@ -79,7 +79,7 @@ def count_sums(sums: StepTotals, more: Sequence[Sum], threads: Threads) -> None:
     for kind, name, calls, nbytes, spent_ns, thread, is_at_work in more:
         if kind == COMM:
             blocked_ns = threads.blocked_ns(thread, is_at_work, spent_ns)
-            _count_op(sums, name, calls, nbytes, blocked_ns)
+            count_op(sums, name, calls, nbytes, blocked_ns)
 
 
 def add_sums(sums: StepTotals | RollUp, more: StepTotals | RollUp) -> None:
@@ -88,17 +88,18 @@ def add_sums(sums: StepTotals | RollUp, more: StepTotals | RollUp) -> None:
     for name, spent_ns in more.phase_ns.items():
         sums.phase_ns[name] = sums.phase_ns.get(name, 0) + spent_ns
     for op, one in more.ops.items():
-        _count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
+        count_op(sums, op, one.calls, one.nbytes, one.blocked_ns)
 
 
 def count_collective(sums: StepTotals, record: Collective, threads: Threads) -> None:
     """Add a collective."""
     is_at_work = record.phase in AT_WORK
     blocked_ns = threads.blocked_ns(record.thread, is_at_work, record.blocked_ns)
-    _count_op(sums, record.op, 1, record.nbytes, blocked_ns)
+    count_op(sums, record.op, 1, record.nbytes, blocked_ns)
 
 
-def _count_op(sums: StepTotals | RollUp, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
+def count_op(sums: StepTotals | RollUp, op: str, calls: int, nbytes: int, blocked_ns: int) -> None:
+    """Add collectives of one operation."""
     known = sums.ops.get(op)
     if known is None:
         sums.ops[op] = OpTotals(calls, nbytes, blocked_ns)
@@ -150,5 +151,5 @@ def sums_of(trace: RankTrace, first_step: int) -> dict[int, StepTotals]:
     for number, op, nbytes, blocked_ns, is_background in zip(*columns, strict=True):
         if number in found:
             held_ns = 0 if is_background else blocked_ns
-            _count_op(found[number], rows.words[op], 1, nbytes, held_ns)
+            count_op(found[number], rows.words[op], 1, nbytes, held_ns)
     return found
