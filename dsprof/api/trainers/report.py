@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,12 +87,17 @@ def send_report(sinks: Mapping[str, Sink]) -> None:
 
 
 def _make(folder: Path) -> Report:
-    command = own_command("dsprof.api.trainers.page", str(folder))
+    page = folder / "report.html"
+    command = own_command("dsprof.__main__", "report", str(folder), "-o", str(page))
+    plain = {**os.environ, "NO_COLOR": "1"}
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S)
+        done = subprocess.run(
+            command, env=plain, capture_output=True, encoding="utf-8", timeout=_PATIENCE_S
+        )
     except subprocess.TimeoutExpired:
         took = f"it was not done after {_PATIENCE_S:.0f} s"
         raise DsprofError(f"{took}; make it with: dsprof report {escaped(str(folder))}") from None
     if done.returncode:
-        raise DsprofError(done.stderr.strip() or "the process was killed")
-    return Report(folder / "report.html", done.stdout)
+        said = done.stderr.strip().removeprefix("dsprof: ")
+        raise DsprofError(said or "the process was killed")
+    return Report(page, done.stdout)
