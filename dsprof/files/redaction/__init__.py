@@ -20,12 +20,13 @@ from types import NoneType
 from typing import Any
 
 from dsprof.files.redaction.assigned import (
+    ASSIGNED,
+    PAIRED,
     QUOTE,
     QUOTED,
     REDACTED,
     is_secret_name,
-    without_assigned,
-    without_paired,
+    without_values,
 )
 
 __all__ = ("REDACTED", "is_secret_name", "map_text", "plain_value", "redact_text", "written_name")
@@ -291,7 +292,7 @@ def written_name(name: str) -> str:
 def redact_text(text: str) -> str:
     """Return free text without what looks like a credential."""
     lower, is_ascii = text.lower(), text.isascii()  # other letters may equal these but for case
-    text = without_paired(text)
+    text = without_values(text, PAIRED)
     for words, pattern, replacement in _FORMS:
         if not is_ascii or any(word in lower for word in words):
             text = re.sub(pattern, replacement, text)
@@ -300,7 +301,7 @@ def redact_text(text: str) -> str:
     if len(text) >= _SHORTEST_RANDOM:
         text = re.sub(_HEX, _without_hex, text)
         text = re.sub(_LONG_RUN, _without_random, text)
-    return without_assigned(text)
+    return without_values(text, ASSIGNED)
 
 
 def _without_basic(found: re.Match[str]) -> str:

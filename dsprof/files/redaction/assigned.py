@@ -43,7 +43,7 @@ QUOTED = "|".join(
 _BLANK = r"[^\S\r\n]*(?:\x1b\[[\d;]{0,20}m[^\S\r\n]*){0,3}"  # in logs with colours
 _WORD = r"[\w.-]{1,80}"
 
-_PAIRED = {
+PAIRED = {
     # name: TOKEN, value: X
     rf"(?i)(?<![\w.-])(?:name|key|type){QUOTE}?\s?[:=]\s?{QUOTE}?(?P<paired>{_WORD}){QUOTE}?"
     rf"[\s,]{{1,200}}{QUOTE}?value{QUOTE}?{_BLANK}(?P<sign>[:=]){_BLANK}": ":=",
@@ -57,14 +57,17 @@ _PAIRED = {
     r"(?=[^\s|│])": "|│\t ",
 }
 _SIGNS = " \t\"'&\\=:>%\uff1a\uff1d"
-_ASSIGNED = {
+ASSIGNED = {
     # name=value, "name": "value", --name value, ("name", "value")
     rf"(?<![\w.-])(?:(?P<option>--?{_WORD})(?:[ \t]+(?!-)|{QUOTE}, *(?={QUOTE}))"
     rf"|(?P<name>{_WORD})(?P<quoted>{QUOTE})?\]?{_BLANK}(?P<sign>[=-]>|:=|==|[=:\uff1a\uff1d]|%3[ADad]){_BLANK})"
     rf"|\(b?{QUOTE}(?P<first>{_WORD}){QUOTE}, *(?=b?{QUOTE})"
     rf"|\[b?{QUOTE}(?P<only>{_WORD}){QUOTE}, *(?=b?{QUOTE}[^\"'\n]{{1,1024}}{QUOTE}\])": _SIGNS,
 }
-"""What precedes a value, with its name in one of these groups, and signs of which each has one."""
+"""What precedes a value, with its name in one of these groups, and signs of which each has one.
+
+What is paired is an element, a command or a pair; what is assigned has a sign or an option.
+"""
 _NAMES = ("paired", "element", "variable", "option", "name", "first", "only")
 
 _VALUE = (
@@ -107,17 +110,8 @@ def is_secret_name(name: str) -> bool:
     return any(re.search(_SECRET_NAME, spelt.lower()) for spelt in (words, name))
 
 
-def without_paired(text: str) -> str:
-    """Return `text` without values that an element, a command or a pair gives to a credential."""
-    return _without_values(text, _PAIRED)
-
-
-def without_assigned(text: str) -> str:
-    """Return `text` without values that a sign or an option gives to a credential."""
-    return _without_values(text, _ASSIGNED)
-
-
-def _without_values(text: str, forms: Mapping[str, str]) -> str:
+def without_values(text: str, forms: Mapping[str, str]) -> str:
+    """Return `text` without values that it gives to a credential in one of these forms."""
     for form, signs in forms.items():
         if not any(sign in text for sign in signs):
             continue
