@@ -151,13 +151,9 @@ def _in_order(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     found = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-    ordered = {name: _in_order(part) for name, part in found.items() if _has_rows(part)}
+    ordered = {name: _in_order(part) for name, part in found.items()}
     changed = {name: part for name, part in ordered.items() if part is not found[name]}
     return replace(value, **changed) if changed else value
-
-
-def _has_rows(value: Any) -> bool:
-    return isinstance(value, (dict, PerRank)) or is_dataclass(value)
 
 
 def _ordered(keys: Iterable[Any]) -> list[Any]:
@@ -191,7 +187,7 @@ class RunSummary:
         """Join two summaries that hold the same kinds of aggregates."""
         failures = greatest(self.failures, other.failures)
         parts = (
-            _guarded(kind, partial(_merged, part, other[kind]), failures)
+            _guarded(kind, partial(part.merge, other[kind]), failures)
             for kind, part in self._parts.items()
             if kind not in failures
         )
@@ -237,7 +233,3 @@ def _guarded(
         failures[kind] = reason(error)
         return None
     return part
-
-
-def _merged(one: Any, other: Any) -> Aggregate:
-    return cast(Aggregate, one.merge(other))
