@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
+from msgspec import structs
+
 from dsprof.trace.rolling.step_sums import add_sums
 from dsprof.trace.schema import RollUp, StepTotals
 
@@ -98,11 +100,7 @@ class RollUps:
 
 def short(span: RollUp) -> RollUp:
     """Return a span without what only longer ones have."""
-    return RollUp(
-        span.begin_s, span.length_s, span.first_step, span.steps, span.total_ns, span.fastest_ns,
-        span.slowest_ns, span.slowest_step, span.blocked_ns, span.stalled_ns, span.calls,
-        span.nbytes, span.rss_bytes, span.device_bytes, lost=span.lost,
-    )  # fmt: skip
+    return structs.replace(span, phase_ns={}, ops={}, bins={})
 
 
 def add_step(span: RollUp, step: StepTotals) -> None:
