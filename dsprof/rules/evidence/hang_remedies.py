@@ -107,8 +107,10 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
         stack = verdict.stacks.get(str(verdict.ranks[0]), ())
         at = f" at {frame_of_user(stack)}" if stack else ""
-        ends = [endings.ranks[rank] for rank in verdict.ranks if rank in endings.ranks]
-        is_of_ddp = any(end.hangs_at_end and end.has_ddp and end.backend == "gloo" for end in ends)
+        # What a rank that hangs has not written, others have.
+        has_ddp = any(end.has_ddp and end.backend == "gloo" for end in endings.ranks.values())
+        ends = (endings.ranks.get(rank) for rank in verdict.ranks)
+        is_of_ddp = has_ddp and any(end and end.hangs_at_end for end in ends)
         known = _REMEDIES[verdict.cause.kind].format(who=named(verdict.ranks), at=at)
         return _OF_DDP * is_of_ddp + known
     if verdict.kind == "died" and not _raised(verdict.ranks, endings):

@@ -50,8 +50,9 @@ def test_a_rank_in_which_no_python_runs_after_it_left_its_group_hung(at: float, 
 def test_a_model_of_ddp_is_to_be_freed_first_where_it_may_have_hung(
     backend: str, layouts: list[BucketLayout], is_of_ddp: bool
 ) -> None:
-    end = starved(15_000, layouts=layouts, head=header(0, RANKS, backend=backend))
-    endings = summary(rank(0, [], 900, **end))[Endings]
+    heads = [header(n, RANKS, backend=backend) for n in (0, 1)]
+    hung = rank(0, [], 900, head=heads[0], **starved(15_000))  # killed before it wrote the layout
+    endings = summary(hung, rank(1, [], 900, head=heads[1], layouts=layouts, **EXIT))[Endings]
     said = remedy(verdicts(endings)[0], hang_of(endings), endings)
     assert said.startswith("Train in a function") is is_of_ddp
     assert "Look at the call that rank 0 is in at train.py:9 main" in said
