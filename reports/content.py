@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.parts.epochs import Epochs
 from dsprof.diagnosis.parts.run import RunInfo
@@ -103,20 +105,11 @@ def step_bars(rows: Sequence[StepParts], at_most: int) -> list[StepBar]:
 def _step_bar(rows: Sequence[StepParts]) -> StepBar:
     first, last = rows[0], rows[-1]
     total_ns = _mean([row.total_ns for row in rows]) or 0
-    compute_ns = _mean([row.compute_ns for row in rows])
-    exposed_ns = _mean([row.exposed_comm_ns for row in rows])
-    copies_ns = _mean([row.copies_ns for row in rows])
-    idle_ns = _mean([row.idle_ns for row in rows])
-    mean = StepParts(
-        step=first.step,
-        compute_ns=compute_ns,
-        exposed_comm_ns=exposed_ns,
-        copies_ns=copies_ns,
-        idle_ns=idle_ns,
-        # What is not known of each step is no part, and goes here.
-        other_ns=total_ns - sum(ns or 0 for ns in (compute_ns, exposed_ns, copies_ns, idle_ns)),
-        total_ns=total_ns,
-    )
+    known = (f"{key}_ns" for key in PARTS if key != "other")
+    means = {name: _mean([getattr(row, name) for row in rows]) for name in known}
+    # What is not known of each step is no part, and goes here.
+    means["other_ns"] = total_ns - sum(ns or 0 for ns in means.values())
+    mean = structs.replace(first, total_ns=total_ns, **means)
     return StepBar(
         label=str(first.step) if first is last else f"{first.step}-{last.step}",
         parts=step_parts(mean),
