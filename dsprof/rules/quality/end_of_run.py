@@ -39,6 +39,7 @@ from dsprof.rules.evidence.raised import (
 )
 from dsprof.rules.rule import RuleMeta
 from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE, HOST_MEMORY, LAUNCHER
+from dsprof.trace.schema import EXIT
 
 _LONG_NS = 10 * 10**9
 _SIGNAL = "signal "
@@ -93,6 +94,8 @@ class EndOfRun(NamedTuple):
         exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
         if exceptions:
             yield self._failed(exceptions)
+        if not (unclean or facts.exceptions) and (first := self.run[Logs].values(FAILED_FIRST)):
+            yield from self._failed_after_record(first)
 
     def interrupted(self) -> Iterable[Finding]:
         """Report the ranks that Ctrl-C ended."""
@@ -139,6 +142,23 @@ class EndOfRun(NamedTuple):
             evidence=_last_calls(ends),
             confidence="high",
         )
+
+    def _failed_after_record(self, first: Mapping[str, RankSet]) -> Iterable[Finding]:
+        """Report ranks that failed, as a log says, and closed their records without an error."""
+        ranks, ends = ranks_of(union(first.values())), self.run[Endings].ranks
+        trailers = [ends[rank].trailer for rank in ranks if rank in ends]
+        if len(trailers) == len(ranks) and all(one and one.reason == EXIT for one in trailers):
+            yield self.meta.finding(
+                Status.INFO,
+                f"{who_failed(first, {})} failed first, as the log says, and closed "
+                f"{'its record' if len(ranks) == 1 else 'their records'} without an error.",
+                title="Ranks failed after their records ended",
+                cause="The program caught an error and exited with a code, it crashed as it ended, "
+                "or the log is of another run.",
+                action=f"Read the last lines of the log of {named(ranks)}.",
+                ranks=ranks,
+                confidence="medium",
+            )
 
     def _hung(self, ranks: Sequence[int]) -> Finding:
         """Report ranks in which no Python ran after their part of the run."""

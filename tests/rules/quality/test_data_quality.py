@@ -676,6 +676,20 @@ def test_ranks_that_left_their_group_before_they_were_killed_are_no_problem(
     assert (lines["End of the run"].level, lines["Events"].level) == ("note", "note")
 
 
+@pytest.mark.parametrize("how", ["exit code 1", "signal SIGSEGV"])
+def test_a_rank_that_closed_its_record_may_have_failed_as_a_log_says(how: str) -> None:
+    ranks = [zero_rank(0), zero_rank(1)]
+    ranks[0].log = RankLog()
+    ranks[0].log.say(FAILED_FIRST, how)
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.INFO, (0,), "medium")
+    assert finding.summary == (
+        f"Rank 0 ({how}) failed first, as the log says, and closed its record without an error."
+    )
+    ranks[0].trailer = Trailer("interrupted")
+    assert "log" not in said(RULE, *ranks).summary
+
+
 def test_how_long_a_rank_lived_on_is_said() -> None:
     lives = [heartbeat(60_650)]
     assert "(), and lived for another 60.0 s." in (
