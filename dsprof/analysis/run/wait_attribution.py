@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
@@ -23,6 +24,11 @@ class Attribution:
     waiting: float  # for a rank that arrives later
     transfer: float  # after the last arrival
     latest: int | None  # the rank that causes two thirds of the waits, if one does
+    caused: Mapping[int, float]  # of the waits, by each rank
+
+    def is_for(self, ranks: Iterable[int]) -> bool:
+        """Whether these ranks together cause two thirds of the waits."""
+        return 3 * sum(self.caused.get(rank, 0.0) for rank in ranks) > 2
 
 
 def attribution(run: RunSummary) -> Attribution | None:
@@ -42,4 +48,8 @@ def attribution(run: RunSummary) -> Attribution | None:
     if not held_ns or held_ns < _COVERED * exposed_ns:
         return None
     waiting = share * waited_ns / held_ns
-    return Attribution(waiting, share - waiting, late.waited_for)
+    total_ns = max(int(late.caused_ns.sum()), 1)
+    caused = {
+        rank: float(ns) / total_ns for rank, ns in zip(late.ranks, late.caused_ns, strict=True)
+    }
+    return Attribution(waiting, share - waiting, late.waited_for, caused)

@@ -294,10 +294,10 @@ def _is_by_latency(traffic: Traffic) -> bool:
 
 
 def _named(late: tuple[int, ...], split: Attribution | None) -> tuple[int, ...]:
-    """Return the ranks to name: who causes most of the waits, else who waits least."""
-    if split is None:
+    """Return who causes most of the waits; who waits least, where that is not known."""
+    if split is None or split.is_for(late):
         return late
-    return late or (() if split.latest is None else (split.latest,))
+    return () if split.latest is None else (split.latest,)
 
 
 def _waiting(steps: Steps, share: float) -> str:

@@ -327,6 +327,27 @@ def test_transfers_just_below_the_limit_are_not_blamed_on_what_ranks_do_before()
     assert "micro-batches" in finding.action
 
 
+def test_the_rank_that_waits_least_is_not_named_for_waits_that_another_causes_too():
+    """Rank 1 is late in even steps, for 63 % of the waits, and rank 3 in odd ones."""
+    traces = [
+        rank_trace(
+            rank,
+            head=header(rank, 4, backend="nccl"),
+            steps=[step(n, 100 * n, 100 * n + 100) for n in range(12)],
+            comm=[
+                sync("all_reduce", 100 * n + 50 + late, 45 - late, seq=n, step=n)
+                for n in range(12)
+                for late in (40 * (rank == 1 and n % 2 == 0) + 24 * (rank == 3 and n % 2),)
+            ],
+        )
+        for rank in range(4)
+    ]
+    finding = said(RULE, *traces)
+    assert finding.ranks == ()
+    assert "is waiting, mostly for the last rank to arrive" in finding.summary
+    assert finding.action.startswith("Balance what the ranks do")
+
+
 def waiting(*shares):
     """Ranks over NCCL that wait so many milliseconds of a step of 100."""
     return [
