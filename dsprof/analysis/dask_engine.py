@@ -184,8 +184,9 @@ def _needs(client: Client, job: Job[T, R], tasks: Sequence[T]) -> Needs:
     Raises:
         DsprofError: a worker or the scheduler lacks something.
     """
-    files = filter(None, map(job.file_of, tasks))
-    needs = Needs(client.id, __version__, next(filter(is_readable, files), None))
+    files = () if job.files_of is None else map(job.files_of, tasks)
+    readable = (one.path for one in files if is_readable(one.path))
+    needs = Needs(client.id, __version__, next(readable, None))
     for worker, error in client.run(check, needs, on_error="return").items():
         if error is not None:
             raise _lack(f"worker {worker}", error)

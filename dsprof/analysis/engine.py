@@ -11,10 +11,12 @@ from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Generic, Protocol, TypeVar
+
+from dsprof.files.read_ahead import read_ahead
+from dsprof.trace.run import RankFiles, objects_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,10 +29,6 @@ _LARGEST_PART = 64
 """Large parts save memory: each holds once what is equal on many of its ranks."""
 
 
-def _without_file(_task: object) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Job(Generic[T, R]):
     """Work done for each task: functions of modules, so that other processes find them."""
@@ -38,12 +36,14 @@ class Job(Generic[T, R]):
     work: Callable[[T], R]
     merge: Callable[[R, R], R]
     lost: Callable[[T], R]  # instead of a task that no process survived
-    ahead: Callable[[Sequence[T]], Iterator[T]] = iter  # prepares the tasks that follow
-    file_of: Callable[[T], Path | None] = _without_file  # which other machines must see, too
+    files_of: Callable[[T], RankFiles] | None = None  # that it reads, if it does
 
     def of_each(self, tasks: Sequence[T]) -> Iterator[R]:
-        """Work on some tasks, one after the other."""
-        return map(self.work, self.ahead(tasks))
+        """Work on some tasks, one after the other; stores are asked for the files of the next."""
+        files_of = self.files_of
+        if files_of is None:
+            return map(self.work, tasks)
+        return map(self.work, read_ahead(tasks, lambda task: objects_of(files_of(task))))
 
     def of_part(self, tasks: Sequence[T]) -> R:
         """Work on some tasks, and merge what they give."""

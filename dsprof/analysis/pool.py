@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import add, attrgetter
 from typing import NamedTuple
 
@@ -14,18 +14,10 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.remembered import unchanging
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
-from dsprof.files.read_ahead import read_ahead
 from dsprof.plugins.entry_points import reason
 from dsprof.trace.candidates import Stranger
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.run import (
-    RankFiles,
-    RunFiles,
-    objects_of,
-    rank_files,
-    ranks_ahead,
-    read_rank,
-)
+from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
 from dsprof.trace.trace_files import bounded_memory, stranger
 
 _KILLED = TraceError(
@@ -89,10 +81,6 @@ def _collect_file(task: _Task) -> Ranks:
         return Ranks(unread=(stranger(task.files.path, error),))
 
 
-def _ahead(tasks: Sequence[_Task]) -> Iterator[_Task]:
-    return read_ahead(tasks, lambda task: objects_of(task.files))
-
-
 def _killed(task: _Task) -> Ranks:
     return Ranks(unread=(stranger(task.files.path, _KILLED),))
 
@@ -126,5 +114,9 @@ def _without_samples(files: RankFiles) -> list[ClockSamples]:
     return [ClockSamples(files.header, {})]
 
 
-_COLLECT = Job(_collect_file, Ranks.merge, _killed, _ahead, attrgetter("files.path"))
-_SAMPLE = Job(_sample_file, add, _without_samples, ranks_ahead, attrgetter("path"))
+def _itself(files: RankFiles) -> RankFiles:
+    return files
+
+
+_COLLECT = Job(_collect_file, Ranks.merge, _killed, attrgetter("files"))
+_SAMPLE = Job(_sample_file, add, _without_samples, _itself)

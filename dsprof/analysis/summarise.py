@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,10 +24,9 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.drawing import draw
 from dsprof.analysis.summary import Aggregate, RankClock, RunSummary
 from dsprof.errors import TraceError
-from dsprof.files.read_ahead import read_ahead
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.readers.base import rank_in_name
-from dsprof.trace.run import RankFiles, RunFiles, objects_of, rank_files, read_rank
+from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
 
 Details = dict[int, dict[int, StepDetail]]
 """Drawn steps, by step and rank."""
@@ -136,10 +135,6 @@ def _draw(task: _Drawing) -> Details:
     return {number: {trace.rank: detail} for number, detail in drawn.items()}
 
 
-def _ahead(tasks: Sequence[_Drawing]) -> Iterator[_Drawing]:
-    return read_ahead(tasks, lambda task: objects_of(task.files))
-
-
 def _nothing(task: _Drawing) -> Details:
     return {}
 
@@ -148,4 +143,4 @@ def _side_by_side(one: Details, other: Details) -> Details:
     return {step: one.get(step, {}) | other.get(step, {}) for step in one.keys() | other.keys()}
 
 
-_DRAW = Job(_draw, _side_by_side, _nothing, _ahead)
+_DRAW = Job(_draw, _side_by_side, _nothing, attrgetter("files"))

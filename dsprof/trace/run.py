@@ -308,11 +308,6 @@ def rank_files(run: RunFiles) -> Iterator[RankFiles]:
         yield RankFiles(path, header, beside, held.pop(rank, {}), steps, run.newest_from)
 
 
-def ranks_ahead(ranks: Sequence[RankFiles]) -> Iterator[RankFiles]:
-    """Pass ranks on; the store is asked for the objects of the next ones meanwhile."""
-    return read_ahead(ranks, objects_of)
-
-
 def objects_of(files: RankFiles) -> list[Path]:
     """Return the objects of a store that `read_rank` looks for."""
     path, header = files.path, files.header
@@ -330,7 +325,7 @@ def read_run(run: RunFiles) -> Iterator[RankTrace]:
     Raises:
         TraceError: a file has become unreadable since `find_run`.
     """
-    return (read_rank(files) for files in ranks_ahead(list(rank_files(run))))
+    return (read_rank(files) for files in read_ahead(rank_files(run), objects_of))
 
 
 def read_rank(files: RankFiles) -> RankTrace:
