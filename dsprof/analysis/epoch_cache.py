@@ -6,7 +6,6 @@ An entry is decoded by type; what does not fit is not used.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from contextlib import suppress
 from hashlib import blake2b
@@ -19,7 +18,7 @@ from dsprof.analysis.aggregates.epochs import Epoch
 from dsprof.files.inputs import is_local, version_of
 from dsprof.files.ownership import why_untrusted
 from dsprof.files.redaction import map_text, redact_text
-from dsprof.trace.column_cache import EPOCH, folder
+from dsprof.trace.column_cache import EPOCH, folder, is_ready, new_entry
 from dsprof.trace.rolling.parts import is_rolling, parts_of
 from dsprof.trace.run import RunFiles
 
@@ -45,19 +44,9 @@ def store(epoch: Epoch, files: RunFiles) -> None:
     """Keep what was found of an epoch, if its files are settled."""
     with suppress(OSError):  # it is read again then
         place = _place(epoch.number, files)
-        if place is None:
-            return
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if why_untrusted(place.parent):
-            return
-        number, part = tempfile.mkstemp(dir=place.parent, suffix=EPOCH)
-        try:
-            with os.fdopen(number, "wb") as file:
+        if place is not None and is_ready(place.parent):
+            with new_entry(place) as file:
                 file.write(msgspec.msgpack.encode(map_text(epoch, redact_text)))
-            os.replace(part, place)
-        except BaseException:
-            os.unlink(part)
-            raise
 
 
 def _place(number: int, files: RunFiles) -> Path | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, BinaryIO, get_type_hints
 from zlib import crc32
 
 import msgspec
@@ -99,8 +99,7 @@ def store(trace: RankTrace, path: Path, place: Path | None) -> None:
     with suppress(OSError, ValueError, TypeError, OverflowError):  # it is read again then
         if place != _place(path):
             return
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not why_untrusted(place.parent) and _has_room(place.parent, trace):
+        if is_ready(place.parent) and _has_room(place.parent, trace):
             _write(trace, place)
 
 
@@ -159,14 +158,31 @@ def _write(trace: RankTrace, place: Path) -> None:
         arrays.append(array)
     head = msgspec.msgpack.encode(_Head(place.name, len(rows), columns, rows.words))
     records = msgspec.msgpack.encode(_Records(*(getattr(trace, name) for name in _KEPT)))
+    with new_entry(place) as file:
+        for part in (head, records):
+            file.write(_packed(part))
+        for array in arrays:
+            array.tofile(file)
+
+
+def is_ready(folder: Path) -> bool:
+    """Say whether entries may be written to a folder of the cache, which is made if need be.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return not why_untrusted(folder)
+
+
+@contextmanager
+def new_entry(place: Path) -> Iterator[BinaryIO]:
+    """Open an entry for writing, which is there once all of it is written."""
     # Named as all others, so that one whose writer was killed is dropped some day.
-    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=COLUMNS)
+    number, temporary = tempfile.mkstemp(dir=place.parent, suffix=place.suffix)
     try:
         with os.fdopen(number, "wb") as file:
-            for part in (head, records):
-                file.write(_packed(part))
-            for array in arrays:
-                array.tofile(file)
+            yield file
         os.replace(temporary, place)
     except BaseException:
         os.unlink(temporary)
