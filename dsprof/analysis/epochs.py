@@ -12,7 +12,6 @@ from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.epochs import FAILED, End, Epoch, Epochs
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.ending import Ending
 from dsprof.analysis.engine import Engine
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.summarise import summarise
@@ -107,7 +106,8 @@ def _ending(summary: RunSummary) -> _Ending:
     if not first.is_healthy:
         end: End = "crashed" if first.kind == "died" else "stuck"
         is_long = (first.waited_ns or 0) > _LONGEST_STOP_NS
-        has_failed = is_long or any(map(_has_raised, endings.ranks.values()))
+        raised = [one for one in endings.ranks.values() if one.trailer and one.trailer.exception]
+        has_failed = is_long or not all(one.has_lost_others for one in raised)
         if not summary[Run].selection.has_all_ranks:  # another rank may be the cause
             is_lost = any(one.lost == "connection" for one in endings.ranks.values())
             return _Ending("crashed" if is_lost else end, has_failed=has_failed)
@@ -115,11 +115,6 @@ def _ending(summary: RunSummary) -> _Ending:
         why = first.cause.text if repeats else f"{first.sentence} {first.cause.text}".strip()
         return _Ending(end, first.ranks, why, has_failed)
     return _Ending("killed" if summary[Run].unclean_ranks else "exited")
-
-
-def _has_raised(ending: Ending) -> bool:
-    """Say whether an exception of its own ended a rank."""
-    return bool(ending.trailer and ending.trailer.exception) and not ending.has_lost_others
 
 
 def _with_growth(epochs: Sequence[Epoch]) -> Iterable[Epoch]:

@@ -75,7 +75,8 @@ nothing, set DSPROF=1 on each node."""
                 f"torch {torch} loads no plugins (2.6 and later do), so recording starts from "
                 "PYTHONPATH, which python -I and -E do not read"
             )
-            variables["PYTHONPATH"] = _with_startup(variables.get("PYTHONPATH", ""))
+            paths = (str(_STARTUP), variables.get("PYTHONPATH", ""))
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         variables[COMMAND_PID] = str(os.getpid())
         variables[OBSERVER] = observe(Path(out))
         try:
@@ -111,7 +112,3 @@ def _variables(
     has_file = bool(ours.get(CONFIG_VARIABLE))
     settings = find_settings(others, options, threshold_schema() if has_file else None)
     return {**environment, **ours, **mirrored(ours)}, settings["out"].value
-
-
-def _with_startup(path: str) -> str:
-    return os.pathsep.join([str(_STARTUP), *filter(None, [path])])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,16 +46,16 @@ def load_alerts(path: Path) -> OnFinding:
         plain = yaml.load(read_input(path, _LARGEST_BYTES), ShallowLoader)
         found = msgspec.convert(plain, _File).on_finding
     except OSError as error:
-        raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{os.fspath(path)}: {error}") from None
+        raise ConfigError(f"{path}: {error}") from None
     except Exception:  # noqa: BLE001 - yaml raises what it likes, as of a date that is none
-        raise ConfigError(f"{os.fspath(path)}: invalid YAML") from None
+        raise ConfigError(f"{path}: invalid YAML") from None
     if found.command is None and not found.webhook:
-        raise ConfigError(f"{os.fspath(path)}: on_finding needs a command or a webhook")
+        raise ConfigError(f"{path}: on_finding needs a command or a webhook")
     if found.webhook and not _is_web_address(found.webhook):
         raise ConfigError(
-            f"{os.fspath(path)}: the webhook must be an address: https://HOST/... or http://HOST/..."
+            f"{path}: the webhook must be an address: https://HOST/... or http://HOST/..."
         )
     return found
 

@@ -100,7 +100,8 @@ class Alerts:
             )
         except subprocess.TimeoutExpired:
             self._complain(
-                f"dsprof: the command of on_finding took over {self._limit} and was killed"
+                f"dsprof: the command of on_finding took over {self._on_finding.timeout_s:g} s and "
+                "was killed"
             )
         except (OSError, ValueError) as error:  # ValueError: a NUL is in it
             why = error.strerror if isinstance(error, OSError) else error
@@ -110,10 +111,6 @@ class Alerts:
                 self._complain(
                     f"dsprof: the command of on_finding ended with exit code {done.returncode}"
                 )
-
-    @property
-    def _limit(self) -> str:
-        return f"{self._on_finding.timeout_s:g} s"
 
     def _post(self, body: bytes) -> None:
         headers = {"Content-Type": "application/json", **self._on_finding.headers}

@@ -99,11 +99,8 @@ class Site:
         drawn = {bar.rank for one in self._diagnosis.timelines for bar in one.bars}
         return self._detail(step, sorted(drawn & {*self._ranks}) or self._ranks[:_RANKS])
 
-    def _one_rank(self, step: int, rank: int) -> bytes | None:
-        return self._detail(step, [rank])
-
     def _detail(self, step: int, ranks: Sequence[int]) -> bytes | None:
-        """Return the report with this step as its timeline."""
+        """Return the report with this step of some ranks as its timeline."""
         if step not in self._steps or not {*ranks} <= {*self._ranks}:
             return None
         drawn = self._drawn(step, tuple(ranks))
@@ -136,5 +133,5 @@ _PAGES: Mapping[str, Callable[..., bytes | None]] = {
     r"/steps": Site._list,
     r"/steps/page/(\d{1,9})": Site._list,
     r"/steps/(\d{1,12})": Site._all_ranks,
-    r"/steps/(\d{1,12})/ranks/(\d{1,9})": Site._one_rank,
+    r"/steps/(\d{1,12})/ranks/(\d{1,9})": lambda site, step, rank: site._detail(step, [rank]),
 }

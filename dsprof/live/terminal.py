@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Footer, Static
 
 from dsprof.live.now import RunNow
-from dsprof.live.screen import Chosen, Line, screen
+from dsprof.live.screen import Chosen, screen
 from dsprof.live.watching import Watched, repeat
 
 
@@ -90,8 +90,5 @@ class WatchApp(App[None]):
         if self._now is None:
             return
         lines = screen(self._now, self.size.width, self.size.height - 1, self.chosen)
-        self.query_one("#run", Static).update(Text("\n").join(map(_styled, lines)))
-
-
-def _styled(line: Line) -> Text:
-    return Text.assemble(*line, no_wrap=True, end="")
+        styled = (Text.assemble(*line, no_wrap=True, end="") for line in lines)
+        self.query_one("#run", Static).update(Text("\n").join(styled))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dsprof.diagnosis.parts.logs import LogMarkRow
 from dsprof.findings import formatting as fmt
@@ -29,8 +29,11 @@ def log_drawing(marks: Sequence[LogMarkRow]) -> Drawing | None:
         f"order of the log; the first {_kind(first)} is of {_who(first.rank)}: {first.text}.",
         height_px=bottom + _AXIS_PX,
         shapes=(
-            gridlines(_middles(len(rows))),
-            *(Shape(_at(mark, rows[mark.rank]), _colour(mark), mark.text) for mark in shown),
+            gridlines(_TOP_PX + (row + 0.5) * _ROW_PX for row in range(len(rows))),
+            *(
+                Shape(_at(mark, rows[mark.rank]), _COLOURS[mark.is_error], mark.text)
+                for mark in shown
+            ),
             Shape(_at(first, rows[first.rank], 2), "ink", first.text, "outline"),
         ),
         words=(
@@ -64,16 +67,8 @@ def _who(rank: int | None) -> str:
     return "an unknown rank" if rank is None else f"rank {rank}"
 
 
-def _colour(mark: LogMarkRow) -> str:
-    return _COLOURS[mark.is_error]
-
-
 def _kind(mark: LogMarkRow) -> str:
     return "error" if mark.is_error else "warning"
-
-
-def _middles(rows: int) -> Iterator[float]:
-    yield from (_TOP_PX + (row + 0.5) * _ROW_PX for row in range(rows))
 
 
 def _at(mark: LogMarkRow, row: int, around: int = 0) -> str:

@@ -46,7 +46,7 @@ Row = tuple[int, str]  # rank, lane
 
 def timeline_drawing(step: Timeline, stragglers: Set[int]) -> Drawing:
     """Draw a step on one clock, a group of lanes a rank."""
-    bars = longest_bars(step)
+    bars = sorted(step.bars, key=lambda bar: bar.start_ns - bar.end_ns)[:MAX_BARS]
     tops = {row: _TOP_PX + _LANE_PX * n + _GAP_PX * g for row, (n, g) in lane_places(bars).items()}
     scale = WIDTH / max(step.duration_ns, 1)
     shapes = []
@@ -108,11 +108,6 @@ def shorten(name: str) -> str:
         if len(name) <= _MOST_LETTERS
         else name[: _MOST_LETTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
     )
-
-
-def longest_bars(step: Timeline) -> list[Bar]:
-    """Return the bars that are drawn."""
-    return sorted(step.bars, key=lambda bar: bar.start_ns - bar.end_ns)[:MAX_BARS]
 
 
 def lane_places(bars: Sequence[Bar]) -> dict[Row, tuple[int, int]]:

@@ -49,10 +49,7 @@ class Kept(NamedTuple):
 
 Busy = tuple[tuple[int, int], ...]
 """Time of a step without waits in ns, and the negative rank: of the two busiest."""
-
-
-def _busiest(one: Busy, other: Busy) -> Busy:
-    return tuple(sorted(one + other, reverse=True)[:2])
+_TWO = joined_by(lambda one, other: tuple(sorted(one + other, reverse=True)[:2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Span(Sums):
     total_ns: int
     fastest_ns: int = field(metadata=SMALLEST)
     slowest: tuple[int, int, int] = field(metadata=LARGEST)  # time in ns, negative rank, step
-    busiest: Busy = field(metadata=joined_by(_busiest))
+    busiest: Busy = field(metadata=_TWO)
     waited_ns: int
     blocked_ns: int
     stalled_ns: int

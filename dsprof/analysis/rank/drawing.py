@@ -126,11 +126,9 @@ class _Artist:
             parts[kind] = _joined(near, gap_ns) & rest
             rest = rest - parts[kind]
         if parts:
-            parts["idle" if self._shows_idle(step) else "other"] = rest
+            shows_idle = self._trace.device is not None or step.step in self._covered
+            parts["idle" if shows_idle else "other"] = rest
         return _Lane.of_kinds("activity", parts)
-
-    def _shows_idle(self, step: Step) -> bool:
-        return self._trace.device is not None or step.step in self._covered
 
     def _phases(self, step: Step) -> _Lane:
         spans = self._spans.get(step.step, [])

@@ -55,12 +55,9 @@ def _are_of(some: Matched, kinds: Collection[Sized]) -> BoolArray:
     for kind in kinds:
         if kind.group_size == some.group.size and kind.size_class in SIZE_CLASSES:
             is_like = sizes == SIZE_CLASSES.index(kind.size_class)
-            gone |= is_like & np.isin(some.op[0], _numbers_of(kind.family))
+            numbers = [number for number, name in enumerate(FAMILIES) if name == kind.family]
+            gone |= is_like & np.isin(some.op[0], numbers)
     return gone
-
-
-def _numbers_of(family: str) -> list[int]:
-    return [number for number, name in enumerate(FAMILIES) if name == family]
 
 
 def _rows(seq: Array, gone: BoolArray) -> Array:

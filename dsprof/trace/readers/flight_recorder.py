@@ -89,7 +89,8 @@ def _document(source: Source, where: str) -> Any:
 
 def _dump(document: dict[Any, Any]) -> FlightDump:
     found = [mapping(entry) for entry in items(document["entries"], _MOST_ENTRIES)]
-    backend = next((b for e in found if (b := _backend(e))), "")
+    names = (text(entry.get("profiling_name")).partition(":")[0] for entry in found)
+    backend = next(filter(None, names), "")
     entries = [_entry(entry) for entry in found]
     return FlightDump(
         backend=backend or ("nccl" if document.get("nccl_version") else ""),
@@ -97,10 +98,6 @@ def _dump(document: dict[Any, Any]) -> FlightDump:
         groups={group.name: group for group in _groups(document, found)},
         entries=[entry for entry in entries if entry.group],
     )
-
-
-def _backend(entry: dict[Any, Any]) -> str:
-    return text(entry.get("profiling_name")).partition(":")[0]
 
 
 def _entry(entry: dict[Any, Any]) -> FlightEntry:

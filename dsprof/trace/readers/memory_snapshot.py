@@ -148,7 +148,7 @@ def _layout(
             cached=cached,
             stuck=total - active - cached,
             expandable=total if segment.get("is_expandable") is True else 0,
-            private=total if _is_private(segment) else 0,
+            private=total if any(map(number, items(segment.get("segment_pool_id"), 2))) else 0,
             partly=int(0 < active < total),
             requested=sum(map(_requested, blocks)),
         )
@@ -233,10 +233,6 @@ def _returnable(segment: dict[Any, Any], total: int, active: int, free: Iterable
         return 0
     page = _SMALL_PAGE if segment.get("segment_type") == "small" else _LARGE_PAGE
     return min(sum(size // page * page for size in free), total - active)
-
-
-def _is_private(segment: dict[Any, Any]) -> bool:
-    return any(number(part) for part in items(segment.get("segment_pool_id"), 2))
 
 
 def _total(segment: dict[Any, Any]) -> int:

@@ -85,7 +85,8 @@ class Interest:
             self._windows.popleft()
         windows = [one for one in self._windows if step in one.range]
         if windows:
-            return (max(windows, key=_worth_of_window).kept(step, times),)
+            worthiest = max(windows, key=lambda wanted: WORTH.index(wanted.why))
+            return (worthiest.kept(step, times),)
         why = self._why(step, times)
         return (Kept(step, why, times),) if why else ()
 
@@ -124,7 +125,3 @@ class Interest:
         while newest[0][0] <= at:
             newest.popleft()
         self._usual_ns = median(duration_ns for _, duration_ns in newest)
-
-
-def _worth_of_window(wanted: Captured) -> int:
-    return WORTH.index(wanted.why)
