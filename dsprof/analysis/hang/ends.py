@@ -113,8 +113,9 @@ def hung_at_end(ranks: Sequence[int], endings: Endings) -> HangVerdict:
         ranks=tuple(ranks),
         cause=no_python(ranks[0], looks[ranks[0]]),
         stacks={str(rank): looks[rank].stack for rank in ranks[:2] if looks[rank].stack},
-        confidence="high",
-        sentence=f"{capitalised(named(ranks))} destroyed the process group, then hung; {_ALONE}.",
+        confidence="medium",  # or a long call of C, which would have returned
+        sentence=f"{capitalised(named(ranks))} destroyed the process group, then hung: no Python "
+        f"ran any more. {capitalised(_ALONE)}.",
     )
 
 

@@ -253,8 +253,8 @@ def by_kill(rank: int, endings: Endings) -> Cause:
     sizes = " gloo also ends a process whose call has another size than those of its peers."
     return Cause(
         "unknown",
-        f"The record of rank {rank} breaks off earlier: the process was killed, crashed or "
-        f"stopped.{sizes * (ending.backend in _TCP)}",
+        f"The record of rank {rank} breaks off earlier: the process was killed, crashed, "
+        f"was stopped, or called os._exit().{sizes * (ending.backend in _TCP)}",
     )
 
 

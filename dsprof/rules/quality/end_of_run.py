@@ -167,7 +167,7 @@ class EndOfRun(NamedTuple):
         problem = f"{capitalised(named(ranks))} hung after destroy_process_group()"
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}{after_step(endings.ranks, ranks)}.",
+            f"{problem}{after_step(endings.ranks, ranks)}: no Python ran any more.",
             problem=problem,
             title="A rank hung as it ended",
             severity=Severity.MEDIUM,
@@ -175,7 +175,7 @@ class EndOfRun(NamedTuple):
             action=remedy_of_hang(verdict, Hang(FlightRecorders({}), (), ()), endings),
             ranks=tuple(ranks),
             evidence=_last_calls(endings.ranks),
-            confidence="high",
+            confidence=verdict.confidence,
         )
 
     def _unclean(self, ranks: Sequence[int]) -> Finding:
@@ -218,7 +218,8 @@ class EndOfRun(NamedTuple):
             title="Records break off",
             severity=Severity.HIGH,
             cause="A process that exits closes its record, unless its disk is too slow. A process "
-            f"that is killed by a signal or by the job's time limit cannot.{exited * bool(others)}",
+            "that is killed by a signal or by the job's time limit, or calls os._exit(), cannot."
+            f"{exited * bool(others)}",
             action=f"Read the last lines of the log of {named(ranks)}; `ends early` there means a "
             "disk that is too slow. Give the log of torchrun to the report, too: it names the rank "
             "that failed first. What was recorded is analysed; of a killed process up to the last "

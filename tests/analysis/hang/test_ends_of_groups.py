@@ -37,7 +37,9 @@ def test_a_rank_in_which_no_python_runs_after_it_left_its_group_hung(at: float, 
     assert (found.kind, found.ranks) == (kind, (1,) if kind == "frozen" else ())
     if kind == "frozen":
         assert found.stacks == {"1": ("train.py:9 main",)}
-        assert found.sentence.startswith("Rank 1 destroyed the process group, then hung; no rank")
+        assert found.sentence.startswith(
+            "Rank 1 destroyed the process group, then hung: no Python ran any more. No rank is "
+        )
         assert found.cause.text == (
             "Rank 1 is in a call at train.py:9 main that does not release the interpreter lock."
         )

@@ -707,7 +707,7 @@ def test_a_rank_that_hung_after_its_process_group_is_a_problem_whatever_ended_it
     assert hung.cause == "Rank 0 is in a call that does not release the interpreter lock."
     ranks[0].log = RankLog()
     ranks[0].log.say(FROM_OUTSIDE, "time limit")
-    hung, others = judged(RULE, *ranks)
+    others, hung = judged(RULE, *ranks)
     assert (hung.ranks, others.problem) == ((0,), "The job reached its time limit")
 
 
