@@ -17,7 +17,7 @@ from dsprof.diagnosis.comparison.verdict import has_known_bytes
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Column, ColumnKind, Table
 from dsprof.reports.content import PARTS
-from dsprof.reports.tables.listing import bounded
+from dsprof.reports.tables.listing import Shown, bounded, listing
 from dsprof.trace.schema import ROLES
 
 _OF_A_STEP = "Per rank and step, on average"
@@ -31,7 +31,7 @@ def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tupl
     """
     caption = _OF_A_STEP if comparison.before.measured_steps else _OF_A_RECORD
     if comparison.times:
-        yield "Times", times(comparison.times)
+        yield "Times", listing(_how_judged(comparison.times), _TIME, comparison.times)
     if comparison.operations:
         yield "Operations and bytes", operations(comparison.operations, caption)
     detailed = [one for one in comparison.kinds if one.is_changed or not is_brief]
@@ -48,29 +48,15 @@ def sections(comparison: Comparison, *, is_brief: bool = False) -> Iterator[tupl
             yield heading, settings(changes, noun)
 
 
-def times(changes: Sequence[TimeChange]) -> Table:
-    """The median of each part of a step, and where the difference lies."""
-    columns = (
-        Column("Part of the step"),
-        Column("Before", "ns"),
-        Column("After", "ns"),
-        Column("Difference"),
-        Column("Verdict"),
-    )
-    rows = (
-        (
-            PARTS.get(one.part, "whole step"),
-            one.before_ns,
-            one.after_ns,
-            _interval(one),
-            _JUDGEMENTS.get(one.judgement, one.judgement),
-        )
-        for one in changes
-    )
-    return Table(columns, tuple(rows), _how_judged(changes))
-
-
 _JUDGEMENTS = {"inconclusive": "within the noise"}
+_TIME: tuple[Shown[TimeChange], ...] = (
+    Shown("Part of the step", lambda one: PARTS.get(one.part, "whole step")),
+    Shown("Before", lambda one: one.before_ns, "ns"),
+    Shown("After", lambda one: one.after_ns, "ns"),
+    Shown("Difference", lambda one: _interval(one)),
+    Shown("Verdict", lambda one: _JUDGEMENTS.get(one.judgement, one.judgement)),
+)
+"""The median of each part of a step, and where the difference lies."""
 
 
 def _how_judged(changes: Iterable[TimeChange]) -> str:
@@ -113,8 +99,9 @@ def findings(changes: Iterable[FindingChange]) -> Table:
 
 def settings(changes: Iterable[Change], noun: str) -> Table:
     """Settings and their values."""
-    columns = tuple(map(Column, (noun, "Before", "After")))
-    return Table(columns, tuple((one.name, _set(one.before), _set(one.after)) for one in changes))
+    values = ((one.name, one.before, one.after) for one in changes)
+    rows = (tuple("not set" if one is None else one for one in row) for row in values)
+    return Table(tuple(map(Column, (noun, "Before", "After"))), tuple(rows))
 
 
 def _kind(one: KindChange) -> str:
@@ -174,7 +161,3 @@ def _interval(one: TimeChange) -> str:
         for ns in (one.low_ns, one.high_ns)
     )
     return f"{low} to {high}"
-
-
-def _set(value: str | None) -> str:
-    return "not set" if value is None else value
