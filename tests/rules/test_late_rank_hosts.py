@@ -146,6 +146,26 @@ def test_a_link_that_is_slow_from_a_step_on_is_one_finding(first: int, lead: str
         assert sum(failed.saving_ms_per_step) / 2 == pytest.approx(20 * (62 - first) / 60, rel=0.1)
 
 
+@pytest.mark.parametrize("hosts", [2, 3, 8])
+@pytest.mark.parametrize(("late", "status"), [(30, Status.FAIL), (0, Status.PASS)])
+def test_a_rank_that_is_always_late_to_other_hosts_is_told_by_the_ends(
+    hosts: int, late: float, status: Status
+) -> None:
+    """By arrivals and ends, half of its delay may be an offset of its host's clock."""
+    traces = []
+    for number in range(hosts):
+        come = [40 + late * (number == 1) + (3 * k + number) % 7 / 3 for k in range(42)]
+        comm = [
+            sync("all_reduce", 100 * k + at, 43 + late - at, seq=k, step=k)
+            for k, at in enumerate(come)
+        ]
+        steps = [step(k, 100 * k, 100 * k + 100) for k in range(42)]
+        head = header(number, hosts, host=f"{number}", boot_id=f"{number}")
+        traces.append(rank_trace(number, hosts, comm=comm, steps=steps, head=head))
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.ranks) == (status, (1,) * bool(late))
+
+
 def test_adapters_are_blamed_only_where_there_can_be_several():
     """Ranks on CPUs of one host all send over its loopback."""
     traces = paired(2, slow=1)

@@ -36,7 +36,7 @@ CELLS = 1 << 16
 _SHORT_NS = 1 << 30
 """Times that differ by less fit into 32 bits, and so do their differences."""
 
-_TIMES = ("arrive", "done", "blocked_from", "blocked_until")
+TIMES = ("arrive", "done", "blocked_from", "blocked_until")
 _TWINS = {"blocked_from": "arrive", "blocked_until": "done"}
 """Columns that are equal where all calls are synchronous."""
 
@@ -267,7 +267,7 @@ def _aligned(
     stack: dict[str, Any] = {}
     for name in [*columns]:
         column = columns.pop(name)
-        stack[name] = _since(origin, column, ends) if name in _TIMES else _stacked(column)
+        stack[name] = _since(origin, column, ends) if name in TIMES else _stacked(column)
     for name, twin in _TWINS.items():
         stack.setdefault(name, stack[twin])
     return Matched(

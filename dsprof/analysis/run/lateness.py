@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.alignment.matching import CELLS, Matched
+from dsprof.analysis.alignment.matching import CELLS, TIMES, Matched
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.sampling import OneIn, in_sample
 from dsprof.analysis.run.outliers import alike_in_a_row, chance_of, low_outliers
@@ -267,6 +267,7 @@ class Split:
 
 def split_waits(one: Matched) -> Split:
     """Split the time that each collective held each rank."""
+    one = _set_by_ends(one)
     arrive, begun, until = (
         times.astype(np.int64) for times in (one.arrive, one.blocked_from, one.blocked_until)
     )
@@ -279,6 +280,25 @@ def split_waits(one: Matched) -> Split:
     caused = waited.sum(axis=0) // max(len(one.ranks) - 1, 1)
     transfer = np.maximum(held - waited, 0)
     return Split(last, waited, transfer, caused, doubt_ns.max(axis=0), unsure)
+
+
+def _set_by_ends(one: Matched) -> Matched:
+    """Set each host by the ends of the collectives where its clock is less exact than these.
+
+    A rank that is late in every collective leaves half of its delay open between two hosts' clocks.
+    Ends differ by less than the shortest call took.
+    """
+    hosts, host = np.unique(one.node, return_inverse=True)
+    if one.by_ends or len(hosts) < 2:
+        return one
+    order = np.argsort(host, kind="stable")
+    first = np.searchsorted(host[order], np.arange(len(hosts)))
+    ends = np.minimum.reduceat(one.done[order].astype(np.int64), first, axis=0)[host]
+    half_ns = np.median((one.done - one.arrive).min(axis=0)) / 2
+    times = {name: getattr(one, name) - ends for name in TIMES}
+    by_ends = replace(one, clock_ns=np.full(len(host), half_ns, np.int64), **times)
+    is_better = np.median(by_ends.doubt_ns) < np.median(one.doubt_ns)
+    return by_ends if is_better else one
 
 
 class Waits(Protocol):
