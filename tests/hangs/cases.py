@@ -131,6 +131,9 @@ CASES: dict[str, Case] = {
     "sleeps": _waits(faults.sleep_forever, "sleep"),
     "holds_interpreter": _waits(faults.hold_interpreter, "interpreter_lock", _LOCKED),
     "computes_in_c": _waits(faults.match_forever, "interpreter_lock", _LOCKED),
+    "hangs_at_end": Case(
+        program=faults.hang_at_end, kinds=("frozen",), causes=("interpreter_lock",)
+    ),
     "spins": Case(
         program=instead(faults.spin),
         kinds=("never_entered",),

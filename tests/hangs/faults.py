@@ -7,7 +7,9 @@ import datetime
 import os
 import re
 import resource
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -76,6 +78,17 @@ def sleep_forever(_: Rank) -> None:
 def hold_interpreter(_: Rank) -> None:
     """Sleep in C without giving the interpreter lock back."""
     ctypes.PyDLL(None).sleep(_FOREVER_S)
+
+
+def hang_at_end(rank: Rank) -> None:
+    """Hang when all have left the process group, as a destructor of DDP may over gloo."""
+    dist.barrier()
+    dist.destroy_process_group()
+    if rank.is_culprit:
+        rank.stalls()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # no signal ends a deadlock
+        hold_interpreter(rank)
+    sys.exit()
 
 
 def match_forever(_: Rank) -> None:
