@@ -23,7 +23,7 @@ def main() -> None:
 def train() -> None:
     """Train with a model that is gone before its process group is.
 
-    Where DDP lets go of the group last, torch 2.13 waits with the GIL for gloo's threads, which may
+    Where DDP releases the group last, torch 2.13 waits with the GIL for gloo's threads, which may
     wait for the GIL: the process hangs.
     """
     torch.manual_seed(0)
