@@ -20,6 +20,9 @@ from dsprof.trace.schema import Header, HookStatus, Note, Trailer, is_of_environ
 from dsprof.trace.selection import EVERYTHING, Selection
 from dsprof.trace.sharing import shared
 
+NOOP_HOOK = "noop_hook"
+"""Torch's communication hook for DDP that sends nothing; DDP counts its buckets as reduced."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
@@ -257,7 +260,8 @@ def _remark(note: Note) -> str:
 def _hides_collectives(trace: RankTrace) -> bool:
     """Say so also where DDP counted reductions of which none was seen, as from its C++."""
     rows = trace.collectives
-    is_blind = any(one.buckets_reduced for one in trace.layouts) and not (rows.flush > 0).any()
+    counted = any(one.buckets_reduced for one in trace.layouts if one.comm_hook != NOOP_HOOK)
+    is_blind = counted and not (rows.flush > 0).any()
     has_failed = any(hook.why for hook in trace.hooks)
     return bool(trace.is_sampled or has_failed or is_blind or rows.captured.any())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.intent import Account, Intent, Sent
 from dsprof.analysis.aggregates.phases import Phases
-from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.run import NOOP_HOOK, Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
 from dsprof.findings.wording import plural
@@ -17,6 +17,7 @@ from dsprof.trace.collectives import REDUCTIONS
 _WITHOUT_ENGINE = -1
 _NO_GRADIENTS = frozenset({"all_gather", "barrier", "broadcast"})
 """What sends less than 4 KiB by them sends objects, flags and metrics."""
+_SILENT = f"{NOOP_HOOK} of DDP"
 _PARTS = frozenset({"pipeline", "tensor"})
 """Roles of groups whose ranks train parts of one model, which need no sum of gradients."""
 
@@ -58,7 +59,7 @@ class UnreducedGradients:
             yield self.meta.not_applicable("Only pipeline and tensor parallelism communicate.")
         elif not _is_apart(account, facts, thresholds):
             return
-        elif account.obstacle:
+        elif account.obstacle and account.obstacle != _SILENT:
             yield self.meta.unknown(f"Unknown: the traffic of {account.obstacle} is not modelled.")
         elif facts.hides_collectives:
             yield self.meta.unknown("Unknown: collectives are missing from the trace.")
@@ -72,7 +73,7 @@ class UnreducedGradients:
         if any(sent.kind == "parameters" for sent in account.sent):
             told = _FSDP
         elif facts.has_ddp:
-            told = _DDP
+            told = _NOOP if account.obstacle else _DDP
         number = plural(steps, "measured step")
         return self.meta.finding(
             Status.FAIL,
@@ -112,6 +113,12 @@ _DDP: Details = {
     "action": "Run forward and backward of the last micro-step before optimizer.step() outside of "
     f"no_sync(). {_ON_PURPOSE}",
     "fix": "Run the last micro-step outside `no_sync()`",
+}
+_NOOP: Details = {
+    "cause": "noop_hook is registered as the communication hook of DDP. It sends nothing: it shows "
+    "how long a step is without reductions.",
+    "action": f"Leave out register_comm_hook() to train one model. {_ON_PURPOSE}",
+    "fix": "Do not register noop_hook",
 }
 _FSDP: Details = {
     "cause": "FSDP all-gathers parameters and never reduces: set_requires_gradient_sync(False) or "

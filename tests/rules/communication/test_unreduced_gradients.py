@@ -90,6 +90,16 @@ def test_gradients_that_a_communication_hook_sends_otherwise_are_not_called_miss
     assert "powerSGD_hook of DDP" in finding.summary
 
 
+def test_a_communication_hook_that_sends_nothing_is_named():
+    """DDP counts the buckets that it gives to noop_hook as reduced."""
+    layout = BucketLayout(
+        model=0, group=1, nbytes=[1 << 20], buckets_reduced=12, comm_hook="noop_hook"
+    )
+    finding = said(RULE, rank(layouts=[layout]))
+    assert finding.status is Status.FAIL
+    assert finding.cause.startswith("noop_hook is registered")
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, rank(), steps=10)
     assert said(RULE, rank(("all_reduce", 40)), scalar_bytes=40).status is Status.FAIL
