@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
@@ -137,12 +138,35 @@ def test_a_new_trace_defines_its_sites_again() -> None:
     assert before != after
 
 
-def test_a_site_that_is_known_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+def walks_of(monkeypatch: pytest.MonkeyPatch, *files: str) -> tuple[Call, list[int]]:
+    """Return the innermost call, and a list that gets an item for each walk up the stack."""
     sites = Sites(Recorder(lambda: True))
     walks: list[int] = []
     walk = sites.look_above
     monkeypatch.setattr(sites, "look_above", lambda depth: walks.append(depth) or walk(depth + 1))
-    call = below(lambda: sites.above(1), *LIBRARY, "user.py")
+    return below(lambda: sites.above(1), *files), walks
+
+
+def test_a_site_that_is_known_is_found_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, walks = walks_of(monkeypatch, *LIBRARY, "user.py")
     found = {call() for _ in range(10 * LOOK_EVERY)}
     assert len(found) == 1
+    assert len(walks) == 11
+
+
+def test_a_short_stack_needs_no_walk_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program whose own loop calls `torch.distributed`. In a thread, for pytest is deep."""
+    if call_sites.make_known_sites is KnownSites:
+        pytest.skip("without C each call on a short stack is looked for")
+    call, walks = walks_of(monkeypatch, INSIDE, "user.py")
+    found: list[int] = []
+
+    def calls() -> None:
+        found.extend(call() for _ in range(10 * LOOK_EVERY))
+
+    thread = Thread(target=calls)
+    thread.start()
+    thread.join()
+    assert len(found) == 10 * LOOK_EVERY
+    assert len({*found}) == 1
     assert len(walks) == 11

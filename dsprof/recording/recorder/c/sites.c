@@ -47,19 +47,22 @@ static long position_of(PyObject *frame)
     return at;
 }
 
-/* Find out by which two positions the path of the running function is known: 1, 0 if the stack is
-   too short, -1 in an error. */
+/* Find out by which two positions the path of the running function is known; 0 stands for one that
+   a short stack does not have. -1: error. */
 static int read_path(const KnownSites *self, long depth, long at[2])
 {
     const long heights[] = {depth + NEAR, depth + FAR};
+    at[0] = at[1] = 0;
     for (int one = 0; one < 2; one++) {
         PyObject *frame = frame_above(self, heights[one]);
-        at[one] = frame == NULL ? -1 : position_of(frame);
-        Py_XDECREF(frame);
-        if (at[one] < 0)
+        if (frame == NULL)
             return PyErr_Occurred() ? -1 : 0;
+        at[one] = position_of(frame);
+        Py_DECREF(frame);
+        if (at[one] < 0)
+            return -1;
     }
-    return 1;
+    return 0;
 }
 
 /* Return the place of a path: its own, or the one to take for it. */
@@ -105,9 +108,8 @@ long site_above(PyObject *known, long depth)
         PyErr_SetString(PyExc_TypeError, "sites must be found in KnownSites");
         return -1;
     }
-    int is_path = read_path(self, depth, at);
-    if (is_path <= 0)
-        return is_path;
+    if (read_path(self, depth, at) < 0)
+        return -1;
     const Path path = *place_of_path(self, at);
     if (path.heights[0] == 0 || path.at[0] != at[0] || path.at[1] != at[1] ||
         self->calls++ % self->look_every == 0)
@@ -169,8 +171,9 @@ static PyObject *learn(KnownSites *self, PyObject *args)
     long depth, height, site, at[2];
     if (!PyArg_ParseTuple(args, "lll", &depth, &height, &site))
         return NULL;
-    int is_path = height > 0 && height <= MOST_HEIGHT ? read_path(self, depth, at) : 0;
-    if (is_path > 0) {
+    if (height > 0 && height <= MOST_HEIGHT) {
+        if (read_path(self, depth, at) < 0)
+            return NULL;
         Path *path = place_of_path(self, at);
         note_height(path, at, height);
         for (int one = 0; one < MOST_HEIGHTS && path->heights[one] != 0; one++)
@@ -179,8 +182,6 @@ static PyObject *learn(KnownSites *self, PyObject *args)
                            path->heights[one] == height ? site : 0) < 0)
                 return NULL;
     }
-    if (is_path < 0)
-        return NULL;
     Py_RETURN_NONE;
 }
 
