@@ -772,6 +772,20 @@ def test_a_rank_that_is_held_as_the_root_is_not_said_to_compute(op, words):
     assert finding.fix == f"Call {op} less often"
 
 
+def test_steps_with_nothing_but_rooted_collectives_are_said_to_have_no_other():
+    """Their ranks record a barrier, but before the first step."""
+    ranks = [
+        rank_trace(
+            number,
+            comm=[sync("all_reduce", 0, 5, seq=1, step=0)]
+            + [sync("reduce", 100 * n, 9, seq=n + 1, step=n) for n in range(1, STEPS)],
+            steps=[step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)],
+        )
+        for number in range(2)
+    ]
+    assert "a collective that waits for all ranks" in said(RULE, *ranks).summary
+
+
 @pytest.mark.parametrize("fields", [{"flush": 1}, {"fetch": 1}])
 def test_a_root_of_gradients_or_parameters_is_not_told_to_send_less(fields):
     """ZeRO reduces each partition to the rank that owns it."""

@@ -125,7 +125,8 @@ class LateRank:
             )
         if any(len(one.rows) for one in run[Arrivals].ranks.values()):
             return self.meta.unknown(
-                "Unknown: no measured step has a collective that all ranks recorded."
+                "Unknown: no measured step has a collective that waits for all ranks and was "
+                "recorded on all of them."
             )
         return self.meta.not_applicable(NO_ARRIVALS)
 
