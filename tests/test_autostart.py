@@ -180,3 +180,4 @@ def test_a_program_that_communicates_with_nobody_is_told(
         text=True, check=True,
     )  # fmt: skip
     assert done.stderr.count("nothing was recorded: the program communicated with no") == lines
+    assert done.stderr.count("RPC is not recorded") == lines

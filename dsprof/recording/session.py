@@ -411,15 +411,16 @@ class Session:
                 say(
                     "nothing was recorded. Recording begins with torch.distributed."
                     "init_process_group(), and the program communicated with no other rank after "
-                    "it. Call it before the loop, even if the program makes its own process groups"
+                    "it (RPC is not recorded). Call it before the loop, even if the program makes "
+                    "its own process groups"
                 )
             else:
                 run = "dsprof run -- " if OBSERVER in os.environ else ""
                 say(
                     "nothing was recorded: the program communicated with no other rank through "
-                    f"torch.distributed. Start several, such as: {run}torchrun --nproc-per-node 2 "
-                    "train.py; profile a single process with torch.profiler, and give its trace "
-                    "to dsprof report"
+                    "torch.distributed (its RPC is not recorded). Start several, such as: "
+                    f"{run}torchrun --nproc-per-node 2 train.py; profile a single process with "
+                    "torch.profiler, and give its trace to dsprof report"
                 )
 
 
