@@ -19,6 +19,8 @@ _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""
 _MOST = 0.5
 """Findings explain the exposed time if they claim at least this share of it."""
+_OF_CHANGE = 0.45
+"""Late ranks, at most half of all, claim half of the change that they make, less noise."""
 
 
 def one_for_each_cause(
@@ -82,14 +84,16 @@ def _slow_link(findings: Sequence[Finding], late: Collection[int]) -> Finding | 
 def _late_rank(findings: Sequence[Finding], restating: Finding) -> Finding | None:
     """Return the failure that the ranks of a remark are late; without ranks it is of all.
 
-    Of a remark that names no rank, the one from the same step on.
+    Of a remark that names no rank, the one from the same step on that explains most of it.
     """
     if restating.restates != LATE or not restating.status.is_remark:
         return None
     ranks, steps = {*restating.ranks}, restating.steps[:1]
     late = [one for one in findings if one.rule == _LATE_RANK and one.status is Status.FAIL]
     if not ranks:
-        return next((one for one in late if steps and one.steps == steps), None)
+        least_ms = _OF_CHANGE * _claimed_ms(restating)
+        same = (one for one in late if steps and one.steps == steps)
+        return next((one for one in same if _claimed_ms(one) >= least_ms), None)
     return next((one for one in late if ranks <= {*(one.ranks or ranks)}), None)
 
 

@@ -122,12 +122,16 @@ def test_slower_steps_of_late_ranks_are_a_facet_of_these(late: Says, status: Sta
     assert (found["late-rank"].severity is Severity.HIGH) == is_facet
 
 
-@pytest.mark.parametrize(("step", "is_led"), [(40, True), (30, False)])
+@pytest.mark.parametrize(
+    ("step", "more_ms", "is_led"), [(40, 20, True), (30, 20, False), (40, 30, False)]
+)
 def test_longer_waits_of_all_ranks_are_a_facet_of_ranks_late_from_that_step_on(
-    step: int, is_led: bool
+    step: int, more_ms: float, is_led: bool
 ) -> None:
-    late = Says("late-rank", Status.FAIL, ranks=(2, 3), steps=(40,))
-    found = judged(late, Says("slower", Status.FAIL, restates=LATE, steps=(step,)))
+    """If these explain most of it: the network may have become slower, too."""
+    late = Says("late-rank", Status.FAIL, ranks=(2, 3), steps=(40,), explains_ms=10.0)
+    slower = Says("slower", Status.FAIL, restates=LATE, steps=(step,), explains_ms=more_ms)
+    found = judged(late, slower)
     assert (found["slower"].status is Status.NOT_APPLICABLE) == is_led
 
 

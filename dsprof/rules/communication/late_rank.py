@@ -58,7 +58,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
 
 _FEW = 0.05
-"""In so many steps a stall may be all that ranks wait for: they do not take turns."""
+"""Share of the steps in which stalls may make most of the waits: ranks take no turns then."""
 _ALONE = 0.25
 """With less of its delay left in the least of the waits, a rank is mostly late beside others."""
 
