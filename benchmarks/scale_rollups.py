@@ -60,7 +60,7 @@ def _holds(size: Size, processes: int) -> bool:
     begin_s = time.monotonic()
     tasks = [_Task(size, rank) for rank in range(size.ranks)]
     summary = Processes(processes).merged(_JOB, tasks, unshown)
-    diagnosis = diagnosis_of(summary, {})
+    diagnosis = diagnosis_of(summary.in_order(), {})
     page = render(diagnosis, "html")
     seconds = time.monotonic() - begin_s
     usage = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]

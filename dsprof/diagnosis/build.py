@@ -95,7 +95,8 @@ def summarise_all(
     is_failed = endings.is_stalled(step_ns) or endings.has_failed(step_ns)
     is_over = found[Logs].is_job_over or is_failed
     is_moving = is_running and not is_over
-    return found.with_part(replace(found[Run], is_running=is_moving))
+    # Put in order here: the caller would hold the other order, too.
+    return found.with_part(replace(found[Run], is_running=is_moving)).in_order()
 
 
 def _kinds() -> tuple[type[Aggregate], ...]:
@@ -107,9 +108,8 @@ def _kinds() -> tuple[type[Aggregate], ...]:
 def diagnosis_of(
     summary: RunSummary, thresholds: Mapping[str, Any], draw: Draw | None = None
 ) -> Diagnosis:
-    """Judge a summary that holds every aggregate; `draw` reads ranks again for the timelines."""
+    """Judge a summary of every aggregate, in order; `draw` reads ranks again for the timelines."""
     rules = all_rules()
-    summary = summary.in_order()
     summary = summary.with_part(summary[Steps].alike())  # once all ranks are there
     findings = judge(summary, rules, thresholds)
     steps = split_steps(summary, findings)

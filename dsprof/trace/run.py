@@ -28,6 +28,7 @@ from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, p
 from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.joining import join
 from dsprof.trace.life import life_of
+from dsprof.trace.packed import packed
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import reader_of
@@ -71,8 +72,8 @@ class RunFiles:
     `beside[rank]` are files with more about a rank. A file of several ranks is listed with each.
     """
 
-    files: tuple[Path, ...]
-    headers: tuple[Header, ...]
+    files: Sequence[Path]
+    headers: Sequence[Header]
     strangers: tuple[Stranger, ...] = ()
     beside: Mapping[int, Sequence[Path]] = field(default_factory=dict)
     selection: Selection = EVERYTHING
@@ -85,8 +86,8 @@ class RunFiles:
         chosen = [i for i, header in enumerate(self.headers) if header.rank in wanted]
         return replace(
             self,
-            files=tuple(self.files[i] for i in chosen),
-            headers=tuple(self.headers[i] for i in chosen),
+            files=packed(self.files[i] for i in chosen),
+            headers=packed(self.headers[i] for i in chosen),
             beside={rank: paths for rank, paths in self.beside.items() if rank in wanted},
         )
 
@@ -116,8 +117,8 @@ def find_run(
     strangers = [one for one in (*strangers, *over, *chosen.strangers) if one.path not in of_starts]
     selection = _with_steps(selection, [first for first, *_ in ranks])
     return RunFiles(
-        files=tuple(files[0].path for files in ranks),
-        headers=tuple(files[0].header for files in ranks),
+        files=packed(files[0].path for files in ranks),
+        headers=packed(files[0].header for files in ranks),
         strangers=tuple({stranger.path: stranger for stranger in strangers}.values()),
         beside={first.header.rank: [file.path for file in more] for first, *more in ranks if more},
         selection=selection,
@@ -131,7 +132,9 @@ def _newest_from(files: Iterable[TraceFile]) -> int:
     """Return the first step since which no rank left one out; else figures would mix steps."""
     first = 0
     rolling = [file for file in files if file.reader is NATIVE and is_rolling(file.header)]
-    for file in read_ahead(rolling, lambda file: possible_parts(file.path)):
+    for file in read_ahead(
+        rolling, lambda one: [] if is_local(one.path) else possible_parts(one.path)
+    ):
         with suppress(TraceError):  # met again, and said, when the rank is read
             first = max(first, first_whole_step(file.path))
     return first
@@ -176,8 +179,8 @@ def _epoch(files: Iterable[TraceFile], selection: Selection) -> RunFiles:
         (file for file in files if _is_selected(file, selection)), key=lambda one: one.header.rank
     )
     return RunFiles(
-        tuple(file.path for file in ranks),
-        tuple(file.header for file in ranks),
+        packed(file.path for file in ranks),
+        packed(file.header for file in ranks),
         selection=replace(selection, steps=None),
     )
 

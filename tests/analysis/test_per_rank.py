@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from dsprof.analysis import per_rank
-from dsprof.analysis.per_rank import Packed, PerRank
+from dsprof.analysis.per_rank import PerRank
 from dsprof.trace.columns import IntArray
+from dsprof.trace.packed import Packed
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +53,15 @@ def test_the_same_facts_arrive_in_another_process():
 
 def test_in_order_all_ranks_unpack_each_pack_once(monkeypatch):
     ordered, unpacked = at_random(42).in_order(), []
-    unpack = per_rank.Packed.unpacked
-    monkeypatch.setattr(
-        per_rank.Packed, "unpacked", lambda self: unpacked.append(1) or unpack(self)
-    )
+    unpack = Packed.unpacked
+    monkeypatch.setattr(Packed, "unpacked", lambda self: unpacked.append(1) or unpack(self))
     assert [*ordered.values()] == [f"rank {rank}" for rank in range(42)]
     assert len(unpacked) <= 42 // 4 + 1
 
 
 def test_facts_in_order_stay_as_they_are_packed(monkeypatch):
     facts = of(range(42))
-    monkeypatch.setattr(per_rank.Packed, "unpacked", lambda self: pytest.fail("unpacked"))
+    monkeypatch.setattr(Packed, "unpacked", lambda self: pytest.fail("unpacked"))
     assert [*facts.in_order()] == [*range(42)]
 
 

@@ -16,13 +16,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from dsprof.analysis.per_rank import Packed, PerRank
+from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.bars import StepDetail
 from dsprof.analysis.rank.drawing import DUMP, WHOLE, draw, draw_without_steps
 from dsprof.analysis.rank.record_columns import step_columns
 from dsprof.analysis.rank.sampling import kept_steps, longest_steps
 from dsprof.analysis.rank.steps import detailed_steps
 from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.trace.packed import Packed
 from dsprof.trace.rank_trace import RankTrace
 
 CANDIDATES = 3  # of each kind, a rank
