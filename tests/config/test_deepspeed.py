@@ -81,12 +81,11 @@ def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
         ('{"z": {"a": 1,\n "a": 2}}', "accelerate and transformers take the last"),
         ("[" * 100_000, "does not look like a DeepSpeed configuration"),
         ('{"a":' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
-        ('{"a": "\\ud800"}', "surrogates not allowed"),
+        ('{"a": "\\ud800"}', "JSON: '\\ud800' is half of a character; delete it"),
         ('{"a": "' + "\\" * 9, "cannot be read as JSON"),
         ('{"a": "' + '\\"' * 400_000, "cannot be read as JSON"),
         ("/* " * 300_000, "does not look like a DeepSpeed configuration"),
         ('{"a": 1} /* never closed', "cannot be read as JSON"),
-        ('{"a": "\\ud800"}', "cannot be read as JSON"),
         ('{"a": 1}' + " " * (1 << 20), "larger than 1,024 KiB"),
     ],
 )
