@@ -89,7 +89,7 @@ def _document(source: Source, where: str) -> Any:
 
 def _dump(document: dict[Any, Any]) -> FlightDump:
     found = [mapping(entry) for entry in items(document["entries"], _MOST_ENTRIES)]
-    names = (text(entry.get("profiling_name")).partition(":")[0] for entry in found)
+    names = (text(entry.get("profiling_name")).rpartition(":")[0] for entry in found)
     backend = next(filter(None, names), "")
     entries = [_entry(entry) for entry in found]
     return FlightDump(
@@ -101,7 +101,7 @@ def _dump(document: dict[Any, Any]) -> FlightDump:
 
 
 def _entry(entry: dict[Any, Any]) -> FlightEntry:
-    name = text(entry.get("profiling_name")).partition(":")[2]
+    name = text(entry.get("profiling_name")).rpartition(":")[2]  # some have no backend
     peers = _PEERS.fullmatch(name)
     is_p2p = entry.get("is_p2p") is True or peers is not None
     here, there = (int(peers[2]), int(peers[4])) if peers else (-1, -1)

@@ -102,6 +102,13 @@ def test_the_backend_says_the_device(tmp_path: Path, backend: str, device: str) 
     assert (trace.header.backend, trace.header.device) == (backend, device)
 
 
+def test_a_call_without_a_backend_has_its_operation(tmp_path: Path) -> None:
+    calls = [make.call(1, backend="", profiling_name="broadcast")]
+    [trace] = read(make.write(tmp_path, 1, make.document(calls, GROUPS)))
+    assert trace.flight is not None
+    assert (trace.header.backend, trace.flight.entries[0].op) == ("nccl", "broadcast")
+
+
 def test_gloo_never_learns_what_has_ended(tmp_path: Path) -> None:
     [trace] = read(make.write(tmp_path, 1, make.gloo([make.call(1, backend="gloo")]), as_json=True))
     assert trace.flight is not None
