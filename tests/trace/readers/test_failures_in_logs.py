@@ -74,6 +74,21 @@ def test_the_watchdog_of_later_releases():
     assert alone.log.last_works == trace.log.last_works
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Rank 1048579] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=SEND, "
+        "NumelIn=98, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.",
+        "  rank      : 1048579 (local_rank: 0)",
+        "mpirun noticed that process rank 1048579 with PID 7 on node n1 exited on signal 9 (Killed).",
+    ],
+)
+def test_a_number_too_large_for_a_rank_names_none(line):
+    [trace] = make.read([f"[rank2]: {make.out_of_memory()}", line])
+    assert trace.rank == 2
+    assert trace.log.values(FAILED_FIRST) == trace.log.values(FAILED) == {}
+
+
 @pytest.mark.parametrize(("who", "absent"), [("Rank 1", (1,)), ("Ranks 1, 3", (1, 3))])
 def test_the_ranks_that_did_not_come_to_a_monitored_barrier(who, absent):
     said = f"{who} failed to pass monitoredBarrier in 12000 ms"

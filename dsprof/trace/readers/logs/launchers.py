@@ -13,7 +13,7 @@ MARKS = (
     *(b"kill event", b" death signal, ", b" noticed that process rank ", b"] Signal: "),
 )
 
-_RANK = re.compile(r"(?:^|\s)\srank      : (\d{1,7}) \(local_rank: \d+\)")
+_RANK = re.compile(r"(?:^|\s)\srank      : (\d{1,6}) \(local_rank: \d+\)")
 _EXIT_CODE = re.compile(r"(?:^|\s)\sexitcode  : (-?\d{1,5}) \(pid: \d+\)")
 _ROOT_CAUSE = "Root Cause (first observed failure)"
 _LAUNCHED = re.compile(r"\[runner\.py:\d{1,5}:main\] cmd = (?:.*--node_rank=(?P<node>\d{1,9}))?")
@@ -27,7 +27,7 @@ _TASK = re.compile(
 _SIGNALS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}
 _OF_MPI = re.compile(r"^\[[^\]\s]{1,255}:\d{1,10}\] Signal: [A-Z][\w ]{1,60} \((\d{1,2})\)$")
 _NOTICED = re.compile(
-    r"\b(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d{1,7}) with PID "
+    r"\b(?:mpirun|mpiexec|orterun|prterun) noticed that process rank (?P<rank>\d{1,6}) with PID "
     r"\d{1,10} on node \S{1,255} exited on signal (?P<signal>\d{1,2})\b"
 )
 _OOM_KILL = re.compile(r"\berror: Detected \d{1,9} oom[-_]kill event")

@@ -34,7 +34,7 @@ _GAVE_UP = re.compile(
     r".{0,299}?\) ran for (?P<waited>\d{1,15}) milliseconds"
 )
 _NOT_PASSED = re.compile(
-    r"\]: Ranks? (?P<absent>\d{1,7}(?:, ?\d{1,7}){0,999}) failed to pass monitoredBarrier in "
+    r"\]: Ranks? (?P<absent>\d{1,6}(?:, ?\d{1,6}){0,999}) failed to pass monitoredBarrier in "
     r"(?P<waited>\d{1,15}) ms"
 )
 _DONE = (
@@ -54,7 +54,7 @@ _ASKED_TO_DUMP = re.compile(
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1,99}))?")
 _NOT_KNOWN = 1 << 62
 """Above it a number of elements is none: torch writes -1 without a sign."""
-_RANK_OF_WRITER = re.compile(r"\[(?:PG [^\]]{0,199})?[Rr]ank (\d{1,7})\]")
+_RANK_OF_WRITER = re.compile(r"\[(?:PG [^\]]{0,199})?[Rr]ank (\d{1,6})\]")
 
 
 def out_of_memory(text: str) -> OutOfMemory | None:
