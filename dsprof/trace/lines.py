@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dsprof.files import notes
 from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.schema import COMM, KINDS, OPEN, Header, Kind
 
@@ -54,10 +55,10 @@ _HEADER_BYTES = 1 << 16
 
 
 def header_of(book: Path) -> Header | None:
-    """Return the header of a trace; None if it cannot be read."""
+    """Return the header of a trace; None if it cannot be read, or is a link or a pipe."""
     with suppress(OSError, *UNDECODABLE):
-        with book.open("rb") as file:
-            line = file.read(_HEADER_BYTES).lstrip(b"[ \r\n").split(b"\n", 1)[0]
+        start = notes.read_if(book, _HEADER_BYTES, lambda _: True)
+        line = start.lstrip(b"[ \r\n").split(b"\n", 1)[0]
         header: Header = _header.decode(line.rstrip(b",\r ")).args
         return header
     return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from dsprof.trace.dumps.state_file import Line
-from dsprof.trace.lines import fits
+from dsprof.trace.lines import fits, header_of
 from dsprof.trace.schema import Group
 
 
@@ -15,3 +18,8 @@ def test_numbers_in_pairs_and_lists_count(first: int, is_fit: bool) -> None:
     assert fits(Line(span=(first, 1))) == is_fit
     assert fits(Line(group=group)) == is_fit
     assert fits(Line(word=(first, "all_reduce"))) == is_fit
+
+
+def test_a_pipe_in_place_of_a_trace_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.rank00000.json")
+    assert header_of(tmp_path / "trace.rank00000.json") is None
