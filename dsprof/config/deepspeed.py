@@ -88,7 +88,7 @@ def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:
     solid = (token.text for token in tokens if token.kind not in ("space", "comment"))
     why = str(error).partition("; use sys.")[0]  # of a number with too many digits
     if isinstance(error, UnicodeEncodeError):
-        why = f"{error.object[error.start]!a} is half of a character; delete it or add its other half"
+        why = f"{error.object[error.start]!a} is half of a character; delete it, or add the rest"
     return f"cannot be read as JSON: {why}" if next(solid, "") == "{" else _OTHER
 
 
