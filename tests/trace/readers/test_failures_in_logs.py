@@ -78,7 +78,7 @@ def test_the_watchdog_of_later_releases():
     "line",
     [
         "[Rank 1048579] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, "
-        "OpType=SEND, NumelIn=98, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.",
+        "OpType=SEND, NumelIn=98, Timeout(ms)=6000) ran for 6020 milliseconds before timing out.",
         "  rank      : 1048579 (local_rank: 0)",
         "mpirun noticed that process rank 1048579 with PID 7 on node n1 exited on signal 9 (x).",
     ],
