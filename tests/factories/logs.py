@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dsprof.trace.rank_log import RankLog
@@ -103,3 +103,11 @@ def log_of(lines: Sequence[str] | bytes) -> RankLog:
     [trace] = read(lines)
     assert trace.log is not None
     return trace.log
+
+
+def telling(facts: Mapping[str, str]) -> RankLog:
+    """A log that states facts of a rank, by their kind."""
+    log = RankLog()
+    for kind, value in facts.items():
+        log.say(kind, value)
+    return log

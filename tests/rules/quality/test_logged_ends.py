@@ -1,32 +1,36 @@
-"""What data-quality says of exceptions that are in the log of a run."""
+"""What data-quality says of how a run ended, where its log tells it."""
 
 from __future__ import annotations
 
 import pytest
 
-from dsprof.findings.finding import Status
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.quality.data_quality import RULE
 from dsprof.trace.rank_log import (
     EXCEPTION,
+    FAILED,
     FAILED_FIRST,
+    FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
+    CollectiveTimeout,
     OutOfMemory,
     RankLog,
 )
-from tests.factories.trace import said, zero_rank
+from dsprof.trace.schema import Trailer
+from tests.factories.hangs import left
+from tests.factories.logs import telling
+from tests.factories.trace import judged, said, zero_rank
 
 LONG = "ValueError: " + "x" * 400
 
 
 def logged(*ranks):
     """Ranks of which only logs tell, each with its facts."""
-    found = [zero_rank(number, len(ranks), is_foreign=True) for number in range(len(ranks))]
-    for trace, facts in zip(found, ranks, strict=True):
-        trace.log = RankLog()
-        for kind, value in facts.items():
-            trace.log.say(kind, value)
-    return found
+    return [
+        zero_rank(number, len(ranks), is_foreign=True, log=telling(facts))
+        for number, facts in enumerate(ranks)
+    ]
 
 
 def test_the_rank_that_failed_first_is_named_with_its_exception():
@@ -196,3 +200,143 @@ def test_a_rank_with_two_last_exceptions_is_of_two_runs():
     assert "The logs give rank 1 several last exceptions: " in finding.cause
     assert finding.action.endswith(" Give the logs of one start.")
     assert finding.confidence == "low"
+
+
+def test_the_end_by_slurm_is_named_where_the_log_tells_it():
+    first = zero_rank(0, trailer=None, log=telling({FROM_OUTSIDE: "time limit"}))
+    finding = said(RULE, first, zero_rank(1, trailer=None))
+    assert finding.problem == "The job reached its time limit"
+    assert finding.summary.startswith(
+        "The job reached its time limit after step 5; the records of ranks 0-1 break off. Last "
+    )
+    first.log = RankLog()
+    assert "break off" in said(RULE, first, zero_rank(1, trailer=None)).summary
+
+
+def test_of_records_that_break_off_the_log_names_the_rank_that_failed_first():
+    killed = telling({FAILED_FIRST: "signal SIGKILL"})
+    ranks = [zero_rank(0, 3, trailer=None), zero_rank(1, 3, trailer=None, log=killed)]
+    ranks.append(zero_rank(2, 3))
+    finding = said(RULE, *ranks)
+    assert (finding.problem, finding.ranks) == ("Rank 1 (signal SIGKILL) failed first", (1,))
+    assert finding.fix == "Check the memory of its host: `dmesg`"  # it left no traceback
+    assert finding.summary.endswith("first after step 5; the records of ranks 0-1 break off.")
+    ranks[2].log = telling({FAILED_FIRST: "exit code 1"})  # sys.exit(1) closes the record
+    assert said(RULE, *ranks).problem == (
+        "Rank 1 (signal SIGKILL), rank 2 (exit code 1) failed first on their hosts"
+    )
+
+
+def test_a_rank_that_only_lost_another_did_not_fail_first_on_its_host():
+    lost = Trailer(reason="exit", exception="RuntimeError", lost="connection")
+    ranks = [zero_rank(number, 3, trailer=lost) for number in range(2)]
+    ranks.append(zero_rank(2, 3, trailer=None))
+    for rank, how in ((1, "exit code 1"), (2, "signal SIGKILL")):  # each first on its host
+        ranks[rank].log = telling({FAILED_FIRST: how})
+    finding = next(one for one in judged(RULE, *ranks) if one.title == "The run failed")
+    assert (finding.problem, finding.ranks) == ("Rank 2 (signal SIGKILL) failed first", (2,))
+
+
+@pytest.mark.parametrize(
+    ("how", "fix"),
+    [
+        ("signal SIGSEGV", "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"),
+        ("signal SIGBUS", "Check the space in /dev/shm on its host"),
+    ],
+)
+def test_no_traceback_is_looked_for_where_a_signal_ended_a_rank(how, fix):
+    killed = zero_rank(1, trailer=None, log=telling({FAILED_FIRST: how}))
+    assert said(RULE, zero_rank(0, trailer=None), killed).fix == fix
+
+
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        ({FROM_OUTSIDE: "SIGTERM"}, "SIGTERM ended torchrun and its ranks"),
+        ({LAUNCHER: HOST_MEMORY}, "A process took more host memory than Slurm granted"),
+    ],
+)
+def test_of_records_that_break_off_a_log_tells_the_cause(fact, problem):
+    killed = [zero_rank(0, trailer=None, log=telling(fact)), zero_rank(1, trailer=None)]
+    assert said(RULE, *killed).problem == problem
+    # The other facts are consequences of this one.
+    killed[0].log = telling(fact | {FAILED_FIRST: "exit code 1"})
+    assert said(RULE, *killed).problem == "Rank 0 (exit code 1) failed first"
+
+
+def test_of_a_run_that_failed_the_log_names_the_rank_that_did_so_first():
+    first = {FAILED_FIRST: "exit code 1"}
+    finding = said(RULE, *logged({FAILED: "failed"}, first))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
+    assert (finding.problem, finding.ranks) == ("Rank 1 (exit code 1) failed first", (1,))
+    killed = {FAILED_FIRST: "signal SIGKILL"}
+    finding = said(RULE, *logged(first, first, killed))
+    assert finding.problem == (
+        "Ranks 0-1 (exit code 1), rank 2 (signal SIGKILL) failed first on their hosts"
+    )
+    assert "out of memory" in finding.cause
+    several = [{FAILED_FIRST: f"exit code {code}"} for code in (1, 2, 3)]
+    assert said(RULE, *logged(*several)).problem == "Ranks 0-2 failed first on their hosts"
+
+
+def test_a_process_of_unknown_rank_that_failed_is_reported_without_a_rank():
+    finding = said(RULE, *logged({LAUNCHER: "exit code 2"}))
+    assert (finding.status, finding.ranks) == (Status.FAIL, ())
+    assert finding.problem == "A process of the run failed: exit code 2"
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ("time limit", "The job reached its time limit"),
+        ("cancelled", "The job was cancelled"),
+        ("SIGHUP", "The terminal of torchrun closed"),
+    ],
+)
+def test_slurm_ended_a_run_of_which_there_are_only_logs(how, problem):
+    finding = said(RULE, *logged({FROM_OUTSIDE: how}))
+    assert (finding.status, finding.summary) == (Status.FAIL, f"{problem}.")
+    assert finding.ranks == ()
+
+
+def test_an_end_that_another_rule_explains_is_not_reported_twice():
+    failed, launched = {FAILED_FIRST: "exit code 1"}, {LAUNCHER: "exit code 1"}
+    memory = RankLog(out_of_memory=[OutOfMemory(0, 1, 2, 0, 2, 0)])
+    late = RankLog(timeouts=[CollectiveTimeout("all_reduce")])
+    broken = RankLog(warnings={"NCCL error: unhandled cuda error": 1})
+    for facts, more, status in (
+        (failed, memory, Status.PASS),
+        (failed, late, Status.PASS),
+        (launched, broken, Status.PASS),
+        (failed, broken, Status.FAIL),
+    ):
+        [trace] = logged(facts)
+        trace.log.add(more)
+        assert said(RULE, trace).status is status
+
+
+@pytest.mark.parametrize("how", ["exit code 1", "signal SIGSEGV"])
+def test_a_rank_that_closed_its_record_may_have_failed_as_a_log_says(how: str) -> None:
+    ranks = [zero_rank(0, log=telling({FAILED_FIRST: how})), zero_rank(1)]
+    finding = said(RULE, *ranks)
+    assert (finding.status, finding.ranks, finding.confidence) == (Status.INFO, (0,), "medium")
+    assert finding.summary == (
+        f"Rank 0 ({how}) failed first, as the log says, and closed its record without an error."
+    )
+    ranks[0].trailer = Trailer("interrupted")
+    assert "log" not in said(RULE, *ranks).summary
+
+
+@pytest.mark.parametrize(
+    ("fact", "problem"),
+    [
+        ({FAILED_FIRST: "signal SIGSEGV"}, "Rank 0 (signal SIGSEGV) failed first"),
+        ({FROM_OUTSIDE: "time limit"}, "The job reached its time limit"),
+        ({LAUNCHER: HOST_MEMORY}, "A process took more host memory than Slurm granted"),
+    ],
+)
+def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
+    fact: dict[str, str], problem: str
+) -> None:
+    killed = zero_rank(0, **left(650), log=telling(fact))
+    assert said(RULE, killed, zero_rank(1, **left(650))).problem == problem
