@@ -164,12 +164,12 @@ def test_ranks_may_be_merged_in_any_grouping_and_order(runs, kind):
 
 
 def merged_at_random(parts: list[RunSummary], random: Random) -> RunSummary:
-    """Merge neighbours of a shuffled row until one is left."""
+    """Merge neighbours of a shuffled row until one is left, and put that in order."""
     random.shuffle(parts)
     while len(parts) > 1:
         place = random.randrange(len(parts) - 1)
         parts[place : place + 2] = [parts[place].merge(parts[place + 1])]
-    return parts[0]
+    return parts[0].in_order()
 
 
 @pytest.mark.parametrize("run", RUNS)
