@@ -114,7 +114,8 @@ def _lines(label: str, finding: Finding) -> Iterator[str]:
         yield from (f"          {row}" for row in islice(_rows(table), _MOST_ROWS))
         if (left := len(table.rows) - _MOST_ROWS) > 0:
             yield f"          and {left:,} more"
-    said = [str(row[-1]) for table in tables for row in table.rows if row[-1]]
+    remarks = [table for table in tables if table.columns[-1].label != _IN_FORCE]
+    said = [str(row[-1]) for table in remarks for row in table.rows if row[-1]]
     if finding.action and not any(remark in finding.action for remark in said):
         yield f"        Do: {_shown(finding.action)}"
 

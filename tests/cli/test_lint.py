@@ -42,6 +42,14 @@ def test_a_problem_is_shown_with_its_line_and_fails(folder):
     assert "[unknown-config-key]" in done.stdout
 
 
+def test_a_value_in_force_does_not_replace_what_to_do(folder):
+    timers = {**GOOD, "wall_clock_breakdown": True}
+    (folder / "timers.json").write_text(json.dumps(timers))
+    said = dsprof("lint", "timers.json", cwd=folder).stdout
+    assert "(in force: false)" in said
+    assert "Do: Set it to false where speed counts." in said
+
+
 def test_numbers_are_shown_and_of_what_could_be_a_secret_the_key(folder):
     strange = {"hidden_layers": 24, "is_fast": True, "login": "hunter2", "my_password": 1234}
     (folder / "strange.json").write_text(json.dumps({**GOOD, **strange}, indent=1))
