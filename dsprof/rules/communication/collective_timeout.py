@@ -169,7 +169,7 @@ def _absent(waiting: Mapping[int, RankLog]) -> tuple[int, ...]:
 def _said(waiting: Mapping[int, RankLog]) -> tuple[str, tuple[int, ...]] | None:
     if not (absent := _absent(waiting)):
         return None
-    return f"{capitalised(named(absent))} did not come, by the message of gloo.", absent
+    return f"{capitalised(named(absent))} did not join, as gloo's message says.", absent
 
 
 def _cause(

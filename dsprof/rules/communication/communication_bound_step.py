@@ -218,7 +218,7 @@ class CommunicationBoundStep:
             problem=f"{percent(by_network)} of the step is exposed communication",
             fix="Start receives earlier, or use more micro-batches"
             if by_peers
-            else "Send it in a lower precision, or over fewer ranks"
+            else "Send in a lower precision, or over fewer ranks"
             if _grows_with_batch(run)
             else f"Compute more per {'call' if by_latency else 'byte'}: larger micro-batches",
             evidence=evidence,
@@ -399,8 +399,8 @@ def _remedy(run: RunSummary) -> str:
     engines, traffic = run[Engines], run[Traffic]
     if _grows_with_batch(run):
         return (
-            "Send what most waits are for in a lower precision, or over fewer ranks: it grows with "
-            "the batch, so larger micro-batches do not compute more per byte"
+            "Send in a lower precision, or over fewer ranks: most waits are for data that grows "
+            "with the batch, so larger micro-batches do not compute more per byte"
         )
     if engines.stage is not None:
         accumulation = " or more accumulation steps" if engines.stage < 2 else ""

@@ -71,9 +71,10 @@ class PartFilledBuckets:
         flushes = sum(sums.flushes for sums in full.values())
         fill = sum(_fill(kind) * sums.flushes for kind, sums in full.items()) / flushes
         capacity = max(kind.capacity for kind in full)
+        verb = "is" if flushes == steps else "are"
         summary = (
-            f"{plural(flushes / steps, 'bucket')} per step sent as full, {percent(fill)} filled on "
-            f"average: reduce_bucket_size is {capacity:,} elements."
+            f"{plural(flushes / steps, 'bucket')} per step sent as full {verb} {percent(fill)} "
+            f"filled on average: reduce_bucket_size is {capacity:,} elements."
         )
         if fill >= thresholds.fill or flushes / steps < thresholds.flushes_per_step:
             return self.meta.finding(Status.PASS, summary)

@@ -192,6 +192,11 @@ def named_keys(paths: Sequence[str]) -> str:
     return " and ".join(paths) if len(paths) <= 2 else some(paths, 2)
 
 
+def them(keys: Sequence[object]) -> str:
+    """Refer to keys that a sentence has named."""
+    return "it" if len(keys) == 1 else "them"
+
+
 def _stage_of(zero: Any) -> int | None:
     """Return the stage of a section that names none; None where it is null, which is refused."""
     if zero is True:

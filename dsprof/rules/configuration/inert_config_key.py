@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys, them
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys, retired
@@ -36,7 +36,8 @@ class InertConfigKey(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report keys that somebody misses, and apart from them harmless leftovers."""
         if settings.stage is None:
-            yield self.meta.unknown("Unknown: the ZeRO stage was not recorded.")
+            why = "was not recorded" if settings.has_run else "is no number from 0 to 3"
+            yield self.meta.unknown(f"Unknown: the ZeRO stage {why}.")
             return
         inert = list(_inert(settings, settings.stage))
         if missed := [(path, loses) for path, loses in inert if loses]:
@@ -52,7 +53,7 @@ class InertConfigKey(ConfigRule):
             severity=Severity.LOW,
             cause=remarks(rows),
             action=f"Choose a stage at which {'it works' if len(rows) == 1 else 'they work'} "
-            f"({_stages_of(rows)}), or delete {_them(rows)}.",
+            f"({_stages_of(rows)}), or delete {them(rows)}.",
             evidence=(settings.table(rows, remark="in fact"),),
             confidence="high",
         )
@@ -63,15 +64,11 @@ class InertConfigKey(ConfigRule):
             f"{named_keys(paths)} change nothing at stage {settings.stage}."
             if len(paths) > 1
             else f"{paths[0]} changes nothing at stage {settings.stage}.",
-            action=f"No change is needed; delete {_them(paths)} so that the file states what is in "
+            action=f"No change is needed; delete {them(paths)} so that the file states what is in "
             "force.",
             evidence=(settings.table([(p, _where(p)) for p in paths], remark="effect"),),
             confidence="high",
         )
-
-
-def _them(keys: Sized) -> str:
-    return "it" if len(keys) == 1 else "them"
 
 
 def _inert(settings: EngineSettings, stage: int) -> Iterator[tuple[str, str]]:

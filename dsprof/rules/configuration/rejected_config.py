@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
-from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
+from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys, them
 from dsprof.rules.configuration.unknown_keys import MONITORS, fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.keys import (
@@ -63,13 +63,13 @@ class RejectedConfig(ConfigRule):
             yield self._refused(settings, rows)
 
     def _refused(self, settings: EngineSettings, rows: list[tuple[str, str]]) -> Finding:
+        keys = list(dict.fromkeys(path for path, _ in rows))
         return self.meta.finding(
             Status.FAIL,
-            f"{settings.judged_by} ends with an error because of "
-            f"{named_keys(list(dict.fromkeys(path for path, _ in rows)))}.",
+            f"{settings.judged_by} ends with an error because of {named_keys(keys)}.",
             severity=Severity.HIGH,
             cause=remarks(rows),
-            action="Change these keys before you start the run.",
+            action=f"Change {them(keys)} before you start the run.",
             evidence=(settings.table(rows, remark="why, and what to do"),),
             confidence="high" if settings.version else "medium",
         )
@@ -79,7 +79,7 @@ class RejectedConfig(ConfigRule):
             Status.INFO,
             f"A later release of DeepSpeed refuses {named_keys([path for path, _ in rows])}.",
             title="A later release of DeepSpeed refuses the configuration",
-            action="Change these keys before you upgrade DeepSpeed.",
+            action=f"Change {them(rows)} before you upgrade DeepSpeed.",
             evidence=(settings.table(rows, remark="what to do"),),
             confidence="high",
         )

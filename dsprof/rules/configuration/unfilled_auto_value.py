@@ -39,8 +39,8 @@ class UnfilledAutoValue(ConfigRule):
             if settings.has_run
             else f'{count} {"is" if len(paths) == 1 else "are"} "auto" ({named_keys(paths)}): '
             "valid only through transformers or accelerate.",
-            action="Set a value if you use DeepSpeed directly: it silently takes its default, or "
-            "ends with an error.",
+            action='Set values if you use DeepSpeed directly: for "auto" it silently takes its '
+            "default, or ends with an error.",
             evidence=(settings.table([(p, _meaning(settings, p)) for p in paths], remark="means"),),
             confidence="high",
         )

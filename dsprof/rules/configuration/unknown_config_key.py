@@ -12,6 +12,7 @@ from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import (
     EngineSettings,
     named_keys,
+    them,
 )
 from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, fate_of_retired, keys, retired
@@ -85,9 +86,7 @@ class UnknownConfigKey(ConfigRule):
             f"DeepSpeed does not read {named_keys([path for path, _ in rows])}.",
             title="The DeepSpeed configuration holds keys of another program",
             cause="They may be keys of another program that reads the same file.",
-            action="Delete {0} if nothing else reads {0}.".format(
-                "it" if len(rows) == 1 else "them"
-            ),
+            action=f"Delete {them(rows)} if nothing else reads {them(rows)}.",
             evidence=(settings.table(rows, remark="remark"),),
             confidence="medium",
         )

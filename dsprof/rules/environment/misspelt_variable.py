@@ -66,7 +66,7 @@ class MisspeltVariable:
         severity = worst(suspect.severity for suspect in suspects)
         yield self.meta.finding(
             Status.INFO if severity is Severity.NONE else Status.FAIL,
-            f"{names}: set, but read by no library.",
+            f"No library reads {names}.",
             problem=f"No library reads {names}",
             fix=capitalised(_advice(suspects[0].instead).partition("; ")[0]),
             severity=severity,

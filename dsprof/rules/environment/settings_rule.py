@@ -42,9 +42,9 @@ _HOST_NAMES = {
     "limits.memlock_bytes": "the limit of locked memory",
     "limits.stack_bytes": "the limit of the stack",
     "limits.nofile": "the limit of open files",
-    "machine.nvidia_driver": "the driver of NVIDIA",
+    "machine.nvidia_driver": "the NVIDIA driver",
     "machine.verbs_devices": "the number of devices in /dev/infiniband",
-    "machine.numa_balancing": "kernel.numa_balancing",
+    "machine.numa_balancing": "the sysctl kernel.numa_balancing",
     "machine.iommu": "the IOMMU",
     "machine.cpu_governor": "the governor of the CPUs' clock",
     "machine.cpu_clock": "the highest clock of the CPUs",
@@ -82,10 +82,17 @@ class Use(NamedTuple):
 
     @property
     def written(self) -> str:
-        """The variable as one sets it, or the fact as one says it."""
+        """The variable as one sets it, or the fact with its value."""
+        if self.name in _HOST_NAMES:
+            return f"{_HOST_NAMES[self.name]} ({self.shown})"
+        return f"{self.name}={shortened(self.value)}" if self.value else f"{self.name} (not set)"
+
+    @property
+    def stated(self) -> str:
+        """The same as a clause."""
         if self.name in _HOST_NAMES:
             return f"{_HOST_NAMES[self.name]} is {self.shown}"
-        return f"{self.name}={shortened(self.value)}" if self.value else f"{self.name} (not set)"
+        return f"{self.written} is set" if self.value else f"{self.name} is not set"
 
     @property
     def shown(self) -> str:
@@ -140,7 +147,7 @@ class SettingsRule:
         ranks = union(use.ranks for use in uses)
         return self.meta.finding(
             Status.FAIL,
-            _sentence(f"{_listed(uses)} on {named_ranks(ranks)}"),
+            _sentence(f"{_listed(use.stated for use in uses)} on {named_ranks(ranks)}"),
             severity=worst(Severity(use.setting.severity) for use in uses),
             cause=_sentence(uses[0].setting.effect),
             action=uses[0].setting.action,
@@ -163,7 +170,8 @@ class SettingsRule:
     def _doubted(self, uses: dict[Use, str]) -> Finding:
         missing = " and ".join(dict.fromkeys(uses.values()))
         if named := [use for use in uses if use.value]:
-            doubt = f"whether {_listed(named)} costs anything here ({named[0].setting.effect})"
+            uncertain = _listed(use.written for use in named)
+            doubt = f"whether {uncertain} costs anything here ({named[0].setting.effect})"
         else:
             doubt = "whether this platform requires settings that are missing"
         text = f"Unknown: {doubt}. Not known: {missing}."
@@ -236,8 +244,8 @@ def _alike(uses: Iterable[Use]) -> list[list[Use]]:
     return list(groups.values())
 
 
-def _listed(uses: list[Use]) -> str:
-    return some(list(dict.fromkeys(use.written for use in uses)), _MOST_IN_A_SENTENCE)
+def _listed(said: Iterable[str]) -> str:
+    return some(list(dict.fromkeys(said)), _MOST_IN_A_SENTENCE)
 
 
 def _sentence(text: str) -> str:

@@ -160,13 +160,14 @@ class SyncDebugVariable:
         if acting := [use for use in uses if _acts(use.switch, facts)]:
             names = [*dict.fromkeys(use.switch.name for use in acting)]
             several = len(names) > 1
+            problem = f"{' and '.join(names)} {'are' if several else 'is'} on during the run"
             yield self.meta.finding(
                 Status.FAIL,
-                f"Enabled during the run: {', '.join(names)}.",
+                f"{problem}.",
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
-                problem=f"{' and '.join(names)} {'are' if several else 'is'} on during the run",
+                problem=problem,
                 fix="Switch them off" if several else "Switch it off and measure again",
                 action=f"{_remedy(acting)} and measure again.",
                 evidence=(_table(acting),),
@@ -174,10 +175,11 @@ class SyncDebugVariable:
                 confidence="high",
             )
         if inert := [use for use in uses if not _acts(use.switch, facts)]:
-            idle = ", ".join(dict.fromkeys(use.switch.name for use in inert))
+            idle = list(dict.fromkeys(use.switch.name for use in inert))
+            verb = "has" if len(idle) == 1 else "have"
             yield self.meta.finding(
                 Status.INFO,
-                f"Set, but without effect on this device or backend: {idle}.",
+                f"{', '.join(idle)} {verb} no effect on this device or backend.",
                 title="A debugging switch is set but has no effect here",
                 evidence=(_table(inert),),
             )

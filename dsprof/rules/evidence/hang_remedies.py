@@ -19,7 +19,7 @@ _REMEDIES: dict[CauseKind, str] = {
     "exited": "Run as many iterations on {who} as on the others: exit on all ranks or on none, "
     "drop incomplete batches (`drop_last`), or accept uneven inputs with "
     "torch.distributed.algorithms.Join.",
-    "stopped": "Let {who} go on: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
+    "stopped": "Resume {who}: send SIGCONT (`kill -CONT PID`), or detach the debugger.",
     "data_loader": "Find out what the workers of its DataLoader wait for: `py-spy dump --pid PID` "
     "prints their stacks. With a `timeout` the DataLoader fails instead of waiting.",
     "child_process": "Find out what the child process of {who} waits for: `ps --ppid PID` lists "
@@ -40,7 +40,7 @@ _REMEDIES: dict[CauseKind, str] = {
 }
 """What to do about a known cause; `at` is the line of the program."""
 _KERNEL_LOG = (
-    "the kernel's log of that host (`dmesg > dmesg-$(hostname).txt`) to `dsprof hang`, with the "
+    "the kernel's log of the host (`dmesg > dmesg-$(hostname).txt`) to `dsprof hang`, with the "
     "traces"
 )
 
@@ -101,8 +101,8 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             )
     if verdict.is_of_device:
         return (
-            f"Give {_KERNEL_LOG}: it has errors of devices. Look for CUDA errors in the log of the "
-            "rank."
+            f"Look for CUDA errors in the log of {named(verdict.ranks)}. Give {_KERNEL_LOG}: it "
+            "names device errors."
         )
     if verdict.cause.kind in _REMEDIES and verdict.ranks:
         stack = verdict.stacks.get(str(verdict.ranks[0]), ())

@@ -231,9 +231,9 @@ def _remedy(name: str, causes: IdleCauses) -> Remedy:
     return Remedy(
         f"The longest call of each rank takes {percent(once)} of this time: it may be start-up, or "
         "a rare event.",
-        "Profile more steps, behind a warm-up. If it recurs, "
+        "Profile more steps, after a warm-up. If it recurs, "
         f"{remedy.action[0].lower()}{remedy.action[1:]}",
-        "Profile more steps, behind a warm-up",
+        "Profile more steps, after a warm-up",
         is_sure=False,
     )
 

@@ -87,7 +87,7 @@ class PipelineBubble:
             Status.FAIL if is_measured else Status.INFO,
             summary,
             severity=Severity.MEDIUM,
-            cause="Too few micro-batches for so many stages.",
+            cause="There are too few micro-batches for so many stages.",
             action=f"Divide a step into {needed} micro-batches or more (a bubble of "
             f"{percent(bubble)}): raise gradient_accumulation_steps and lower the micro-batch size "
             "by the same factor; or use fewer stages, or a schedule with interleaved stages.",

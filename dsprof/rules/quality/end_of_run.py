@@ -46,7 +46,7 @@ _SIGNAL = "signal "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
     "signal SIGBUS": "Check the space in /dev/shm on {host}",
-    "signal SIGTERM": "Find out who ended it: a scheduler, preemption, a user",
+    "signal SIGTERM": "Find out who ended it: the scheduler (preemption, a limit), or a user",
 }
 """What to do where a process left no traceback."""
 _ENDED_BY_SLURM = {
@@ -59,7 +59,10 @@ _ENDED_BY_SLURM = {
     "node failure": ("A node failed", "Leave it out with `--exclude`, and report it"),
 }
 _ENDED_BY_SIGNAL = {
-    "SIGTERM": ("SIGTERM ended torchrun and its ranks", "Find out who sent it: preemption, a user"),
+    "SIGTERM": (
+        "SIGTERM ended torchrun and its ranks",
+        "Find out who sent it: the scheduler, or a user",
+    ),
     "SIGHUP": ("The terminal of torchrun closed", "Start it with nohup, or in tmux"),
 }
 _ENDED = _ENDED_BY_SLURM | _ENDED_BY_SIGNAL

@@ -105,7 +105,7 @@ def test_gloo_names_the_ranks_that_did_not_come_to_a_monitored_barrier():
     finding = one(collective_timeout, [said])
     assert (finding.ranks, finding.confidence) == ((1, 3), "medium")
     assert finding.summary == "Rank 0 timed out in a barrier after 8.00 s."
-    assert finding.cause == "Ranks 1, 3 did not come, by the message of gloo."
+    assert finding.cause == "Ranks 1, 3 did not join, as gloo's message says."
     assert "NCCL" not in finding.action
 
 

@@ -18,7 +18,7 @@ def rank(*elements: int, cause: str = "full", capacity: int = 1_000_000, **field
 def test_half_empty_buckets_fail_with_a_size():
     finding = said(RULE, rank(*[10_000, 600_000] * 20))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
-    assert "40 buckets per step sent as full, 30 % filled on average" in finding.summary
+    assert "40 buckets per step sent as full are 30 % filled on average" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 2_400_000}}
     assert finding.evidence[0].rows == ((10_000, 4, 0.01, 20.0), (600_000, 4, 0.6, 20.0))
 

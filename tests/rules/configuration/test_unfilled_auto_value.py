@@ -9,7 +9,7 @@ def test_values_to_be_filled_in_are_information():
     (finding,) = read(RULE, {**zero(reduce_bucket_size="auto"), "bf16": {"enabled": "auto"}})
     assert finding.status is Status.INFO
     assert list(rows([finding])) == ["zero_optimization.reduce_bucket_size", "bf16.enabled"]
-    assert "silently takes its default" in finding.action
+    assert 'for "auto" it silently takes' in finding.action
 
 
 def test_of_an_engine_that_runs_the_default_in_force_is_shown():

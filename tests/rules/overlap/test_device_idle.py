@@ -122,9 +122,9 @@ def test_without_a_record_of_the_host_no_cause_is_claimed():
 def test_of_a_single_call_it_is_unknown_whether_it_recurs():
     call = kineto.span("cuda_runtime", "cudaFree", 205, 95)
     finding = said(RULE, rank([*steps_of(96, 96, 5, 96), call], world_size=1), idle_share=0.4)
-    assert finding.fix == "Profile more steps, behind a warm-up"
+    assert finding.fix == "Profile more steps, after a warm-up"
     assert "The longest call of each rank takes 100 % of this time" in finding.cause
-    assert finding.action.startswith("Profile more steps, behind a warm-up. If it recurs, remove")
+    assert finding.action.startswith("Profile more steps, after a warm-up. If it recurs, remove")
     assert finding.confidence == "low"
 
 

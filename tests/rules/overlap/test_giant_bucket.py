@@ -144,7 +144,7 @@ def test_a_small_model_is_not_divided_into_more_buckets_than_advised():
 def test_a_release_that_must_not_overlap_is_left_first():
     trace = device_rank(engine=engine(2))
     trace.header.versions["deepspeed"] = "0.18.9"
-    assert "Take DeepSpeed 0.19.0 or later first" in said(RULE, trace).action
+    assert "Upgrade to DeepSpeed 0.19.0 or later first" in said(RULE, trace).action
 
 
 def test_without_times_of_the_device_nothing_is_known_to_cost():

@@ -85,7 +85,7 @@ def test_a_release_that_hides_nothing_is_named(release, names_it):
 def test_a_release_at_fault_is_left_before_anything_overlaps():
     trace = rank()
     trace.header.versions["deepspeed"] = "0.17.3"
-    assert "Take DeepSpeed 0.19.0 or later first: from 0.17.2" in said(RULE, trace).action
+    assert "Upgrade to DeepSpeed 0.19.0 or later first: from 0.17.2" in said(RULE, trace).action
     assert "0.19.0" not in said(RULE, rank()).action
 
 

@@ -20,7 +20,7 @@ NEVER_OVERLAPS = Combination(
     _OVERLAPPED,
     "from 0.17.5 to 0.18.4 backward waits for the reduction of each bucket, so that hardly "
     "anything overlaps (DeepSpeed#7804)",
-    "take DeepSpeed 0.19.0 or later",
+    "upgrade to DeepSpeed 0.19.0 or later",
     Severity.MEDIUM,
     since=(0, 17, 5),
     before=(0, 18, 5),
@@ -37,7 +37,7 @@ OVERLAP_FAULTS = (
         _OVERLAPPED,
         f"before 0.14.3, where reductions take longer than backward, {_WRITES_INTO_IT} "
         "(DeepSpeed#5606)",
-        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
+        "upgrade to DeepSpeed 0.19.0 or later, or set overlap_comm to false",
         Severity.HIGH,
         before=(0, 14, 3),
         config_patch=_NOT_OVERLAPPED,
@@ -46,7 +46,7 @@ OVERLAP_FAULTS = (
         _OVERLAPPED,
         f"from 0.17.2 to 0.17.4, from the third bucket of a backward on, {_WRITES_INTO_IT} "
         "(DeepSpeed#7188)",
-        "take DeepSpeed 0.19.0 or later, or set overlap_comm to false",
+        "upgrade to DeepSpeed 0.19.0 or later, or set overlap_comm to false",
         Severity.HIGH,
         since=(0, 17, 2),
         before=(0, 17, 5),
@@ -58,7 +58,7 @@ OVERLAP_FAULTS = (
             _OVERLAPPED | when(".stage: 2"),
             "before 0.19.0 the gradient of a parameter larger than reduce_bucket_size may be freed "
             "while its reduction still reads it (DeepSpeed#7965, where a loss became NaN)",
-            "take DeepSpeed 0.19.0 or later; before, a larger reduce_bucket_size keeps clear of it",
+            "upgrade to DeepSpeed 0.19.0 or later; before, a larger reduce_bucket_size avoids it",
             since=since,
             before=before,
         )
@@ -76,7 +76,7 @@ def before_overlapping(version: str, stage: int | None) -> str:
     of = release(version)
     faults = (fault for fault in OVERLAP_FAULTS if of and fault.concerns(of))
     says = next((fault.says for fault in faults if fault.when[_STAGE](stage)), "")
-    return f" Take DeepSpeed 0.19.0 or later first: {says}." if says else ""
+    return f" Upgrade to DeepSpeed 0.19.0 or later first: {says}." if says else ""
 
 
 AT_ODDS: tuple[Combination, ...] = (
@@ -85,7 +85,7 @@ AT_ODDS: tuple[Combination, ...] = (
         when("optimizer.type: muon; .reduce_scatter: true; .stage: 1|2"),
         "before 0.19.3 a matrix that lies in the parts of two ranks is updated by gradients of "
         "which a part was not reduced",
-        "set zero_optimization.reduce_scatter to false, or take DeepSpeed 0.19.3",
+        "set zero_optimization.reduce_scatter to false, or upgrade to DeepSpeed 0.19.3",
         Severity.HIGH,
         before=(0, 19, 3),
         config_patch={"zero_optimization": {"reduce_scatter": False}},
@@ -186,8 +186,8 @@ AT_ODDS: tuple[Combination, ...] = (
             "wall_clock_breakdown: true; flops_profiler.enabled: false; "
             "engine.device: <accelerator>"
         ),
-        "its timers wait for the device at the start and end of forward, backward and step; its "
-        "time of the all-reduce says nothing with overlap_comm",
+        "its timers wait for the device at the start and end of forward, backward and step; with "
+        "overlap_comm, the all-reduce time that it prints means nothing",
         "set it to false where speed counts",
         Severity.LOW,
         config_patch={"wall_clock_breakdown": False},
@@ -221,8 +221,8 @@ AT_ODDS: tuple[Combination, ...] = (
     *(
         Combination(
             when(f".overlap_comm: false; engine.device: <accelerator>; {where}"),
-            "off: nothing is computed while gradients are reduced; only stage 3 has it on by "
-            "default",
+            "without it, nothing is computed while gradients are reduced; only stage 3 has it on "
+            "by default",
             "set overlap_comm to true; it needs memory for a second bucket",
             overlaps=True,
         )
