@@ -105,11 +105,12 @@ def with_kernel_messages(
     headers: Sequence[Header],
     told: Iterable[KernelMessage],
 ) -> list[HangVerdict]:
-    """Return verdicts with what the kernels of the hosts say of the ranks, which is certain.
+    """Return verdicts with what the kernels of the hosts say of the ranks.
 
     A message belongs to the rank with its process number, if it is of the rank's host and of the
-    time in which it ran. Of ranks that closed their record in order it says nothing; where all
-    left their process group, only what ended one.
+    time in which it ran; a log that does not name its host may be of another machine. Of ranks that
+    closed their record in order it says nothing; where all left their process group, only what
+    ended one.
     """
     is_over = all(verdict.kind == "none" for verdict in verdicts)
     of_ranks: dict[int, tuple[KernelMessage, Header]] = {}
@@ -193,7 +194,7 @@ def _verdict(message: KernelMessage, process: Header) -> HangVerdict:
         ranks=(process.rank,),
         cause=Cause(meaning.cause, text),
         remedy=meaning.remedy.format(**facts),
-        confidence="medium" if message.kind == "blocked" else "high",
+        confidence="medium" if message.kind == "blocked" or not message.host else "high",
         sentence=meaning.sentence.format(**facts),
     )
 

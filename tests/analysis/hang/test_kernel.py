@@ -45,7 +45,12 @@ def test_a_rank_that_the_kernel_killed_is_named_with_the_cause() -> None:
         "(log of the kernel, Nov 14 22:14:01)."
     )
     assert one.remedy.startswith("Raise the memory limit of the job")
-    assert one.confidence == "high"
+
+
+@pytest.mark.parametrize(("host", "confidence"), [("host", "high"), ("", "medium")])
+def test_a_log_that_names_no_host_may_be_of_another_machine(host: str, confidence: str) -> None:
+    [one] = judged(without(2, **KILLED), replace(OUT_OF_MEMORY, host=host), host="host")
+    assert (one.cause.kind, one.confidence) == ("out_of_memory", confidence)
 
 
 def test_a_verdict_that_knows_nothing_gives_way() -> None:
