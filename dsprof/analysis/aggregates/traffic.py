@@ -29,7 +29,7 @@ Purpose = Literal["other", "gradients", "parameters", "not known"]
 PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")
 _OTHER, _GRADIENTS, _PARAMETERS, _NOT_KNOWN = range(4)
 
-_SCALAR_BYTES = 4096
+SCALAR_BYTES = 4096
 """Norms, losses and overflow flags are smaller, gradients of a layer are not."""
 
 
@@ -136,7 +136,7 @@ def _gradients(trace: RankTrace) -> BoolArray:
     flushed = rows.flush > 0
     if flushed.any():
         return np.asarray(flushed, np.bool_)
-    reduces = rows.of_families(REDUCTIONS) & (rows.nbytes >= _SCALAR_BYTES)
+    reduces = rows.of_families(REDUCTIONS) & (rows.nbytes >= SCALAR_BYTES)
     forward = rows.phase == rows.code("forward")
     busy_forward = np.unique(rows.group[reduces & forward])
     if not (forward.any() or span_columns(trace).named("forward").any()):

@@ -9,7 +9,7 @@ from statistics import median
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.traffic import SCALAR_BYTES, Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, plural, size
@@ -17,6 +17,7 @@ from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
 from dsprof.rules.reasons import NO_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about, is_hidden
+from dsprof.trace.collectives import POINT_TO_POINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,10 @@ class ReductionEveryMicroStep:
         self, one: EngineTraffic, steps: Steps, facts: Run, thresholds: Thresholds
     ) -> Iterable[Finding]:
         if not one.traffic.of("gradients"):
-            yield self.meta.unknown(NO_REDUCTION)
+            if _is_pairwise(one.traffic) and not facts.hides_collectives:
+                yield self.meta.not_applicable(_PAIRWISE)
+            else:
+                yield self.meta.unknown(NO_REDUCTION)
         elif one.traffic.reducing_micro_steps <= one.traffic.rank_steps:
             return
         elif one.traffic.backwards_again:
@@ -143,6 +147,13 @@ def _usual_micro_steps(steps: Steps) -> float:
     return median(steps.parts[number].micro_steps for number in steps.measured)
 
 
+def _is_pairwise(traffic: Traffic) -> bool:
+    """Say whether ranks only send and receive, except for scalars."""
+    uses = traffic.uses.items()
+    large = {use.family for use, volume in uses if volume.nbytes >= SCALAR_BYTES * volume.calls}
+    return bool(large) and large <= POINT_TO_POINT
+
+
 def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
     """Say whether gradients are sharded: by the stage, or, without an engine, by the collective.
 
@@ -156,6 +167,7 @@ def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
     return any(use.family == "reduce_scatter" for use in traffic.of("gradients"))
 
 
+_PAIRWISE = "Ranks only send and receive, as stages of a pipeline do."
 _CLOSURE = (
     "optimizer.step() runs backward several times. An optimizer that evaluates its closure again, "
     "such as L-BFGS, needs each reduction; accumulation inside the closure needs only the last one."

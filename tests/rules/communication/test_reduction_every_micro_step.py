@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
-from dsprof.trace.schema import BucketLayout
+from dsprof.trace.schema import BucketLayout, HookStatus
 from tests.factories.engines import interleaved
 from tests.factories.trace import MS, assert_reached_at, captured, said, span, sync, zero_rank
 
@@ -146,6 +146,23 @@ def test_no_gradients_in_the_record_is_unknown():
     trace = zero_rank(accumulation=2, op="broadcast")
     trace.collectives.flush[:] = 0
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("op", "hooks", "status"),
+    [
+        ("send", [], Status.NOT_APPLICABLE),
+        ("send", [HookStatus("c10d", "torch.distributed", why="error")], Status.UNKNOWN),
+        ("all_gather", [], Status.UNKNOWN),
+    ],
+)
+def test_stages_of_a_pipeline_that_only_send_and_receive_reduce_nothing(op, hooks, status):
+    def loss(number, start):
+        return [sync("all_reduce", start + 90, 1, nbytes=4, phase="backward", step=number)]
+
+    trace = zero_rank(accumulation=2, op=op, engine=None, flushes=[], extra=loss, hooks=hooks)
+    trace.collectives.flush[:] = 0
+    assert said(RULE, trace).status is status
 
 
 def test_tensor_parallel_reductions_are_not_taken_for_gradients():
