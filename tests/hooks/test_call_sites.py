@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -59,6 +59,23 @@ def test_the_first_frame_outside_the_libraries() -> None:
     call, file_of = setup()
     for _ in range(3 * LOOK_EVERY):
         assert file_of(below(call, *LIBRARY, "user.py", INSIDE, "main.py")()) == "user.py"
+
+
+@pytest.mark.parametrize("height", [5, 9])
+def test_a_frame_without_a_code_position_is_no_error(
+    height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As frames of C code may be."""
+    getframe = sys._getframe
+
+    def of_c(above: int) -> object:
+        frame = getframe(above + 1)
+        return SimpleNamespace(f_lasti=-1) if above == height else frame
+
+    monkeypatch.setattr(sys, "_getframe", of_c)
+    call, file_of = setup()
+    monkeypatch.undo()
+    assert {file_of(below(call, *LIBRARY, "user.py")()) for _ in range(LOOK_EVERY)} == {"user.py"}
 
 
 def test_two_sites_at_the_same_height() -> None:

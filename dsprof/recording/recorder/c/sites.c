@@ -59,8 +59,8 @@ static int read_path(const KnownSites *self, long depth, long at[2])
             return PyErr_Occurred() ? -1 : 0;
         at[one] = position_of(frame);
         Py_DECREF(frame);
-        if (at[one] < 0)
-            return -1;
+        if (at[one] < 0) /* a frame of C code may have no position */
+            return PyErr_Occurred() ? -1 : 0;
     }
     return 0;
 }
