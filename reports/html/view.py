@@ -202,6 +202,12 @@ class View:
         least = 2 if self.heat_map is None else 1
         return step_columns(self.column_bars) if len(self.column_bars) >= least else None
 
+    @property
+    def some_lack_compute(self) -> bool:
+        """Whether compute is known of some of the columns only, as where steps are counted."""
+        parts = [part for bar in self.column_bars for part in bar.parts if part.key == "compute"]
+        return len({part.ns is None for part in parts}) == 2
+
     def _framed(self, step: Timeline) -> frozenset[int]:
         """Return the stragglers of a step; of a dump, the ranks of its first finding."""
         if step.why == "dump":

@@ -186,6 +186,21 @@ def test_columns_say_of_how_many_steps_of_a_long_run_they_are() -> None:
     assert "kept in detail" not in said(History(steps=40, detailed_steps=40))
 
 
+def test_columns_say_why_some_have_no_compute() -> None:
+    made = factory.diagnosis(2, 3)
+    rows = [*made.steps.rows]
+
+    def said() -> str:
+        steps = msgspec.structs.replace(made.steps, rows=rows)
+        quality = msgspec.structs.replace(made.quality, counted_only_steps=1)
+        page = page_of(msgspec.structs.replace(made, steps=steps, quality=quality))
+        return " ".join(one.text for one in page.one("header", id="top").all("figcaption"))
+
+    assert "only counted" not in said()
+    rows[-1] = msgspec.structs.replace(rows[-1], compute_ns=None)
+    assert "; steps without compute were only counted" in said()
+
+
 def test_a_rule_is_explained_without_links_and_markup_of_its_page() -> None:
     text = "# id\n\n## What to do\n\nSee [x](../a.md). <b>1</b>\n\n| a |\n|-|\n| `b` |\n"
     about = RuleInfo("small-collectives", "t", "w", "communication", page=text)
