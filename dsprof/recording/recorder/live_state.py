@@ -108,8 +108,7 @@ class LiveState:
         why = "no folder is in memory (tmpfs)"
         for folder in memory_folders():
             try:
-                name = state_name(header.run_key, header.rank, header.pid)
-                self._begin(folder / name, header, job)
+                self._begin(folder / state_name(header), header, job)
             except Exception as error:  # noqa: BLE001 - training goes on without
                 self.close()
                 reason = error.strerror if isinstance(error, OSError) else error

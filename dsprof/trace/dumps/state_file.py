@@ -123,14 +123,15 @@ def run_prefix(run_key: str) -> str:
     return f"dsprof-{os.getuid()}-{run}"
 
 
-def state_name(run_key: str, rank: int, pid: int) -> str:
-    """Return the name of the file of a process of this user."""
-    return f"{run_prefix(run_key)}-{rank}-{pid}.state"
+def state_name(header: Header) -> str:
+    """Return the name of the file of a process of this user: containers may share the memory."""
+    of_process = f"{header.rank}-{header.pid_namespace}-{header.pid}"
+    return f"{run_prefix(header.run_key)}-{of_process}.state"
 
 
 def state_of(header: Header) -> str:
     """Return the name of the file of the process that wrote a trace; "" if that is no name."""
-    name = header.state_file or state_name(header.run_key, header.rank, header.pid)
+    name = header.state_file or state_name(header)
     return name if name == os.path.basename(name) else ""
 
 

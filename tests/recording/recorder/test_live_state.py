@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.hot_state import HotState
@@ -204,7 +205,7 @@ def test_no_link_is_followed(memory: Path, tmp_path_factory: pytest.TempPathFact
     target = tmp_path_factory.mktemp("else") / "target"
     target.write_bytes(b"precious")
     mine = own_header()
-    name = state_file.state_name(mine.run_key, 1, os.getpid())
+    name = state_file.state_name(mine)
     (memory / name).symlink_to(target)
     live = LiveState()
     assert live.open(mine, lambda definition: definition) == ""
@@ -213,6 +214,18 @@ def test_no_link_is_followed(memory: Path, tmp_path_factory: pytest.TempPathFact
     (memory / name).symlink_to(target)
     with pytest.raises(TraceError, match="cannot be read"):
         read_state(memory / name)
+
+
+def test_processes_of_one_number_in_two_containers_keep_a_state_each(memory: Path) -> None:
+    states = [LiveState(), LiveState()]
+    headers = [own_header(pid_namespace=number, boot_id=boot_id()) for number in (36, 48)]
+    for state, one in zip(states, headers, strict=True):
+        assert state.open(one, lambda definition: definition) == ""
+    found = [state_file.find_state(one, memory) for one in headers]
+    assert [one.header.pid_namespace for one in found if one] == [36, 48]
+    states[1].close()
+    assert state_file.find_state(headers[0], memory)
+    states[0].close()
 
 
 def test_a_call_that_is_just_being_written_is_passed_over(state: LiveState) -> None:
