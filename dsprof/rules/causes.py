@@ -82,9 +82,9 @@ def _slow_link(findings: Sequence[Finding], late: Collection[int]) -> Finding | 
 
 
 def _late_rank(findings: Sequence[Finding], restating: Finding) -> Finding | None:
-    """Return the failure that the ranks of a remark are late; without ranks it is of all.
+    """Return the failure that the ranks of a remark are late; one without ranks is of all ranks.
 
-    Of a remark that names no rank, the one from the same step on that explains most of it.
+    A remark without ranks needs one from the same step on, which explains most of it.
     """
     if restating.restates != LATE or not restating.status.is_remark:
         return None
