@@ -86,7 +86,9 @@ class Session:
         self._folder = _from_here(config.out)
         self._alerts = _from_here(config.alerts) if config.alerts else None
         self.last_step = LastStep()
-        self.recorder = Recorder(self._arm, self._follow_world, self._note_failure)
+        self.recorder = Recorder(
+            self._arm, self._follow_world, lambda hook: self._hooks.note_failure(hook)
+        )
         self._hooks = HookInstaller(config, self.recorder, self._tell_of_hooks)
         self.writer: TraceWriter | None = None
         self._watchdog: Watchdog | None = None
@@ -139,9 +141,6 @@ class Session:
                 self._captures.handle_signal()
         self._hooks.install()
         self.recorder.arm(at_collective=False)  # a step would be half over at the next collective
-
-    def _note_failure(self, hook: str) -> None:
-        self._hooks.note_failure(hook)
 
     def _tell_of_hooks(self, status: list[HookStatus]) -> None:
         if self.writer is not None:
@@ -237,14 +236,13 @@ class Session:
         if self._watchdog is not None:
             self._watchdog.stop()
         if self.config.hang_after:
-            sampler = MemorySampler()
             self._watchdog = Watchdog(
                 self.recorder,
                 header,
                 self.config,
                 self._folder,
                 self._disclose,
-                sampler.sample,
+                MemorySampler().sample,
                 say,
             )
             self._watchdog.start()
@@ -289,8 +287,7 @@ class Session:
         if self._is_followed:
             return [self._environment]
         self._is_followed = True
-        port = self.config.metrics_port
-        notes = follow_beside(header, self._folder, port, self._alerts)
+        notes = follow_beside(header, self._folder, self.config.metrics_port, self._alerts)
         return [self._environment, *notes]
 
     def _describe_effective_environment(self, key: SharedKey) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from threading import get_ident
 from typing import Any
 
@@ -48,6 +49,7 @@ _IN_C = {"start_event": "fetch start", "stop_event": "fetch stop", _RELEASE: "re
 
 _NO_ENGINE = -1
 _NOT_GIVEN = object()
+_OF_RELEASE = attrgetter("thread", "step", "micro_step", "phase", "engine")
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id  # -1 unless autograd is at work
 
 
@@ -88,8 +90,7 @@ class DeepSpeedFetchHook(Hook):
             _RELEASE: self._wrap_release,
         }
         method = wrap[target.name](original)
-        state = self._state
-        held = (state, _KINDS, self._shares, _graph_task)
+        held = (self._state, _KINDS, self._shares, _graph_task)
         return self.in_c(_IN_C[target.name], original, method, held)
 
     def _wrap_start(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,7 +263,7 @@ class DeepSpeedFetchHook(Hook):
         state, scope = self._state, self.recorder.hot.scope
         of_now = (get_ident(), scope.step, scope.micro_step, scope.phase, scope.engine)
         going_on = state.release
-        if not isinstance(going_on, Fetch) or _thread_and_scope(going_on) != of_now:
+        if not isinstance(going_on, Fetch) or _OF_RELEASE(going_on) != of_now:
             self._end_release()
             thread, step, micro_step, phase, engine = of_now
             going_on = state.release = Fetch(
@@ -291,10 +292,6 @@ class DeepSpeedFetchHook(Hook):
 
     def _forget(self) -> None:
         self._state.release = None
-
-
-def _thread_and_scope(record: Fetch) -> tuple[int, int, int, str, int]:
-    return record.thread, record.step, record.micro_step, record.phase, record.engine
 
 
 def _sharing(param: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from dsprof.hooks.base import Hook, Target
 from dsprof.hooks.deepspeed.owners import ENGINE
-from dsprof.trace.scope import Scope, clock
+from dsprof.trace.scope import clock
 
 _MOVED = ("spans of states that are offloaded between steps", "0.15.2")
 
@@ -25,13 +24,12 @@ class DeepSpeedPartsHook(Hook):
     )
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        return self.around(original, self._begin, functools.partial(self._end, target.name))
-
-    def _begin(self, *args: Any, **kwargs: Any) -> tuple[Scope, int]:
-        return self.recorder.progress.scope, clock()
-
-    def _end(self, name: str, begun: tuple[Scope, int]) -> None:
-        self.recorder.annotate(name, *begun)
+        recorder = self.recorder
+        return self.around(
+            original,
+            lambda *args, **kwargs: (recorder.progress.scope, clock()),
+            lambda begun: recorder.annotate(target.name, *begun),
+        )
 
 
 HOOK = DeepSpeedPartsHook

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from types import FunctionType
 from typing import Any
@@ -31,16 +32,14 @@ from dsprof.trace.scope import clock
 _WAIT = "lets the current stream wait for the collective"
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
     """A collective that has a Work, as long as that lives."""
 
-    __slots__ = ("issue", "record", "ref", "work")
-
-    def __init__(self, record: Collective, work: Any, issue: Mark | None) -> None:
-        self.record = record
-        self.issue = issue
-        self.work = work  # until its caller has it
-        self.ref: weakref.ref[Any] | None = None
+    record: Collective
+    work: Any  # until its caller has it
+    issue: Mark | None
+    ref: weakref.ref[Any] | None = None
 
 
 class CudaHook(Hook):

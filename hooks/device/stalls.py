@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from dsprof.hooks.device.clock import DeviceClock, Mark, elapsed_ns
 from dsprof.hooks.device.device import Device, Event, Stream, StreamKey, key_of
@@ -24,47 +25,25 @@ ALL_STREAMS = -1
 """In place of a stream's id: all streams of the device."""
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """Two marks on one stream, and what was between them."""
 
-    __slots__ = (
-        "awaited",
-        "collective",
-        "end",
-        "issue",
-        "kind",
-        "record",
-        "round",
-        "start",
-        "step",
-    )
+    kind: str
+    collective: int
+    step: int
+    start: Mark
+    end: Mark
+    _: KW_ONLY
+    awaited: int = ALL_STREAMS
+    issue: Mark | None = None
+    record: Collective | None = None  # of a collective that ends here
+    round: int = 0
 
     @property
     def marks(self) -> tuple[Mark | None, ...]:
         """Its own marks; one without length lies on the end of another, which comes later."""
         return (self.issue,) if self.start is self.end else (self.start, self.end, self.issue)
-
-    def __init__(
-        self,
-        kind: str,
-        collective: int,
-        step: int,
-        start: Mark,
-        end: Mark,
-        *,
-        awaited: int = ALL_STREAMS,
-        issue: Mark | None = None,
-        record: Collective | None = None,
-    ) -> None:
-        self.kind = kind
-        self.collective = collective
-        self.step = step
-        self.start = start
-        self.end = end
-        self.awaited = awaited
-        self.issue = issue
-        self.record = record  # of a collective that ends here
-        self.round = 0
 
 
 class Stalls:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,27 +36,23 @@ TARGETS = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Wait:
     """A stream that waits for what another was given."""
 
-    __slots__ = ("start", "step", "stream", "tail")
-
-    def __init__(self, tail: Tail, stream: Stream, start: Mark, step: int) -> None:
-        self.tail = tail
-        self.stream = stream
-        self.start = start
-        self.step = step
+    tail: Tail
+    stream: Stream
+    start: Mark
+    step: int
 
 
+@dataclass(slots=True, eq=False)
 class _HostWait:
     """The host waits for what stream `key` was given by `enqueued_ns`."""
 
-    __slots__ = ("enqueued_ns", "key", "wait")
-
-    def __init__(self, wait: _Wait | None, key: StreamKey, enqueued_ns: int) -> None:
-        self.wait = wait
-        self.key = key
-        self.enqueued_ns = enqueued_ns
+    wait: _Wait | None
+    key: StreamKey
+    enqueued_ns: int
 
 
 class StreamWaits:

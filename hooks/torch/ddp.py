@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dsprof.hooks.base import Hook, Target
@@ -26,16 +27,15 @@ _LOOKS = 6
 _DDP = ("torch.nn.parallel.distributed", "DistributedDataParallel")
 
 
+@dataclass(slots=True, eq=False)
 class _Model:
     """Facts of one model."""
 
-    __slots__ = ("is_rebuilt", "is_told", "looks", "number", "since_ns")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.looks = _LOOKS
-        self.is_rebuilt = self.is_told = False
-        self.since_ns = 0
+    number: int
+    looks: int = _LOOKS
+    is_rebuilt: bool = False
+    is_told: bool = False
+    since_ns: int = 0
 
 
 class DDPHook(Hook):
@@ -67,7 +67,8 @@ class DDPHook(Hook):
             self._groups.roles[ddp.process_group] = "data"
         is_rebuilt = bool(getattr(ddp, "_has_rebuilt_buckets", False))
         if is_rebuilt != model.is_rebuilt:
-            model.is_rebuilt, model.since_ns = is_rebuilt, _start_ns(phase)
+            model.is_rebuilt = is_rebuilt
+            model.since_ns = phase.start_ns if phase is not None else clock()
             model.is_told, model.looks = False, _LOOKS
         if model.looks and ddp.logger is not None:
             self._describe(ddp, model)
@@ -98,11 +99,6 @@ class DDPHook(Hook):
                 comm_hook=words.get("comm_hook", ""),
             )
         )
-
-
-def _start_ns(phase: Phase | None) -> int:
-    """Return when a phase began, or now where there is none."""
-    return phase.start_ns if phase is not None else clock()
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -138,7 +138,8 @@ class DdpWaitHook(Hook):
                 with_pending=not is_inner,
             )
             start_ns = max(ready_ns, records[-1].return_ns) if records else end_ns
-            records.sort(key=_is_bucket)  # stable: the last bucket owns the time
+            # Stable: the last bucket owns the time.
+            records.sort(key=lambda record: record.dtype != "int32")
             in_flight.waited_in_cpp(records, start_ns, end_ns, estimated=True, opened=opened)
         except Exception as error:
             self.fail(error)
@@ -152,10 +153,6 @@ def _is_inner() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _is_bucket(record: Collective) -> bool:
-    return record.dtype != "int32"
 
 
 HOOK = DdpWaitHook

@@ -64,11 +64,11 @@ class DTensorHook(Hook):
         self._meshes: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Any:
+        end = functools.partial(end_request, self.recorder)
         if target.name == "_make_replicate_tensor":  # a class method: `original` is bound
             before = functools.partial(self._begin, _whole, "Replicate")
-            return staticmethod(self.around(original, before, self._end))
-        before = functools.partial(self._begin, _CHANGES[target.name])
-        return self.around(original, before, self._end)
+            return staticmethod(self.around(original, before, end))
+        return self.around(original, functools.partial(self._begin, _CHANGES[target.name]), end)
 
     def _begin(
         self, change: Callable[..., str], placement: Any, tensor: Any, mesh: Any, dim: int, *to: Any
@@ -78,9 +78,6 @@ class DTensorHook(Hook):
         names = mesh.mesh_dim_names
         where = names[dim] if names else f"dimension {dim}"
         return begin_request(self.recorder, f"DTensor {change(placement, *to)} on {where}")
-
-    def _end(self, request: Request | None) -> None:
-        end_request(self.recorder, request)
 
     def _name_groups(self, mesh: Any) -> None:
         """Tell the roles: where a dimension spans all ranks its group is the world's own."""

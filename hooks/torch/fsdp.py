@@ -94,7 +94,7 @@ class FSDPHook(Hook):
         return {
             "_root_pre_forward": (self._begin_root, nothing),
             "_register_pre_backward_hook": (self._end_root, nothing),
-            "forward": (self._begin_root_1, self._end_forward),
+            "forward": (self._begin_root_1, self._loop.end_forward),
             "unshard": (self._begin_unshard_2, self._end_unshard_2),
             "wait_for_unshard": (self._begin_wait, self._end_wait),
             "reshard": (self._begin_reshard_2, self._end_reshard_2),
@@ -115,9 +115,6 @@ class FSDPHook(Hook):
         if phase is not None and module._is_root is not False:
             self._models.see("FSDP1", module, args, kwargs)
         return phase
-
-    def _end_forward(self, phase: Phase | None) -> None:
-        self._loop.end_forward(phase)
 
     def _begin_root(self, state: Any, module: Any, args: Any, kwargs: Any) -> None:
         if self._loop.begin_forward(module) is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,7 +81,7 @@ def _described(number: int, library: str, module: Any) -> Model:
         trained=sum(_elements(p) for p in parameters if p.requires_grad) if is_whole else 0,
         dtype=max(sizes, key=lambda dtype: sizes[dtype], default=""),
         autocast=_autocast(parameters),
-        has_experts=any(name.rpartition(".")[2] == "experts" for name in _names(module)),
+        has_experts=any(name.rpartition(".")[2] == "experts" for name, _ in module.named_modules()),
         tokens=[],
     )
 
@@ -89,10 +89,6 @@ def _described(number: int, library: str, module: Any) -> Model:
 def _elements(parameter: Any) -> int:
     """Return the elements of a parameter on all ranks: ZeRO-3 leaves an empty one."""
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
-
-
-def _names(module: Any) -> Iterator[str]:
-    return (name for name, _ in module.named_modules())
 
 
 def _autocast(parameters: Sequence[Any]) -> str:

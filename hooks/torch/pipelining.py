@@ -66,19 +66,16 @@ class PipeliningHook(Hook):
         if target.name in _TRANSFERS:
             return self._wrap_list(_TRANSFERS[target.name], original)
         if target.name == "_batch_p2p":
-            return self.around(original, self._begin_batch, self._end_batch)
-        return self.around(
-            original, functools.partial(self._begin, _PHASES[target.name]), self._end
-        )
+            end = functools.partial(end_request, self.recorder)
+            return self.around(original, self._begin_batch, end)
+        before = functools.partial(self._begin, _PHASES[target.name])
+        return self.around(original, before, self.recorder.progress.leave)
 
     def _begin(self, phase: str, stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Phase:
         self._roles.setdefault(stage.group or dist.group.WORLD, "pipeline")
         entered = self.recorder.progress.enter(phase, micro_step=chunk)
         entered.stage = stage.stage_index
         return entered
-
-    def _end(self, phase: Phase) -> None:
-        self.recorder.progress.leave(phase)
 
     def _wrap_list(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
         hook, recorder, transfers = self, self.recorder, self._transfers
@@ -100,9 +97,6 @@ class PipeliningHook(Hook):
     def _begin_batch(self, listed: Iterable[Any], *args: Any, **kwargs: Any) -> Request | None:
         known = dict.fromkeys(self._transfers[t] for t in listed if t in self._transfers)
         return begin_request(self.recorder, ", ".join(known)) if known else None
-
-    def _end_batch(self, request: Request | None) -> None:
-        end_request(self.recorder, request)
 
 
 HOOK = PipeliningHook

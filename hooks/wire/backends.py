@@ -108,13 +108,10 @@ class BackendHook(ProcessGroupHook):
         known = self._groups_of.get(backend)
         group = known() if known is not None else None
         if group is None:
-            group = next(filter(lambda pg: _serves(backend, pg), _groups()), backend)
+            groups = list(dist.distributed_c10d._world.pg_map)
+            group = next((one for one in groups if _serves(backend, one)), backend)
             self._groups_of[backend] = weakref.ref(group)
         return group
-
-
-def _groups() -> list[Any]:
-    return list(dist.distributed_c10d._world.pg_map)
 
 
 def _serves(backend: Any, group: Any) -> bool:

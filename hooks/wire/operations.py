@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 Args = Sequence[Any]
@@ -19,28 +20,15 @@ class WireOp(NamedTuple):
     since: str = ""  # the torch that brought it
 
 
-def _first(args: Args) -> Any:
-    return args[0]
+_first, _second = itemgetter(0), itemgetter(1)
 
 
-def _second(args: Args) -> Any:
-    return args[1]
+def _only(at: int) -> Callable[[Args], Sequence[Any]]:
+    return lambda args: (args[at],)
 
 
-def _only_first(args: Args) -> Sequence[Any]:
-    return (args[0],)
-
-
-def _only_second(args: Args) -> Sequence[Any]:
-    return (args[1],)
-
-
-def _first_list(args: Args) -> Any:
-    return args[0][0] if args[0] else ()
-
-
-def _second_list(args: Args) -> Any:
-    return args[1][0] if args[1] else ()
+def _list_at(at: int) -> Callable[[Args], Sequence[Any]]:
+    return lambda args: args[at][0] if args[at] else ()
 
 
 def _flat_first(args: Args) -> Sequence[Any]:
@@ -56,18 +44,20 @@ WIRE_OPS: dict[str, WireOp] = {
     "allreduce_coalesced_": WireOp("all_reduce_coalesced", _first),
     "broadcast_": WireOp("broadcast", _first),
     "reduce_": WireOp("reduce", _first),
-    "allgather_": WireOp("all_gather", _first_list),
-    "_allgather_base_": WireOp("all_gather_into_tensor", _only_first),
-    "allgather_coalesced_": WireOp("all_gather_coalesced", _flat_first),
+    "allgather_": WireOp("all_gather", _list_at(0)),
+    "_allgather_base_": WireOp("all_gather_into_tensor", _only(0)),
+    "allgather_coalesced_": WireOp(
+        "all_gather_coalesced", lambda args: (*chain.from_iterable(args[0]),)
+    ),
     "allgather_into_tensor_coalesced_": WireOp("all_gather_into_tensor_coalesced", _first),
     "gather_": WireOp("gather", _second, per_rank=True),
-    "gather_into_tensor_": WireOp("gather_into_tensor", _only_second, per_rank=True, since="2.14"),
+    "gather_into_tensor_": WireOp("gather_into_tensor", _only(1), per_rank=True, since="2.14"),
     "scatter_": WireOp("scatter", _first, per_rank=True),
-    "reduce_scatter_": WireOp("reduce_scatter", _second_list),
-    "_reduce_scatter_base_": WireOp("reduce_scatter_tensor", _only_second),
+    "reduce_scatter_": WireOp("reduce_scatter", _list_at(1)),
+    "_reduce_scatter_base_": WireOp("reduce_scatter_tensor", _only(1)),
     "reduce_scatter_tensor_coalesced_": WireOp("reduce_scatter_tensor_coalesced", _second),
     "alltoall_": WireOp("all_to_all", _second),
-    "alltoall_base_": WireOp("all_to_all_single", _only_second),
+    "alltoall_base_": WireOp("all_to_all_single", _only(1)),
     "barrier": WireOp("barrier", _nothing),
     "monitored_barrier_": WireOp("monitored_barrier", _nothing),
     "send": WireOp("send", _first, is_point_to_point=True),

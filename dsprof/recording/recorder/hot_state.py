@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -79,31 +80,20 @@ class HotState:
         self.calls = self.samples = self.sampled_ns = self.longest_ns = 0
 
 
+@dataclass(slots=True, eq=False)
 class Context:
     """On whose behalf a thread communicates: set by hooks of meaning, read by the wire hook.
 
     Replaced as a whole when any part changes, shared by the records made meanwhile.
     """
 
-    __slots__ = ("coalesced", "fetch", "flush", "request", "requested", "site", "wire_ops")
-
-    def __init__(
-        self,
-        request: int = 0,
-        requested: str = "",
-        flush: int = 0,
-        fetch: int = 0,
-        wire_ops: int = 0,
-        coalesced: int = 0,
-        site: int = 0,
-    ) -> None:
-        self.request = request  # id of the call into a library above c10d (deepspeed.comm...)
-        self.requested = requested  # what that call asked for
-        self.flush = flush  # id of the bucket flush
-        self.fetch = fetch  # id of the parameter fetch
-        self.wire_ops = wire_ops  # collectives that the request caused on the wire
-        self.coalesced = coalesced  # number of the batch that a backend launches at once
-        self.site = site  # the call site of all that it communicates; 0: it has to be looked for
+    request: int = 0  # id of the call into a library above c10d (deepspeed.comm...)
+    requested: str = ""  # what that call asked for
+    flush: int = 0  # id of the bucket flush
+    fetch: int = 0  # id of the parameter fetch
+    wire_ops: int = 0  # collectives that the request caused on the wire
+    coalesced: int = 0  # number of the batch that a backend launches at once
+    site: int = 0  # the call site of all that it communicates; 0: it has to be looked for
 
 
 class Switch:
@@ -127,23 +117,18 @@ class Fetching:
         self.release: Fetch | None = None  # the one that goes on; in C a `Span`
 
 
+@dataclass(slots=True, eq=False)
 class EngineProgress:
     """How far one engine is in its training, for the hook of DeepSpeed's engines."""
 
-    __slots__ = (
-        *("backward", "had_backward", "in_step", "is_described", "micro_step", "number"),
-        *("schedule", "stepped"),
-    )
-
-    def __init__(self, number: int, schedule: Any) -> None:
-        self.number = number
-        self.schedule = schedule  # of a pipeline
-        self.micro_step = 0
-        self.had_backward = False  # in this micro-step
-        self.in_step = False  # in a call that ends a step or a micro-step
-        self.stepped = False  # and the optimizer has been called in it
-        self.backward: Any = None  # the phase, begun by `_backward_prologue`
-        self.is_described = False  # its model, in this trace
+    number: int
+    schedule: Any  # of a pipeline
+    micro_step: int = 0
+    had_backward: bool = False  # in this micro-step
+    in_step: bool = False  # in a call that ends a step or a micro-step
+    stepped: bool = False  # and the optimizer has been called in it
+    backward: Any = None  # the phase, begun by `_backward_prologue`
+    is_described: bool = False  # its model, in this trace
 
 
 NOBODY = Context()

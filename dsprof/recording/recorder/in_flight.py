@@ -95,7 +95,7 @@ class InFlight:
         hot.keep = self._keep
         self.device = None
         # Given each collective that runs on a device, with its Work.
-        self.on_device: Callable[[Collective, Any], None] = self._on_no_device
+        self.on_device: Callable[[Collective, Any], None] = lambda record, work: self._add(record)
         self.followers = ()
         self.inner_waits: dict[int, int] = {}  # thread -> end of the last wait of a Python handle
         self.unmatched_waits = 0
@@ -146,10 +146,6 @@ class InFlight:
             self.cpp_waits = CppWaits(self._add)
             self.unmatched_waits = self.given_up = self.lost_stalls = 0
         return left
-
-    def _on_no_device(self, record: Collective, work: Any) -> None:
-        """Hand over a collective that runs on a device, where no hook follows it."""
-        self._add(record)
 
     def poll(self, most: int = LOOKED_AT, pending: int = POLLED) -> None:
         """Note which collectives in flight are complete by now, the oldest first.

@@ -135,12 +135,9 @@ def _cpu_of_training(own: Path, pid: int) -> int:
 
     Not the whole process: a backend's thread that waits may spin.
     """
-    tasks = [own / "task" / str(pid), *filter(_is_of_autograd, listed(own / "task"))]
+    tasks = [own / "task" / str(pid)]
+    tasks += [t for t in listed(own / "task") if read_text(t / "comm").startswith("pt_autograd")]
     return sum(map(_ticks, tasks)) * _TICK_NS
-
-
-def _is_of_autograd(task: Path) -> bool:
-    return read_text(task / "comm").startswith("pt_autograd")
 
 
 def _cpu_of_children(pid: int, root: Path) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from dsprof.files.decoding import UNDECODABLE
-from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
+from dsprof.trace.dumps.hang_dump import HangDump
 from dsprof.trace.dumps.state_file import RankState, StateCall
 
 _CALLS = 8
@@ -43,15 +43,13 @@ def brief(dump: HangDump) -> HangDump:
         dump,
         header=header,
         state=None if state is None else msgspec.structs.replace(state, header=header),
-        threads=[_brief_thread(thread) for thread in dump.threads[:1]],
+        threads=[
+            msgspec.structs.replace(one, frames=one.frames[:_FRAMES]) for one in dump.threads[:1]
+        ],
         native_stacks="",
         memory=None,
         process=msgspec.structs.replace(dump.process, sockets=dump.process.sockets[:_SOCKETS]),
     )
-
-
-def _brief_thread(thread: ThreadStack) -> ThreadStack:
-    return msgspec.structs.replace(thread, frames=thread.frames[:_FRAMES])
 
 
 def _brief_state(state: RankState) -> RankState:
