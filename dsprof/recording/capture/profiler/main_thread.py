@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 
 _KEPT: list[_PendingCall] = []
@@ -19,21 +20,31 @@ class _PendingCall:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
+        self.wanted = threading.Lock()
+        """Held from when it is asked for until it has been made."""
 
     def __bool__(self) -> bool:
-        self._call()
+        try:
+            self._call()
+        finally:
+            self.wanted.release()
         return False
 
 
 def caller(call: Callable[[], None]) -> Callable[[], None]:
     """Return what has `call` made in the main thread soon; not while that is in C code.
 
-    What `call` raises is raised in the program that the main thread runs.
+    What `call` raises is raised in the program that the main thread runs. Who asks for it again
+    before it has been made is not heard: while one call is pending and another is being made,
+    Python 3.11 cannot enter a function that a debugger or coverage.py traces, and tries for ever.
     """
     python, pending = ctypes.pythonapi, _PendingCall(call)
     _KEPT.append(pending)
 
     def call_soon() -> None:
-        python.Py_AddPendingCall(python.PyObject_IsTrue, ctypes.py_object(pending))
+        if not pending.wanted.acquire(blocking=False):
+            return
+        if python.Py_AddPendingCall(python.PyObject_IsTrue, ctypes.py_object(pending)):
+            pending.wanted.release()  # too many calls are pending
 
     return call_soon
