@@ -29,10 +29,11 @@ def measure_hiding(team: Team, device: torch.device, nbytes: int) -> Hiding:
     """
     clock = clock_of(device)
     data = torch.zeros(max(1, nbytes // ELEMENT_BYTES), device=device)
-    compute = _compute(team, device, clock, data)
 
     def collective() -> None:
         dist.all_reduce(data, group=team.group)
+
+    compute = _compute(team, device, clock, collective)
 
     def both() -> None:
         work = dist.all_reduce(data, group=team.group, async_op=True)
@@ -65,14 +66,10 @@ def _together(call: Callable[[], object], team: Team, clock: Clock) -> int:
 
 
 def _compute(
-    team: Team, device: torch.device, clock: Clock, data: torch.Tensor
+    team: Team, device: torch.device, clock: Clock, collective: Callable[[], None]
 ) -> Callable[[], None]:
-    """Return products of matrices that take about as long as the all-reduce of `data`."""
+    """Return products of matrices that take about as long as a collective."""
     product = square_product(torch.float32, _WIDTHS.get(device.type, WIDTH), device)
-
-    def collective() -> None:
-        dist.all_reduce(data, group=team.group)
-
     one, whole = (
         float(np.median([_together(call, team, clock) for _ in range(5)]))
         for call in (product, collective)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsprof.analysis.baseline import Baseline, OpCost, Product
+from dsprof.analysis.baseline import Baseline, OpCost
 from dsprof.analysis.collectives import busbw_factor
 from dsprof.findings import formatting as fmt
 from dsprof.findings.wording import percent
@@ -22,14 +22,15 @@ def _lines(baseline: Baseline) -> Iterator[str]:
     slowest: dict[tuple[str, int, bool, str], OpCost] = {}
     for cost in baseline.costs:
         kind = (cost.group, cost.group_size, cost.crosses_nodes, cost.op)
-        slowest[kind] = max(slowest.get(kind, cost), cost, key=_longest_ns)
+        slowest[kind] = max(slowest.get(kind, cost), cost, key=lambda one: one.samples[-1].time_ns)
     yield from map(_line, slowest.values())
     for op, why in baseline.unsupported.items():
         yield f"{op}: not measured: {why}"
     if baseline.products:
         width = baseline.products[0].width
         yield f"\nMatrix products of {width} x {width}, one rank while all multiply:"
-        yield from map(_product_line, baseline.products)
+        for one in baseline.products:
+            yield f"{one.precision:15}{one.flops_per_s / 1e9:>13,.1f} GFLOP/s"
     if (hiding := baseline.hiding) is not None:
         yield (
             f"\nCompute of {fmt.duration(hiding.compute_ns)} and a collective of "
@@ -41,14 +42,6 @@ def _lines(baseline: Baseline) -> Iterator[str]:
             yield (
                 "A loss above 100 % means that other programs disturbed the measurement. Repeat it."
             )
-
-
-def _product_line(product: Product) -> str:
-    return f"{product.precision:15}{product.flops_per_s / 1e9:>13,.1f} GFLOP/s"
-
-
-def _longest_ns(cost: OpCost) -> float:
-    return cost.samples[-1].time_ns
 
 
 def _line(cost: OpCost) -> str:

@@ -45,7 +45,7 @@ def with_stacks(endings: Endings, run: RunFiles, stacks: Mapping[int, tuple[str,
 def printed_stacks(paths: Iterable[Path]) -> dict[int, tuple[str, ...]]:
     """Return the stacks, by pid, in files of py-spy among `paths` and in folders there."""
     found: dict[int, tuple[str, ...]] = {}
-    for text in _texts(paths, _is_of_py_spy, py_spy.LARGEST_BYTES):
+    for text in _texts(paths, lambda start: start.startswith(py_spy.START), py_spy.LARGEST_BYTES):
         found |= main_stacks(text)
     return found
 
@@ -93,10 +93,6 @@ def asked_kernel(run: RunFiles) -> list[KernelMessage]:
             found = kernel_log.messages(done.stdout.decode(errors="replace"))
             return [replace(message, host=host) for message in found]
     return []
-
-
-def _is_of_py_spy(start: str) -> bool:
-    return start.startswith(py_spy.START)
 
 
 def _texts(

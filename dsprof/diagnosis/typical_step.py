@@ -41,7 +41,9 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
     usual, long_ns = _without_long(rows[early:], total_ns)
     found = TypicalStep(
         parts=_split(usual, total_ns),
-        statistic=_median_of(len(rows)),
+        statistic=f"median of {len(rows):,} measured steps"
+        if len(rows) > 1
+        else "the only measured step",
         steps=len(rows) - early,
         long_steps=len(rows) - early - len(usual),
         mean_ns=mean_ns if abs(mean_ns - total_ns) > _APART * total_ns else None,
@@ -88,10 +90,6 @@ def _is_faster_from(place: int, times: Floats) -> bool:
     """Say whether steps take less from a place on: other work may also take longer."""
     before, after = times[:place], times[place:]
     return bool(len(before) and len(after) and np.median(after) < (1 - _FASTER) * np.median(before))
-
-
-def _median_of(count: int) -> str:
-    return f"median of {count:,} measured steps" if count > 1 else "the only measured step"
 
 
 def _split(rows: Sequence[Parts], total_ns: int) -> StepParts:

@@ -63,7 +63,11 @@ def environment(diagnosis: Diagnosis) -> dict[str, str]:
     found = diagnosis.environment
     facts = {**found.variables, **found.effective}
     facts |= {one.name: _spread(one) for one in found.differences}
-    facts = {name: value for name, value in facts.items() if not _names_a_launch(name)}
+    facts = {
+        name: value
+        for name, value in facts.items()
+        if not name.startswith(_LAUNCH) and name not in _OF_A_RANK
+    }
     for file, settings in found.files.items():
         facts |= {f"{file}: {name}": value for name, value in settings.items()}
     facts |= {f"limit {name}": str(value) for name, value in found.limits.items()}
@@ -88,10 +92,6 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _spread(difference: Difference) -> str:
     values = sorted(difference.values.items(), key=lambda item: item[1])
     return "differs between ranks: " + ", ".join(value or "unset" for value, _ in values)
-
-
-def _names_a_launch(name: str) -> bool:
-    return name.startswith(_LAUNCH) or name in _OF_A_RANK
 
 
 def _counted(devices: list[str]) -> str:

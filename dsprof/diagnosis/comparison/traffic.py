@@ -85,11 +85,7 @@ def why_not_compared(before: Diagnosis, after: Diagnosis) -> str:
 
 def _spelling(*runs: Diagnosis) -> Callable[[str], str]:
     """Return how operations are called: dsprof and other tools spell the same one differently."""
-    return _as_it_is if all(run.quality.is_recorded for run in runs) else family
-
-
-def _as_it_is(op: str) -> str:
-    return op
+    return str if all(run.quality.is_recorded for run in runs) else family
 
 
 def operation_changes(before: Diagnosis, after: Diagnosis) -> list[OperationChange]:

@@ -28,6 +28,7 @@ def history(summary: RunSummary) -> parts.History:
     telling = {step: one for step, one in found.kept.items() if one.why not in ("first", "sample")}
     ended = {rank: int(one.last_step[-1]) for rank, one in summary[RankTimes].ranks.items()}
     kept = _windows(_kept(step, telling[step], ended) for step in sorted(telling))
+    kept.sort(key=lambda one: (not one.cause, -(one.times or 0), one.step))  # captured, slowest...
     return parts.History(
         length_s=length_s,
         spans=[_span(begin_s, span) for begin_s, span in spans.items()],
@@ -35,7 +36,7 @@ def history(summary: RunSummary) -> parts.History:
         lost_steps=found.lost,
         detailed_steps=found.steps - found.left_out,
         newest_from=summary[Steps].newest_from,
-        kept=sorted(kept, key=_order)[:_MOST_KEPT],
+        kept=kept[:_MOST_KEPT],
         kept_left_out=max(len(kept) - _MOST_KEPT, 0),
         map=history_map(summary),
     )
@@ -152,11 +153,6 @@ def _windows(kept: Iterable[parts.KeptStep]) -> list[parts.KeptStep]:
 def _joins(last: parts.KeptStep, one: parts.KeptStep) -> bool:
     same = (last.cause, last.ranks, last.late_ranks) == (one.cause, one.ranks, one.late_ranks)
     return same and last.step + last.steps == one.step
-
-
-def _order(one: parts.KeptStep) -> tuple[bool, float, int]:
-    """Put what was captured first, then the slowest."""
-    return not one.cause, -(one.times or 0), one.step
 
 
 def _span(begin_s: int, span: Span) -> parts.HistorySpan:

@@ -87,7 +87,9 @@ def in_a_line(diagnosis: Diagnosis) -> tuple[str, list[str]]:
 
 def _words(quality: Quality, run: RunInfo, history: History) -> str:
     world = run.world_size
-    present = f"{len(run.ranks):,} of {plural(world, 'rank')}" if world else _some(len(run.ranks))
+    present = f"{plural(len(run.ranks), 'rank')}; world size unknown"
+    if world:
+        present = f"{len(run.ranks):,} of {plural(world, 'rank')}"
     selected = f", selected: {run.selection.replace('; ', ', ')}" if run.selection else ""
     if not quality.is_recorded:
         return f"{present}{selected}; from other tools, completeness unknown"
@@ -116,10 +118,6 @@ def _words(quality: Quality, run: RunInfo, history: History) -> str:
     remarks = f"; {plural(notes, 'note')}" if notes else ""
     told = f", {told or state}" if told or state else ""
     return f"{present}{told}{selected}{costs}{remarks}"
-
-
-def _some(ranks: int) -> str:
-    return f"{plural(ranks, 'rank')}; world size unknown"
 
 
 def _partial(run: Run, steps: Steps) -> Iterator[str]:

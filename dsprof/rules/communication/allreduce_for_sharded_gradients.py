@@ -132,9 +132,9 @@ class AllreduceForShardedGradients:
         self, engines: Engines, traffic: Traffic, run: RunSummary, use: Use, volume: Volume
     ) -> Finding:
         if engines.written_zero("use_multi_rank_bucket_allreduce") is False and (
-            blocker := _blocker(engines)
+            blocker := next((key for key in _BLOCKERS if engines.zero(key, True) is False), "")
         ):
-            return self._defeated(traffic, run, use, volume, *blocker)
+            return self._defeated(traffic, run, use, volume, blocker)
         demands = engines.written_zero("reduce_scatter") is True
         share = (use.group_size - 1) / use.group_size
         extra = round(traffic.per_step(volume.nbytes) * share)
@@ -158,7 +158,7 @@ class AllreduceForShardedGradients:
         )
 
     def _defeated(
-        self, traffic: Traffic, run: RunSummary, use: Use, volume: Volume, key: str, value: bool
+        self, traffic: Traffic, run: RunSummary, use: Use, volume: Volume, key: str
     ) -> Finding:
         return self.meta.finding(
             Status.FAIL,
@@ -168,10 +168,9 @@ class AllreduceForShardedGradients:
                 title="All-reduce is used where reduces to the owners were configured",
                 problem="Gradients are all-reduced",
                 severity=Severity.LOW,
-                cause=f"{key} is {str(not value).lower()}: DeepSpeed then all-reduces whole "
-                "buckets.",
-                action=f'Set "{key}" to {str(value).lower()} in zero_optimization.',
-                config_patch=_patch(**{key: value}),
+                cause=f"{key} is false: DeepSpeed then all-reduces whole buckets.",
+                action=f'Set "{key}" to true in zero_optimization.',
+                config_patch=_patch(**{key: True}),
                 confidence="high",
             )
             | _halved(traffic, run, use, volume),
@@ -185,12 +184,8 @@ def _all_reduces(traffic: Traffic, purpose: Purpose) -> tuple[Use, Volume] | Non
     return max(found, key=lambda pair: pair[1].nbytes, default=None)
 
 
-def _blocker(engines: Engines) -> tuple[str, bool] | None:
-    """Return the key, and the value it needs, that keeps reduces to the owners from being used."""
-    for key in ("contiguous_gradients", "reduce_scatter"):
-        if engines.zero(key, True) is False:
-            return key, True
-    return None
+_BLOCKERS = ("contiguous_gradients", "reduce_scatter")
+"""Keys that keep reduces to the owners from being used where they are false."""
 
 
 def _needing_all_reduce(engines: Engines) -> str:

@@ -404,7 +404,8 @@ def _remedy(run: RunSummary) -> str:
         )
     if engines.stage is not None:
         accumulation = " or more accumulation steps" if engines.stage < 2 else ""
-    elif not _is_for_gradients(traffic):  # parameters and activations go in each micro-step
+    elif _share_of_waits(traffic, lambda use, _: use.purpose == "gradients") <= _MOST:
+        # Parameters and activations go in each micro-step.
         accumulation = ""
     elif traffic.micro_steps > traffic.reducing_micro_steps:
         accumulation = " or more accumulation steps"
@@ -430,11 +431,6 @@ def _grows_with_batch(run: RunSummary) -> bool:
         return use.purpose == "other" and use.family in families and not _is_small(volume)
 
     return _share_of_waits(run[Traffic], is_of_batch) > _MOST
-
-
-def _is_for_gradients(traffic: Traffic) -> bool:
-    """Whether most of the waiting is for the reduction of gradients."""
-    return _share_of_waits(traffic, lambda use, _: use.purpose == "gradients") > _MOST
 
 
 def _beyond(steps: Steps, late: tuple[int, ...]) -> float:

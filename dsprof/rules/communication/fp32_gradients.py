@@ -25,6 +25,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
 
 _FULL = "float32"
+_ASKED_FOR = ("fp32", "float32", "torch.float32")
 _SMALL_BYTES = 1 << 20
 """Below this mean size a collective takes its latency, which half of the bytes do not shorten."""
 
@@ -83,7 +84,7 @@ class FP32Gradients:
             omitting_saves(least_blocked_ms(wide), blocked_ms(wide), 1 / 2),
             bytes_per_step(wide),
         )
-        asked = _is_asked_for(engines)
+        asked = engines.setting("communication_data_type") in _ASKED_FOR
         matters = saving is None or share_of_step(saving[1], steps) >= thresholds.saved_share
         if nbytes < _SMALL_BYTES * calls_per_step(wide):
             saving, matters = None, False
@@ -121,10 +122,6 @@ class FP32Gradients:
             saving_from="gradients",
             confidence="high" if asked else "medium",
         )
-
-
-def _is_asked_for(engines: Engines) -> bool:
-    return engines.setting("communication_data_type") in ("fp32", "float32", "torch.float32")
 
 
 _ENGINE_CAUSE = "Gradients are kept or summed in fp32: data_types.grad_accum_dtype."

@@ -34,10 +34,6 @@ def one_after_another(case: Case) -> Turns | None:
     return None
 
 
-def _late(run: Run, ranks: tuple[int, ...]) -> str:
-    return named(ranks) if len(ranks) == 1 else run.hosts[ranks[0]]
-
-
 def moving_straggler(meta: RuleMeta, case: Case, moving: Turns) -> Finding:
     """Report that what slows ranks moves from one to the next."""
     run, late, known = case.run, case.late, case.known()
@@ -45,7 +41,8 @@ def moving_straggler(meta: RuleMeta, case: Case, moving: Turns) -> Finding:
     first = moving.turns[0]
     kind = "rank" if len(first.ranks) == 1 else "host"
     periods = [
-        f"{_late(run[Run], turn.ranks)} in steps {turn.first:,} to {turn.last:,}"
+        f"{named(turn.ranks) if kind == 'rank' else run[Run].hosts[turn.ranks[0]]} in steps "
+        f"{turn.first:,} to {turn.last:,}"
         for turn in moving.turns
     ]
     ranks = tuple(sorted({rank for turn in moving.turns for rank in turn.ranks}))

@@ -52,7 +52,9 @@ class NcclWarning:
         """Report known warnings, the most severe first, and mention the others."""
         logs = run[Logs]
         found = [
-            _Warning(text, ranks, lines, _known(text))
+            _Warning(
+                text, ranks, lines, next((k for k in _knowledge() if k.pattern.search(text)), None)
+            )
             for text, (ranks, lines) in logs.warnings().items()
         ]
         if not found and not logs.is_nccl:
@@ -85,10 +87,6 @@ class NcclWarning:
                 ranks=ranks_of(union(one.ranks for one in strange)),
                 evidence=(_table(strange),),
             )
-
-
-def _known(text: str) -> _Known | None:
-    return next((known for known in _knowledge() if known.pattern.search(text)), None)
 
 
 @cache

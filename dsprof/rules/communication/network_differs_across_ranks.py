@@ -35,10 +35,6 @@ def _plugin(log: RankLog) -> str:
     return "" if not names else "none" if set(names) == {"none"} else "found"
 
 
-def _network(log: RankLog) -> str:
-    return " ".join(sorted(log.values("network")))
-
-
 def _devices(log: RankLog) -> str:
     values = log.values("network devices")
     return str(max(len(value.split()) for value in values)) if values else ""
@@ -52,17 +48,20 @@ def _direct(log: RankLog) -> str:
     return "with GPUDirect RDMA" if all(direct) else "some without" if any(direct) else "without"
 
 
-def _version(log: RankLog) -> str:
-    return " ".join(sorted(log.values("version")))
+def _all(kind: str) -> Callable[[RankLog], str]:
+    return lambda log: " ".join(sorted(log.values(kind)))
 
 
+_NO_COMMUNICATOR = "communicators do not form"
 _FOREVER = "ranks wait for each other forever"
 _FEWEST = "the rank with the fewest limits all"
 _COPIES = "one side copies through host memory"
 _FACETS = (  # the highest severity first
-    Facet("version of NCCL", _said(_version), Severity.CRITICAL, "communicators do not form"),
+    Facet(
+        "version of NCCL", _said(_all("version")), Severity.CRITICAL, "communicators do not form"
+    ),
     Facet("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
-    Facet("network", _said(_network), Severity.CRITICAL, _FOREVER),
+    Facet("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
     Facet("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),
     Facet("GPUDirect RDMA", _said(_direct), Severity.MEDIUM, _COPIES),
 )

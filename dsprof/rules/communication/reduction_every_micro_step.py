@@ -52,9 +52,11 @@ class ReductionEveryMicroStep:
             for one in engine_by_engine(run[Engines], run[Traffic])
             if one.traffic.rank_steps and one.traffic.micro_steps > one.traffic.rank_steps
         ]
+        # A step that was skipped gives the next one more micro-steps.
+        usual = median(run[Steps].parts[number].micro_steps for number in run[Steps].measured)
         if not accumulating:
             yield self.meta.not_applicable("Not applicable: each step has one micro-step.")
-        elif len(run[Engines].engines) < 2 and _usual_micro_steps(run[Steps]) < 2:
+        elif len(run[Engines].engines) < 2 and usual < 2:
             yield self.meta.not_applicable(
                 "Only some steps have several micro-steps, as after skipped steps, or where models "
                 "train in turn."
@@ -140,11 +142,6 @@ class ReductionEveryMicroStep:
             saving_bytes_per_step=extra,
             confidence="high",
         )
-
-
-def _usual_micro_steps(steps: Steps) -> float:
-    """Return the median of micro-steps: a step that was skipped gives the next one more."""
-    return median(steps.parts[number].micro_steps for number in steps.measured)
 
 
 def _is_pairwise(traffic: Traffic) -> bool:

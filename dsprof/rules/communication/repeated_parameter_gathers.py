@@ -13,10 +13,10 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
+from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, percent, size
 from dsprof.rules.evidence.allocator import is_short
-from dsprof.rules.evidence.calls import AnyCalls, blocked_ms, bytes_per_step, share_of_step
+from dsprof.rules.evidence.calls import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.reasons import NO_DETAILED_GATHER
 from dsprof.rules.rule import Rule, RuleMeta
@@ -94,10 +94,11 @@ class RepeatedParameterGathers:
         whole = sum(gathered.values())
         repeated = gathered.get("backward", 0.0) + gathered.get("recomputation", 0.0)
         further = [*self._in_forwards(run, thresholds)] if whole else []
+        is_known = any(kind.purpose == "parameters" for kind in run[WireDtypes].rows)
         yield from further
         if not whole:
             yield self.meta.absent(NO_DETAILED_GATHER, is_unknown=run[Steps].is_counted)
-        elif _is_known(run[WireDtypes]) and not run[WireDtypes].chosen(_is_again):
+        elif is_known and not run[WireDtypes].chosen(_is_again):
             if further:
                 return
             text = "Backward all-gathers nothing: its parameters stay, or were prefetched."
@@ -113,7 +114,7 @@ class RepeatedParameterGathers:
         saved_ms = cost_ms * (times - 1) / times
         if share_of_step(saved_ms, run[Steps]) < thresholds.times_share:
             return
-        remedy = _REMEDIES[_library(run[Fetches])]
+        remedy = _REMEDIES[max(kind.library for kind in run[Fetches].rows if _gathers(kind))]
         fails = bool(remedy.fix) and not is_short(run[Memory])
         yield self.meta.finding(
             Status.FAIL if fails else Status.INFO,
@@ -158,20 +159,10 @@ class RepeatedParameterGathers:
             config_patch={"zero_optimization": {REUSE: REUSE_DEFAULT}} if fails else None,
             evidence=(_by_phase(gathered),),
             saving_bytes_per_step=round(bytes_per_step(again)),
-            saving_ms_per_step=_saving(again) if fails and costs else None,
+            saving_ms_per_step=about(cost_ms) if fails and costs and cost_ms is not None else None,
             saving_from="parameters",
             confidence="high" if fails else "medium",
         )
-
-
-def _saving(again: AnyCalls) -> Range | None:
-    """Return what backward waits for its all-gathers, in ms of a step: they are gone altogether."""
-    cost_ms = blocked_ms(again)
-    return None if cost_ms is None else about(cost_ms)
-
-
-def _is_known(wire: WireDtypes) -> bool:
-    return any(kind.purpose == "parameters" for kind in wire.rows)
 
 
 def _is_again(kind: WireKind) -> bool:
@@ -198,10 +189,6 @@ def _times(run: RunSummary) -> float:
     else:
         return 0.0
     return gathers / micro_steps if micro_steps else 0.0
-
-
-def _library(fetches: Fetches) -> str:
-    return max(kind.library for kind in fetches.rows if _gathers(kind))
 
 
 def _elements(fetches: Fetches, rank_steps: int) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dsprof.analysis.aggregates.communication import Communication, Kind
+from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -62,7 +62,11 @@ class SingleRankGroups:
 
     def _judged(self, alone: Calls, steps: Steps, thresholds: Thresholds) -> Finding:
         cost_ms = blocked_ms(alone)
-        own = {kind: row for kind, row in alone.items() if not _is_of_library(kind)}
+        own = {
+            kind: row
+            for kind, row in alone.items()
+            if kind.role not in _LIBRARY_ROLES and not kind.requested
+        }
         own_ms = blocked_ms(own) or 0.0
         costs = share_of_step(own_ms, steps) >= thresholds.held_share
         took = "" if cost_ms is None else f", in {duration(cost_ms * 1e6)}"
@@ -80,10 +84,6 @@ class SingleRankGroups:
             saving_from="other",
             confidence="medium",
         )
-
-
-def _is_of_library(kind: Kind) -> bool:
-    return kind.role in _LIBRARY_ROLES or bool(kind.requested)
 
 
 RULE: Rule = SingleRankGroups()

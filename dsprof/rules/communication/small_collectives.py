@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
-from dsprof.analysis.aggregates.flushes import Flushes, FlushKind, FlushSums
+from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
@@ -118,8 +118,10 @@ class SmallCollectives:
         told = _TOLD | ({"all_gather"} if run[Engines].stage == 3 else set())
         small = {
             kind: row
-            for kind, row in _small(rows, thresholds).items()
-            if family(kind.op) not in told and not is_scalar(kind)
+            for kind, row in rows.items()
+            if row.nbytes < row.calls * thresholds.small_bytes
+            and family(kind.op) not in told
+            and not is_scalar(kind)
         }
         small = over_all_ranks(small, run[Steps])
         if not found and calls_per_step(small) >= thresholds.calls_per_step:
@@ -128,7 +130,8 @@ class SmallCollectives:
     def _buckets(
         self, knob: Knob, bucket: Buckets, run: RunSummary, thresholds: Thresholds
     ) -> Finding:
-        gathers = _gathers(knob, run[Traffic])
+        # Larger units make fewer all-gathers of parameters, too.
+        gathers = {} if knob.has_capacity else run[Traffic].of("parameters")
         gathers_ms = sum(run[Traffic].per_step(one.exposed_ns) for one in gathers.values()) / 1e6
         exposed_ms = bucket.exposed_ms_per_step + gathers_ms
         hidden = is_hidden(exposed_ms, run[Steps], thresholds.held_share)
@@ -201,11 +204,6 @@ def _is_of_layers(kind: Kind, traffic: Traffic) -> bool:
     return is_reduced and nbytes["other"] > nbytes["gradients"]
 
 
-def _gathers(knob: Knob, traffic: Traffic) -> dict[Use, Volume]:
-    """Return the all-gathers of parameters where larger units make fewer of these, too."""
-    return {} if knob.has_capacity else traffic.of("parameters")
-
-
 def _saving(
     elements: int, bucket: Buckets, gathers: dict[Use, Volume], run: RunSummary
 ) -> Range | None:
@@ -275,11 +273,10 @@ def _small_buckets(
     is_bounded = not knob.has_capacity or any(kind.cause == "full" for kind, _ in rows)
     if not times or not steps or not is_bounded:
         return None
-    nbytes, elements = _weighted(rows)
     found = Buckets(
         flushes_per_step=times / steps,
-        mean_bytes=nbytes / times,
-        elements_per_step=elements // steps,
+        mean_bytes=sum(kind.nbytes * sums.flushes for kind, sums in rows) / times,
+        elements_per_step=sum(kind.elements * sums.flushes for kind, sums in rows) // steps,
         reductions_per_step=run[Traffic].reductions_per_step,
         capacity=max(kind.capacity for kind, _ in rows),
         exposed_ms_per_step=sum(sums.exposed_ns for _, sums in rows) / steps / 1e6,
@@ -288,15 +285,6 @@ def _small_buckets(
     reductions = 1.0 if knob.has_capacity else found.reductions_per_step
     many = found.flushes_per_step >= thresholds.calls_per_step * reductions
     return found if many and found.mean_bytes < thresholds.small_bytes else None
-
-
-def _weighted(rows: list[tuple[FlushKind, FlushSums]]) -> tuple[int, int]:
-    nbytes = sum(kind.nbytes * sums.flushes for kind, sums in rows)
-    return nbytes, sum(kind.elements * sums.flushes for kind, sums in rows)
-
-
-def _small(rows: dict[Kind, Row], thresholds: Thresholds) -> dict[Kind, Row]:
-    return {k: row for k, row in rows.items() if row.nbytes < row.calls * thresholds.small_bytes}
 
 
 RULE: Rule = SmallCollectives()

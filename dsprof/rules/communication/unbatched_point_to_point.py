@@ -66,7 +66,8 @@ class UnbatchedPointToPoint:
             yield self._judged(run, single, thresholds)
 
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
-        cost_ms, is_pipeline = blocked_ms(single), _is_pipeline(run[Engines])
+        cost_ms, main = blocked_ms(single), run[Engines].main
+        is_pipeline = main is not None and main.pipeline_stages > 1
         costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and not is_pipeline
         took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"
@@ -106,10 +107,6 @@ class UnbatchedPointToPoint:
 
 def _can_batch(backend: str) -> bool:
     return any(name in backend for name in _BATCHING)
-
-
-def _is_pipeline(engines: Engines) -> bool:
-    return engines.main is not None and engines.main.pipeline_stages > 1
 
 
 RULE: Rule = UnbatchedPointToPoint()

@@ -93,7 +93,7 @@ class UnexplainedTraffic:
 
     def _unexplained(self, lines: list[Line], strange: list[Line]) -> Finding:
         words = "; ".join(_in_words(line) for line in strange)
-        extra = sum(line.nbytes - _most(line) for line in strange)
+        extra = sum(line.nbytes - (line.expected_bytes or (0.0, 0.0))[1] for line in strange)
         return self.meta.finding(
             Status.FAIL,
             f"Not what the configuration asks for: {words}.",
@@ -143,10 +143,6 @@ def _lines(run: RunSummary, number: int, thresholds: Thresholds) -> Iterator[Lin
     for line in compare(account, engine, thresholds.tolerance, thresholds.minor_share):
         several = len(run[Intent].accounts) > 1
         yield replace(line, what=f"{line.what} (engine {number})") if several else line
-
-
-def _most(line: Line) -> float:
-    return line.expected_bytes[1] if line.expected_bytes is not None else 0.0
 
 
 def _in_words(line: Line) -> str:

@@ -65,8 +65,7 @@ class CommsLoggerEnabled:
             yield self.meta.not_applicable(NO_ENGINE)
             return
         if not written:
-            unread = NO_WRITTEN_CONFIG
-            yield self.meta.unknown(unread)
+            yield self.meta.unknown(NO_WRITTEN_CONFIG)
             return
         # The logger is one for all engines of a process.
         blocks = [one["comms_logger"] for one in written if "comms_logger" in one]

@@ -79,7 +79,8 @@ class BootstrapInterface:
         known = [choice for choice in choices if not _is_incomplete(choice)]
         if absent := [one for one in known if not one.selected or one.lacking]:
             yield self._absent(absent)
-        local = [choice for choice in known if choice not in absent and _may_be_local(choice)]
+        present = (choice for choice in known if choice not in absent)
+        local = [one for one in present if one.selected[0].startswith(LOCAL_INTERFACES)]
         if local and several_hosts(facts):
             yield self._local(local)
         elif local and several_hosts(facts) is None:
@@ -159,10 +160,6 @@ def _interfaces(devices: tuple[str, ...], *, but_down: bool) -> tuple[str, ...]:
 
 def _is_incomplete(choice: _Choice) -> bool:
     return len(choice.interfaces) < 2 or len(choice.interfaces) >= _LISTED
-
-
-def _may_be_local(choice: _Choice) -> bool:
-    return choice.selected[0].startswith(LOCAL_INTERFACES)
 
 
 def _is_wide(choice: _Choice) -> bool:

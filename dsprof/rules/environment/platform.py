@@ -7,7 +7,7 @@ say anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
@@ -116,60 +116,57 @@ def _has_link(*names: str) -> Callable[[EnvironmentFacts], Answer]:
     return lambda facts: bool(links(facts) & set(names)) if is_seen(facts) else None
 
 
-def _is_made_by(name: str) -> Callable[[EnvironmentFacts], Answer]:
-    """Ask the firmware's name of the machine's maker; many containers do not see it."""
-
-    def ask(facts: EnvironmentFacts) -> Answer:
-        makers = facts.machine.get("vendor")
-        return any(name in maker for maker in makers) if makers else None
-
-    return ask
-
-
 def _uses(*backends: str) -> Callable[[EnvironmentFacts], Answer]:
     def ask(facts: EnvironmentFacts) -> Answer:
-        parts = {part for name in facts.backends.get("backend", {}) for part in _parts(name)}
+        names = facts.backends.get("backend", {})  # such as "cpu:gloo,cuda:nccl"
+        parts = {part.split(":")[-1] for name in names for part in name.split(",")}
         return bool(parts & set(backends))
 
     return ask
 
 
-def _parts(backend: str) -> list[str]:
-    """Split "cpu:gloo,cuda:nccl" into the names of its backends."""
-    return [part.split(":")[-1] for part in backend.split(",")]
+def _any(
+    known: Callable[[EnvironmentFacts], Collection[str]], passes: Callable[[str], object]
+) -> Callable[[EnvironmentFacts], Answer]:
+    """Ask whether one of the known texts passes; None where none is known."""
+
+    def ask(facts: EnvironmentFacts) -> Answer:
+        return any(map(passes, held)) if (held := known(facts)) else None
+
+    return ask
+
+
+def _machine(name: str, passes: Callable[[str], object]) -> Callable[[EnvironmentFacts], Answer]:
+    return _any(lambda facts: facts.machine.get(name, {}), passes)
+
+
+def _is_made_by(name: str) -> Callable[[EnvironmentFacts], Answer]:
+    """Ask the firmware's name of the machine's maker; many containers do not see it."""
+    return _machine("vendor", lambda maker: name in maker)
+
+
+def _says(name: str, pattern: str) -> Callable[[EnvironmentFacts], Answer]:
+    return _machine(name, re.compile(pattern).fullmatch)
+
+
+def _is_before(name: str, *release: int) -> Callable[[EnvironmentFacts], Answer]:
+    return _any(lambda facts: facts.versions.get(name, {}), lambda text: version(text) < release)
+
+
+def _rocm(facts: EnvironmentFacts) -> Collection[str]:
+    return facts.machine.get("rocm", {}).keys() | facts.versions.get("hip", {}).keys()
 
 
 def _sets(*prefixes: str) -> Callable[[EnvironmentFacts], Answer]:
     return lambda facts: any(name.startswith(prefixes) for name in facts.variables)
 
 
-def _is_on(name: str) -> Callable[[EnvironmentFacts], Answer]:
-    return lambda facts: any(is_true(value) for value in facts.variables.get(name, ()))
+def _variable(name: str, passes: Callable[[str], bool]) -> Callable[[EnvironmentFacts], Answer]:
+    return lambda facts: any(map(passes, facts.variables.get(name, ())))
 
 
 def _has_deepspeed(facts: EnvironmentFacts) -> Answer:
     return facts.first_engine is not None or "deepspeed" in facts.versions
-
-
-def _peer_memory(facts: EnvironmentFacts) -> Answer:
-    modules = facts.machine.get("modules")
-    return any("nv" in m and "peer" in m for m in modules) if modules else None
-
-
-def _says(name: str, pattern: str) -> Callable[[EnvironmentFacts], Answer]:
-    def ask(facts: EnvironmentFacts) -> Answer:
-        known = facts.machine.get(name)
-        return any(re.fullmatch(pattern, value) for value in known) if known else None
-
-    return ask
-
-
-def _is_before(name: str, *release: int) -> Callable[[EnvironmentFacts], Answer]:
-    def ask(facts: EnvironmentFacts) -> Answer:
-        known = facts.versions.get(name)
-        return any(version(text) < release for text in known) if known else None
-
-    return ask
 
 
 def _arm(facts: EnvironmentFacts) -> Answer:
@@ -184,28 +181,6 @@ def _uses_rccl(facts: EnvironmentFacts) -> Answer:
     if "hip" in facts.versions:
         return True
     return False if "cuda" in facts.versions or "nvidia" in vendors(facts) else None
-
-
-def _kernel(*least: int) -> Callable[[EnvironmentFacts], Answer]:
-    def ask(facts: EnvironmentFacts) -> Answer:
-        known = facts.machine.get("kernel")
-        return any(version(text) >= least for text in known) if known else None
-
-    return ask
-
-
-def _is_off(name: str) -> Callable[[EnvironmentFacts], Answer]:
-    return lambda facts: any(
-        not is_true(value) for value in facts.variables.get(name, ()) if value != REDACTED
-    )
-
-
-def _rocm(*least: int) -> Callable[[EnvironmentFacts], Answer]:
-    def ask(facts: EnvironmentFacts) -> Answer:
-        known = [*facts.machine.get("rocm", ()), *facts.versions.get("hip", ())]
-        return any(version(text) >= least for text in known) if known else None
-
-    return ask
 
 
 def _world_size(facts: EnvironmentFacts) -> int:
@@ -247,7 +222,10 @@ QUESTIONS = {
     "slingshot": Question(_has_link("slingshot"), _NETWORK),
     "plugin-network": Question(_has_link("efa", "slingshot"), _NETWORK),
     "fast-network": Question(_has_link("infiniband", "efa", "slingshot"), _NETWORK),
-    "peer-memory": Question(_peer_memory, "which kernel modules are loaded"),
+    "peer-memory": Question(
+        _machine("modules", lambda one: "nv" in one and "peer" in one),
+        "which kernel modules are loaded",
+    ),
     "verbs": Question(_has_link("infiniband", "efa"), _NETWORK),
     "may-lock-memory": Question(_says("may_lock_memory", "yes"), "what the process may do"),
     "virtual": Question(_says("virtual", "yes"), "whether the hosts are virtual machines"),
@@ -262,12 +240,22 @@ QUESTIONS = {
     "google": Question(_is_made_by("Google"), _MACHINE),
     "google-plugin": Question(_sets("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_"), ""),
     "fastrak": Question(_sets("NCCL_FASTRAK_"), ""),
-    "high-priority": Question(_is_on("TORCH_NCCL_HIGH_PRIORITY"), ""),
+    "high-priority": Question(_variable("TORCH_NCCL_HIGH_PRIORITY", is_true), ""),
     "deepspeed": Question(_has_deepspeed, ""),
     "tensor-parallel": Question(tensor_parallel, "whether layers are split over ranks"),
-    "rocm-7.13": Question(_rocm(7, 13), "the release of ROCm"),
+    "rocm-7.13": Question(
+        _any(_rocm, lambda text: version(text) >= (7, 13)), "the release of ROCm"
+    ),
     "rccl": Question(_uses_rccl, "whether torch was built for ROCm"),
     "arm": Question(_arm, "the processors of the hosts"),
-    "kernel-6.8": Question(_kernel(6, 8), "the kernel of the hosts"),
-    "blocking-calls": Question(_is_off("TORCH_NCCL_USE_COMM_NONBLOCKING"), ""),
+    "kernel-6.8": Question(
+        _machine("kernel", lambda text: version(text) >= (6, 8)), "the kernel of the hosts"
+    ),
+    "blocking-calls": Question(
+        _variable(
+            "TORCH_NCCL_USE_COMM_NONBLOCKING",
+            lambda value: value != REDACTED and not is_true(value),
+        ),
+        "",
+    ),
 }

@@ -17,10 +17,6 @@ from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
-def _is_set(value: str) -> bool:
-    return value != ""
-
-
 def _is_nonzero(value: str) -> bool:
     return value.strip() not in ("", "0")
 
@@ -50,20 +46,14 @@ _SWITCHES = (
     _Switch("AMD_SERIALIZE_COPY", _is_nonzero, Severity.HIGH, "gpu", "copies wait for each other"),
     _Switch(
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        _is_set,
+        bool,
         Severity.CRITICAL,
         "gpu",
         "every tensor is allocated by the driver, which synchronises the device",
     ),
     _Switch("TORCH_NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
     _Switch("NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
-    _Switch(
-        "TORCH_DISTRIBUTED_DEBUG",
-        _is_detail,
-        Severity.HIGH,
-        "any",
-        _CHECKS,
-    ),
+    _Switch("TORCH_DISTRIBUTED_DEBUG", _is_detail, Severity.HIGH, "any", _CHECKS),
     _Switch(
         "TORCH_NCCL_NAN_CHECK",
         is_true,
@@ -214,8 +204,7 @@ def _remedy(acting: list[_Use]) -> str:
     unset = f"Unset {', '.join(names)}" if names else ""
     called = any(use.switch is _SET_LEVEL for use in acting)
     drop = "remove the call of set_debug_level(DebugLevel.DETAIL)" if called else ""
-    text = ", ".join(filter(None, (unset, drop)))
-    return capitalised(text)
+    return capitalised(", ".join(filter(None, (unset, drop))))
 
 
 def _acts(switch: _Switch, facts: EnvironmentFacts) -> bool:

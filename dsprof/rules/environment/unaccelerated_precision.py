@@ -98,7 +98,10 @@ class UnacceleratedPrecision:
         return self.meta.absent(f"Unknown: {what} is not recorded.", is_unknown=is_run(facts))
 
     def _half(self, judged: _Judged) -> Finding:
-        found = sorted(supports(judged.facts, judged.precision.name), key=_gravest)
+        found = sorted(
+            supports(judged.facts, judged.precision.name),
+            key=lambda one: ("none", "converted", "", "units").index(one.level),
+        )
         name = judged.precision.name
         if not found or not found[0].level:
             where = found[0].hardware if found else "the device"
@@ -155,10 +158,6 @@ class UnacceleratedPrecision:
             )
             | judged.gains("tf32"),
         )
-
-
-def _gravest(support: Support) -> int:
-    return ("none", "converted", "", "units").index(support.level)
 
 
 def _better(judged: _Judged) -> str:

@@ -68,8 +68,7 @@ class VariableDiffersAcrossRanks:
             yield self.meta.unknown(NO_ENVIRONMENT)
             return
         if known.bit_count() == 1:
-            count = ONE_ENVIRONMENT
-            yield self.meta.not_applicable(count)
+            yield self.meta.not_applicable(ONE_ENVIRONMENT)
             return
         differences = list(_differences(facts))
         if not facts.recorded and not differences:

@@ -16,7 +16,6 @@ UCX and UCC are left out: they warn about unused variables themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 
@@ -45,7 +44,7 @@ def retired_names() -> dict[str, str]:
 
 def is_known(name: str) -> bool:
     """Whether a library reads `name`, or something harmless is known to set it."""
-    return name in known_names() or _matches(name, _patterns())
+    return name in known_names() or any(fnmatchcase(name, one) for one in _patterns())
 
 
 @cache
@@ -59,7 +58,3 @@ def agreement(name: str) -> str:
 def _patterns() -> tuple[str, ...]:
     known = (name for name in known_names() if "*" in name)
     return (*lines(_TABLES + "harmless_names.txt"), *known)
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

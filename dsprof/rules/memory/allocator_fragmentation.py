@@ -80,7 +80,8 @@ class AllocatorFragmentation:
         self, run: RunSummary, ranks: dict[int, RankMemory], thresholds: Thresholds
     ) -> Iterable[Finding]:
         retrying = tuple(r for r in sorted(ranks) if retries(ranks[r]) >= thresholds.retries)
-        stuck = tuple(r for r in sorted(ranks) if _is_stuck(ranks[r], thresholds))
+        last = {rank: ranks[rank].device_last for rank in sorted(ranks)}
+        stuck = tuple(r for r, m in last.items() if _is_much(m[STUCK], m[RESERVED], thresholds))
         if retrying or stuck:
             yield self._finding(run, ranks, retrying, stuck)
 
@@ -199,10 +200,6 @@ def _words(status: Status, action: str, one: MemorySnapshot) -> Details:
     if one.oom_bytes:
         return {"title": _OVER_COMMITTED, "cause": _TOO_MUCH, "action": _USE_LESS}
     return {"title": AllocatorFragmentation.meta.title}
-
-
-def _is_stuck(memory: RankMemory, thresholds: Thresholds) -> bool:
-    return _is_much(memory.device_last[STUCK], memory.device_last[RESERVED], thresholds)
 
 
 def _is_much(stuck: int, reserved: int, thresholds: Thresholds) -> bool:

@@ -98,7 +98,8 @@ class GiantBucket:
             severity=Severity.MEDIUM,
             cause=giant.cause,
             action=giant.action,
-            problem=f"One bucket has {_share(giant)} gradients",
+            problem=f"One bucket has {'all' if giant.share == 1 else f'{percent(giant.share)} of'} "
+            "gradients",
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
@@ -106,10 +107,6 @@ class GiantBucket:
             saving_from="gradients",
             confidence="medium",
         )
-
-
-def _share(giant: Giant) -> str:
-    return "all" if giant.share == 1 else f"{percent(giant.share)} of"
 
 
 def _saving(

@@ -178,7 +178,8 @@ class LowCommOverlap:
                 cause = _on_device_cause(split, run[Run])
                 action = _on_device_action(split, run[Engines])
             else:
-                cause, action = _BY_GLOO if _is_by_gloo(run[Run]) else _ON_HOST
+                is_by_gloo = on_device and run[Run].first.backend == "gloo"
+                cause, action = _BY_GLOO if is_by_gloo else _ON_HOST
             yield self.meta.finding(
                 Status.FAIL if gravity else Status.INFO,
                 f"{summary} {which}".strip(),
@@ -232,10 +233,6 @@ _BY_GLOO = (
     "Use the backend nccl (on AMD it has the same name and uses RCCL), and give each rank its own "
     "GPU.",
 )
-
-
-def _is_by_gloo(run: Run) -> bool:
-    return not run.is_cpu and run.first.backend == "gloo"
 
 
 def _on_device_cause(split: Attribution | None, run: Run) -> str:

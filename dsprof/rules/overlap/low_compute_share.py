@@ -85,7 +85,7 @@ class LowComputeShare:
         if outside >= thresholds.outside_share and total.idle_ns is None and not is_in_few:
             yield self._outside(run, summary, outside)
             return
-        longest = _longest_part(total)
+        longest, _ = max(_named_parts(total), key=lambda part: part[1] or 0)
         cause, action = f"The largest other part is {longest}.", "Read the findings on that part."
         if longest == _OUTSIDE:
             few = _FEW.format(percent(usual)), _LOOK_AT_FEW
@@ -130,10 +130,6 @@ def _named_parts(total: Parts) -> list[tuple[str, int | None]]:
         (IDLE, total.idle_ns),
         (_OUTSIDE, total.other_ns),
     ]
-
-
-def _longest_part(total: Parts) -> str:
-    return max(_named_parts(total), key=lambda part: part[1] or 0)[0]
 
 
 def _rest(total: Parts) -> str:

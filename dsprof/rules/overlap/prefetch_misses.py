@@ -11,8 +11,6 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.wait_causes import (
     GATHERED_AHEAD,
     GATHERED_WHEN_NEEDED,
-    Await,
-    Awaited,
     WaitCauses,
 )
 from dsprof.analysis.summary import RunSummary
@@ -92,12 +90,15 @@ class PrefetchMisses:
             return self.meta.finding(Status.PASS, summary)
         told = _reason(run[Engines], run[Fetches])
         lowered = "config_patch" in told
+        waits = sorted(
+            [*missed, *ahead], key=lambda row: -(row[1].blocked.exposed_ms_per_step or 0.0)
+        )
         return self.meta.finding(
             Status.FAIL if lowered else Status.INFO,
             summary,
             **Details(
                 severity=Severity.MEDIUM,
-                evidence=(waits_table(sorted([*missed, *ahead], key=_shortness)),),
+                evidence=(waits_table(waits),),
                 confidence="medium",
             )
             | told,
@@ -129,10 +130,6 @@ def _reason(engines: Engines, fetches: Fetches) -> Details:
         "modules are skipped or reordered between steps. Mark blocks whose order changes as leaf "
         "modules.",
     }
-
-
-def _shortness(row: tuple[Awaited, Await]) -> float:
-    return -(row[1].blocked.exposed_ms_per_step or 0.0)
 
 
 def _named(awaits: WaitCauses, name: str) -> Waits:

@@ -360,7 +360,12 @@ class EndOfRun(NamedTuple):
             how = f"{capitalised(broken_off(sorted(silent)))} earlier"
             return self._followed(exceptions, sorted(failed), sorted(silent), how)
         if known and all(map(endings.has_followed, known)):
-            if full := [r for r, end in sorted(endings.ranks.items()) if _is_out_of_memory(end)]:
+            full = [
+                rank
+                for rank, end in sorted(endings.ranks.items())
+                if end.trailer is not None and is_of_memory(end.trailer.exception)
+            ]
+            if full:
                 how = f"{capitalised(named(full))} ran out of device memory"
                 return self._followed(exceptions, sorted(failed), full, how)
             return self._lost_others(exceptions, known)
@@ -491,10 +496,6 @@ def _first_failures(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:
     followed = union(1 << r for r, end in endings.ranks.items() if end.has_lost_others)
     first = {how: ranks & ~followed for how, ranks in told.items() if ranks & ~followed}
     return first or told
-
-
-def _is_out_of_memory(end: Ending) -> bool:
-    return end.trailer is not None and is_of_memory(end.trailer.exception)
 
 
 def _is_explained(logs: Logs) -> bool:

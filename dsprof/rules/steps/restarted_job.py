@@ -66,7 +66,7 @@ class RestartedJob:
             f"{_restarts(found)} cost {_cost(found)}. {_ends(failed, who)}",
             problem=f"{_restarts(found)} cost {percent(share)} of the job's time",
             fix=f"Find out why {who or f'epoch {failed[-1].number}'} failed",
-            severity=_severity(share, thresholds),
+            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
             cause=failed[-1].why,
             action=_action(found, failed),
             confidence="high" if all(one.ranks for one in failed) else "medium",
@@ -140,10 +140,6 @@ def _end(one: Epoch) -> str:
         "crashed": f"crashed{f' ({named(one.ranks)})' if one.ranks else ''}",
         "stuck": f"was stuck{f' ({named(one.ranks)})' if one.ranks else ''}",
     }.get(one.end, "breaks off: its processes were killed, or crashed")
-
-
-def _severity(share: float, thresholds: Thresholds) -> Severity:
-    return Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM
 
 
 def _action(found: Epochs, failed: Sequence[Epoch]) -> str:

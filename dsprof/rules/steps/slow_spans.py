@@ -61,7 +61,10 @@ class SlowSpans(NamedTuple):
 
     def bytes_changed(self, share: float) -> bool:
         """Whether a step sends so much more or less, as a share of the others."""
-        now, before = (_median(spans, _nbytes) for spans in (self.slow, self.others))
+        now, before = (
+            _median(spans, lambda one: one.nbytes / one.rank_steps)
+            for spans in (self.slow, self.others)
+        )
         return abs(now - before) > share * before
 
     @property
@@ -149,7 +152,3 @@ class SlowSpans(NamedTuple):
 
 def _median(spans: Sequence[Span], of: Callable[[Span], float]) -> float:
     return float(median(map(of, spans)))
-
-
-def _nbytes(span: Span) -> float:
-    return span.nbytes / span.rank_steps

@@ -103,7 +103,8 @@ def fate_of_unknown(section: str, of: Release) -> Fate | None:
     row = _sections().get(section)
     if row is None:
         return None
-    return "refused" if row["unknown"] == "refused" and of >= _since(row) else "ignored"
+    since = release(row["strict_since"]) or ()
+    return "refused" if row["unknown"] == "refused" and of >= since else "ignored"
 
 
 def fate_of_retired(path: str, of: Release) -> Fate | None:
@@ -133,10 +134,6 @@ def sections() -> Iterator[str]:
 @cache
 def _sections() -> Mapping[str, Mapping[str, str]]:
     return {row["section"]: row for row in rows(_TABLES + "sections.csv")}
-
-
-def _since(row: Mapping[str, str]) -> Release:
-    return release(row["strict_since"]) or ()
 
 
 def _stages(text: str) -> frozenset[int] | None:
