@@ -174,9 +174,9 @@ def percent(part: float, sign: str = "-") -> str:
     if 99.95 <= value < _ALL and sign == "-":
         return "> 99.9 %"
     if 99.95 <= -value < _ALL:
-        return "-99.9 %"
+        return "\N{MINUS SIGN}99.9 %"
     number = f"{value:{sign},.{0 if 9.95 <= size < 99.5 or size >= _ALL else 1}f}"
-    return f"{number.removesuffix('.0')} %"
+    return f"{number.removesuffix('.0')} %".replace("-", "\N{MINUS SIGN}")
 
 
 def count(number: float) -> str:

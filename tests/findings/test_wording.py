@@ -63,10 +63,10 @@ def test_the_unit_is_that_of_the_rounded_number() -> None:
         (0.0995, "10 %"),
         (0.9949, "99 %"),
         (0.996, "99.6 %"),
-        (-0.996, "-99.6 %"),
+        (-0.996, "\N{MINUS SIGN}99.6 %"),
         (0.9996, "> 99.9 %"),
-        (-0.9996, "-99.9 %"),
-        (-1.0, "-100 %"),
+        (-0.9996, "\N{MINUS SIGN}99.9 %"),
+        (-1.0, "\N{MINUS SIGN}100 %"),
         (1 - 1e-12, "100 %"),
         (1.004, "100 %"),
     ],
@@ -78,8 +78,8 @@ def test_neither_is_something_nothing_nor_a_part_all(part: float, words: str) ->
 def test_a_change_may_be_as_much_again() -> None:
     assert [percent(one, sign="+") for one in (0.9996, -0.9996, -1.0)] == [
         "+100 %",
-        "-99.9 %",
-        "-100 %",
+        "\N{MINUS SIGN}99.9 %",
+        "\N{MINUS SIGN}100 %",
     ]
 
 
