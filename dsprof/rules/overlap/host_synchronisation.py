@@ -51,6 +51,9 @@ class HostSynchronisation:
                 "No trace holds device times and the host's waits for the device."
             )
             return
+        if not waits.calls:
+            yield self.meta.finding(Status.PASS, "The host never waits for the device.")
+            return
         recurs = len(run[Steps].measured) > 1 and waits.rank_steps > 0
         share, summary = _of_steps(waits, run[Steps]) if waits.rank_steps else _of_record(waits)
         is_often = waits.calls_per_step >= thresholds.calls_per_step
