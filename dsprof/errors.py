@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 
 class DsprofError(Exception):
     """A mistake that the user can fix; the command line prints it as it is and exits with 2.
@@ -38,3 +40,8 @@ def escaped(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def argument(path: object) -> str:
+    """Return a path for a command that users copy into their shell."""
+    return quote(escaped(str(path)))

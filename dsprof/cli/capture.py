@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.loading import local_path
-from dsprof.errors import DsprofError, escaped
+from dsprof.errors import DsprofError, argument
 
 if TYPE_CHECKING:
     from dsprof.trace.rolling.capture import Request
@@ -62,7 +62,7 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
         print(
             f"All ranks keep steps {found.start:,} to {found.stop - 1:,} in full detail. They "
             "begin in about 10 s, or in 5 steps if those take longer. After them, run: "
-            f"dsprof report {escaped(str(folder))} --steps {found.start}:{found.stop}"
+            f"dsprof report {argument(folder)} --steps {found.start}:{found.stop}"
         )
         if found.start < LEAST_AHEAD:
             print(
@@ -125,7 +125,7 @@ def _check_alive(folder: Path, books: Sequence[Path], now_s: float) -> None:
     """
     from dsprof.trace.rolling.parts import is_archived, is_closed, written_at_s
 
-    see = f"to see what it kept, run: dsprof report {escaped(str(folder))}"
+    see = f"to see what it kept, run: dsprof report {argument(folder)}"
     if all(is_archived(book) or is_closed(book) for book in books):
         raise DsprofError(
             f"{folder}: no rank is running; if the job restarts, repeat the command; {see}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dsprof.cli.loading import add_thresholds
 from dsprof.cli.output import print_bytes, print_lines, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
-from dsprof.errors import ConfigError, OutputError
+from dsprof.errors import ConfigError, OutputError, argument
 
 if TYPE_CHECKING:
     from dsprof.diagnosis.model import Diagnosis
@@ -71,7 +71,7 @@ As one of several ranks it is 0, or the launcher would stop the others."""
         if place.rank == 0:
             print_bytes(render(diagnosis, "text", **terminal()))
             if folder:
-                print_lines(["", f"All ranks: dsprof report {folder}"])
+                print_lines(["", f"All ranks: dsprof report {argument(folder)}"])
         elif not folder:
             print_lines(_in_brief(diagnosis, failed))
         return int(bool(failed) and place.world_size == 1)

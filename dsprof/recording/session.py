@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dsprof import environment
 from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
 from dsprof.environment import launchers
+from dsprof.errors import argument
 from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
@@ -376,9 +377,11 @@ class Session:
         if writer.error is not None:
             return
         found = header_of(writer.path)
-        is_of_another = found is not None and process_of(found) != self._process
-        if is_of_another or not writer.path.exists():
-            say(f"the trace {writer.path} was moved or removed while it was written")
+        if found is None or process_of(found) != self._process:
+            say(
+                f"the trace {writer.path} was moved, removed or cut while it was written; leave it "
+                "in place until the job ends"
+            )
         elif self._rank == 0:
             files = len([*traces_in(self._folder)])
             counted, steps = writer.counted_only_steps, self.recorder.progress.steps
@@ -387,7 +390,7 @@ class Session:
                 apart = f" ({writer.lost_steps} of them missing or incomplete: {writer.disk_error})"
             say(
                 f"steps recorded: {steps}{apart}, trace files: {files}; "
-                f"see them with: dsprof report {self.config.out}"
+                f"see them with: dsprof report {argument(self.config.out)}"
             )
             for name, why in self._hooks.losses().items():
                 say(f"hook {name}: {why}")

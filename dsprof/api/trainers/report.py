@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from dsprof.environment.own_command import own_command
-from dsprof.errors import DsprofError, escaped
+from dsprof.errors import DsprofError, argument
 from dsprof.recording import session
 
 
@@ -96,7 +96,7 @@ def _make(folder: Path) -> Report:
         )
     except subprocess.TimeoutExpired:
         took = f"it was not done after {_PATIENCE_S:.0f} s"
-        raise DsprofError(f"{took}; make it with: dsprof report {escaped(str(folder))}") from None
+        raise DsprofError(f"{took}; make it with: dsprof report {argument(folder)}") from None
     if done.returncode:
         said = done.stderr.strip().removeprefix("dsprof: ")
         raise DsprofError(said or "the process was killed")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.factories.trace import header
 from tests.recording.session.fake_group import become, communicate, read
 
 
-@pytest.mark.parametrize("folder", ["runs", "tmpwdpex_7z"])
+@pytest.mark.parametrize("folder", ["runs", "tmpwdpex_7z", "my runs; $(date)"])
 def test_rank_zero_says_what_to_do_next(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], folder: str
 ) -> None:
@@ -35,9 +36,8 @@ def test_rank_zero_says_what_to_do_next(
     dsprof.step()
     dsprof.disable()
     (line,) = capfd.readouterr().err.splitlines()
-    assert line == (
-        f"dsprof: steps recorded: 1, trace files: 1; see them with: dsprof report {tmp_path}"
-    )
+    see = f"see them with: dsprof report {quote(str(tmp_path))}"
+    assert line == f"dsprof: steps recorded: 1, trace files: 1; {see}"
 
 
 def test_rank_zero_says_how_many_steps_are_in_counters_alone(
@@ -148,8 +148,22 @@ def test_a_removed_folder_is_said(
         assert other == writer.path
     dsprof.disable()
     said = capfd.readouterr().err
-    assert "was moved or removed" in said
+    assert "was moved, removed or cut" in said
     assert "see them with" not in said
+
+
+def test_a_trace_that_another_program_cut_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As logrotate does with copytruncate: the writer goes on behind a hole."""
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    writer = session.current().writer  # type: ignore[union-attr]
+    while writer.events < 3:  # the file is there
+        os.sched_yield()
+    os.truncate(writer.path, 0)
+    dsprof.disable()
+    assert "was moved, removed or cut" in capfd.readouterr().err
 
 
 def test_a_full_stderr_is_not_the_runs_problem(
