@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.rank_sets import RankSet, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
+from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import capitalised, shortened
 from dsprof.rules.environment.redacted_variables import unknown_values
@@ -17,95 +19,38 @@ from dsprof.rules.reasons import NO_ENVIRONMENT
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
-def _is_nonzero(value: str) -> bool:
-    return value.strip() not in ("", "0")
-
-
-def _is_detail(value: str) -> bool:
-    return value.upper() == "DETAIL"
-
-
 class _Switch(NamedTuple):
+    """A row of debug_switches.csv."""
+
     name: str
-    is_on: Callable[[str], bool]
+    on: str  # a name of `_TESTS`, or a pattern of the value in capitals
     severity: Severity
     acts_on: str  # "any" run, a "gpu" run or an "nccl" run
     effect: str
 
+    def is_on(self, value: str) -> bool:
+        """Whether a value switches it on."""
+        if self.on in _TESTS:
+            return _TESTS[self.on](value)
+        return fnmatchcase(value.upper(), self.on)
 
-_LAUNCHES = "every kernel launch waits for the kernel: nothing overlaps"
-_WAITS = "the host blocks in every wait, so it cannot run ahead of the device"
-_EVENTS = "records timing events around every collective"
-_STACKS = "captures a C++ stack for every collective"
-_CHECKS = "every collective is preceded by a monitored barrier and a check of shapes"
 
-_SWITCHES = (
-    _Switch("CUDA_LAUNCH_BLOCKING", _is_nonzero, Severity.CRITICAL, "gpu", _LAUNCHES),
-    _Switch("HIP_LAUNCH_BLOCKING", _is_nonzero, Severity.CRITICAL, "gpu", _LAUNCHES),
-    _Switch("AMD_SERIALIZE_KERNEL", _is_nonzero, Severity.CRITICAL, "gpu", _LAUNCHES),
-    _Switch("AMD_SERIALIZE_COPY", _is_nonzero, Severity.HIGH, "gpu", "copies wait for each other"),
-    _Switch(
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        bool,
-        Severity.CRITICAL,
-        "gpu",
-        "every tensor is allocated by the driver, which synchronises the device",
-    ),
-    _Switch("TORCH_NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
-    _Switch("NCCL_BLOCKING_WAIT", is_true, Severity.HIGH, "nccl", _WAITS),
-    _Switch("TORCH_DISTRIBUTED_DEBUG", _is_detail, Severity.HIGH, "any", _CHECKS),
-    _Switch(
-        "TORCH_NCCL_NAN_CHECK",
-        is_true,
-        Severity.MEDIUM,
-        "nccl",
-        "reads every input of every collective once more",
-    ),
-    _Switch(
-        "NCCL_CHECK_POINTERS",
-        _is_nonzero,
-        Severity.MEDIUM,
-        "nccl",
-        "checks every pointer of every call",
-    ),
-    _Switch(
-        "NCCL_CHECK_MODE",
-        lambda value: value.upper().startswith("DEBUG"),
-        Severity.MEDIUM,
-        "nccl",
-        "checks every call; DEBUG_GLOBAL adds an all-gather to each",
-    ),
-    _Switch(
-        "NCCL_DEBUG",
-        lambda value: value.upper() == "TRACE",
-        Severity.MEDIUM,
-        "nccl",
-        "writes log lines for every call",
-    ),
-    _Switch("TORCH_NCCL_DESYNC_DEBUG", is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("NCCL_DESYNC_DEBUG", is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("TORCH_NCCL_ENABLE_TIMING", is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("NCCL_ENABLE_TIMING", is_true, Severity.LOW, "nccl", _EVENTS),
-    _Switch("TORCH_FR_CPP_STACK", is_true, Severity.LOW, "nccl", _STACKS),
-    _Switch("TORCH_NCCL_TRACE_CPP_STACK", is_true, Severity.LOW, "nccl", _STACKS),
-    _Switch(
-        "TORCH_CPP_LOG_LEVEL",
-        lambda value: value.upper() == "INFO",
-        Severity.LOW,
-        "any",
-        "writes log lines for every collective",
-    ),
-)
-
-_SET_LEVEL = _Switch(
-    "torch.distributed.set_debug_level", lambda value: True, Severity.HIGH, "any", _CHECKS
-)
-
-_CALL_SUBSYSTEMS = {"ALL", "CALL", "COLL", "TUNING"}
-
+_PER_CALL = {"ALL", "CALL", "COLL", "TUNING"}
+_TESTS: Mapping[str, Callable[[str], bool]] = {
+    "set": bool,
+    "true": is_true,
+    "nonzero": lambda value: value.strip() not in ("", "0"),
+    "per call": lambda value: any(part.strip() in _PER_CALL for part in value.upper().split(",")),
+}
+_SWITCHES = {
+    row["name"]: _Switch(**row | {"severity": Severity(row["severity"])})  # type: ignore[arg-type]
+    for row in rows("rules/knowledge/debug_switches.csv")
+}
+_DETAIL = _SWITCHES["TORCH_DISTRIBUTED_DEBUG"]
+_SET_LEVEL = _DETAIL._replace(name="torch.distributed.set_debug_level")
 _LOG_PER_CALL = _Switch(
     "NCCL_DEBUG_SUBSYS",
-    lambda value: bool(_CALL_SUBSYSTEMS & {part.strip() for part in value.upper().split(",")}),
+    "per call",
     Severity.MEDIUM,
     "nccl",
     "with NCCL_DEBUG=INFO, writes log lines for every call",
@@ -146,18 +91,17 @@ class SyncDebugVariable:
                 )
             yield self.meta.unknown(text)
             return
-        yield from unknown_values(self.meta, facts, [switch.name for switch in _SWITCHES])
+        yield from unknown_values(self.meta, facts, [*_SWITCHES])
         if acting := [use for use in uses if _acts(use.switch, facts)]:
             names = [*dict.fromkeys(use.switch.name for use in acting)]
             several = len(names) > 1
-            problem = f"{' and '.join(names)} {'are' if several else 'is'} on during the run"
             yield self.meta.finding(
                 Status.FAIL,
-                f"{problem}.",
+                f"Enabled during the run: {', '.join(names)}.",
                 severity=worst(use.switch.severity for use in acting),
                 cause=f"{acting[0].switch.name}={shortened(acting[0].value)}: "
                 f"{acting[0].switch.effect}.",
-                problem=problem,
+                problem=f"{' and '.join(names)} {'are' if several else 'is'} on during the run",
                 fix="Switch them off" if several else "Switch it off and measure again",
                 action=f"{_remedy(acting)} and measure again.",
                 evidence=(_table(acting),),
@@ -165,11 +109,10 @@ class SyncDebugVariable:
                 confidence="high",
             )
         if inert := [use for use in uses if not _acts(use.switch, facts)]:
-            idle = list(dict.fromkeys(use.switch.name for use in inert))
-            verb = "has" if len(idle) == 1 else "have"
+            idle = ", ".join(dict.fromkeys(use.switch.name for use in inert))
             yield self.meta.finding(
                 Status.INFO,
-                f"{', '.join(idle)} {verb} no effect on this device or backend.",
+                f"Set, but without effect on this device or backend: {idle}.",
                 title="A debugging switch is set but has no effect here",
                 evidence=(_table(inert),),
             )
@@ -179,7 +122,7 @@ def _uses(facts: EnvironmentFacts) -> Iterator[_Use]:
     detailed = union(
         ranks
         for value, ranks in facts.variables.get("TORCH_DISTRIBUTED_DEBUG", {}).items()
-        if _is_detail(value)
+        if _DETAIL.is_on(value)
     )
     if wrapped := facts.checked & ~detailed:
         yield _Use(_SET_LEVEL, "DETAIL", wrapped)
@@ -187,7 +130,7 @@ def _uses(facts: EnvironmentFacts) -> Iterator[_Use]:
 
 
 def _variables(facts: EnvironmentFacts) -> Iterator[_Use]:
-    for switch in _SWITCHES:
+    for switch in _SWITCHES.values():
         for value, ranks in facts.variables.get(switch.name, {}).items():
             if value != REDACTED and switch.is_on(value):
                 yield _Use(switch, value, ranks)
