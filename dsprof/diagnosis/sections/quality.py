@@ -103,21 +103,19 @@ def _words(quality: Quality, run: RunInfo, history: History) -> str:
         (quality.counted_only_steps, "step only counted", "steps only counted"),
         (history.lost_steps, "step not recorded", "steps not recorded"),
     )
-    told = ", ".join(f"{n:,} {one if n == 1 else several}" for n, one, several in gaps if n)
+    told = [f"{n:,} {one if n == 1 else several}" for n, one, several in gaps if n]
     if history.detailed_steps < history.steps:
-        details = f"details of {history.detailed_steps:,} of {history.steps:,} steps"
-        told = f"{told}, {details}" if told else details
+        told.append(f"details of {history.detailed_steps:,} of {history.steps:,} steps")
     if history.newest_ns:
-        newest = f"details only of the last {duration(history.newest_ns)}"
-        told = f"{told}, {newest}" if told else newest
+        told.append(f"details only of the last {duration(history.newest_ns)}")
     state = "still running" if run.is_running else "" if selected else "complete"
     cost = quality.training_cost_share
     whole = "a step" if run.steps else "the time"
     costs = "" if cost is None else f"; recording cost {percent(cost)} of {whole}"
     notes = len(quality.notes) + len(quality.hooks) + len(quality.strangers)
     remarks = f"; {plural(notes, 'note')}" if notes else ""
-    told = f", {told or state}" if told or state else ""
-    return f"{present}{told}{selected}{costs}{remarks}"
+    lacks = ", ".join(filter(None, [present, *(told or [state])]))
+    return f"{lacks}{selected}{costs}{remarks}"
 
 
 def _partial(run: Run, steps: Steps) -> Iterator[str]:
