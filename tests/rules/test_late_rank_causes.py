@@ -7,7 +7,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.late_rank import RULE
 from dsprof.trace.rank_trace import RankTrace
-from tests.factories.trace import MS, group, issued, rank_trace, said, span, step, sync
+from tests.factories.trace import MS, copy, group, issued, rank_trace, said, span, step, sync
 from tests.rules.arriving import STEPS, rank
 
 
@@ -85,6 +85,15 @@ def test_without_phases_a_rank_that_is_slow_between_collectives_computes_longer(
     assert finding.ranks == (1,)
     assert "50.0 ms longer than those of the others, also between" in finding.cause
     assert finding.evidence[1].rows[0] == (1, 20 * MS, 60 * MS, 10 * MS)
+
+
+def test_without_phases_copies_that_take_longer_are_the_cause():
+    ranks = bare(0, 10, 30), bare(1, 20, 80)
+    for trace, took in zip(ranks, (2, 45), strict=True):
+        trace.copies = [copy(100 * n + 25, took, step=n) for n in range(STEPS)]
+    finding = said(RULE, *ranks)
+    assert (finding.ranks, finding.fix) == ((1,), "Pin the memory it copies from")
+    assert "spends 43.0 ms more in copies between host and device" in finding.cause
 
 
 def test_without_phases_a_rank_that_keeps_pace_is_held_up_before():

@@ -53,7 +53,7 @@ def _unknown_model(run: RunSummary) -> str:
         return "several models are trained" if models else _NOT_RECORDED
     if divided := divided_by(run):
         return f"the model is divided over ranks ({', '.join(divided)})"
-    if not run[Steps].measured or not run[Steps].total.total_ns:
+    if not run[Steps].total.total_ns:
         return "no step was measured"
     return _unknown_size(model)
 

@@ -167,6 +167,13 @@ def test_counters_beside_detailed_steps_are_in_no_row():
     assert (row.calls, row.rank_steps, row.exposed_ns) == (3, 3, 15 * MS)
 
 
+def test_counters_of_a_device_have_no_exposed_time():
+    head = header(device="cuda")
+    ((_, row),) = rows(captured(window=range(0), head=head))
+    assert (row.exposed_ns, row.least_exposed_ns) == (None, None)
+    assert row.calls > 0
+
+
 def test_sibling_groups_of_one_role_share_a_row_that_names_their_ranks():
     siblings = {
         number: group(id=number, key=name, label=f"group {name}", name=name, role="data", ranks=r)

@@ -11,13 +11,21 @@ from tests.factories.trace import assert_reached_at, rank_trace, said, summary
 
 
 def arriving(
-    number: int, at: float, compute: float = 50, first: int = 0, steps: int = 4, **fields
+    number: int,
+    at: float,
+    compute: float = 50,
+    first: int = 0,
+    steps: int = 4,
+    *,
+    is_marked: bool = True,
+    **fields,
 ) -> RankTrace:
     """A rank whose collective begins `at` ms into each step of 100 and ends at 90."""
     events = []
     for one in range(first, steps):
         start = 100.0 * one
-        events += [kineto.step(one, start, 100), kineto.kernel(kineto.GEMM, start, compute)]
+        events += [kineto.step(one, start, 100)] * is_marked
+        events.append(kineto.kernel(kineto.GEMM, start, compute))
         events.append(kineto.collective(start + at, 90 - at))
     return rank(events, number, **fields)
 
@@ -43,6 +51,13 @@ def test_the_rank_with_the_shortest_communication_is_late():
         (1, 28_000_000, 0, 2_000_000, 48_000_000, 50_000_000),
         (0, 0, 28_000_000, 2_000_000, 20_000_000, 50_000_000),
     )
+
+
+def test_without_marks_of_steps_figures_are_of_the_recorded_time():
+    finding = said(RULE, *(arriving(n, at, is_marked=False) for n, at in enumerate((60, 88))))
+    assert finding.problem.startswith("Rank 1 delays the others by 112 ms (")
+    assert "by 112 ms of the recorded time (29 %)" in finding.summary
+    assert finding.summary.endswith("last in 4 of 4 collectives.")
 
 
 def test_three_ranks_of_which_each_is_unlike_the_others():

@@ -172,6 +172,13 @@ def test_a_bucket_is_not_spared_across_micro_steps():
     assert said(RULE, trace).saving_ms_per_step == around(96 - 96 * BYTES_MS)
 
 
+def test_buckets_are_too_small_however_many_micro_steps_reduce_them():
+    """Sixteen full ones in two micro-steps would be two."""
+    trace = buckets(16)
+    trace.collectives.micro_step[8:] = 1
+    assert said(RULE, trace).status is Status.FAIL
+
+
 def ddp(count: int, **fields):
     return buckets(count, library="DDP", stage=-1, capacity=1 << 15, **fields)
 

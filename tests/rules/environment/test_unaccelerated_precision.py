@@ -59,7 +59,8 @@ def test_a_reference_path_of_the_cpu_fails_with_a_patch(precision):
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert f"computes in {precision}, which this CPU does not accelerate" in finding.summary
     assert finding.config_patch == {precision: {"enabled": False}}
-    assert finding.saving_ms_per_step is None
+    assert finding.action.startswith(f'Set "{precision}": {{"enabled": false}}: the model then')
+    assert (finding.saving_ms_per_step, finding.ranks) == (None, ())
 
 
 def test_a_baseline_tells_how_many_times_and_what_is_saved():

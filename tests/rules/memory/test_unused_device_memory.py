@@ -72,6 +72,8 @@ def test_room_for_a_larger_bucket_is_known_and_not_advised(overlap, needs):
     finding = said(RULE, run(30, 2, reduce_bucket_size=10**8, overlap_comm=overlap))
     assert finding.evidence[0].rows[-1][:2] == ("reduce_bucket_size of 200,000,000", needs)
     assert (finding.evidence[0].rows[-1][3], finding.config_patch) == (True, None)
+    whole = said(RULE, run(30, 2, reduce_bucket_size=BILLION, overlap_comm=overlap))
+    assert not whole.evidence  # it holds all gradients
 
 
 def test_a_full_device_passes():
