@@ -116,6 +116,13 @@ def test_one_rank_has_nothing_to_reduce():
     assert said(RULE, zero_rank(world_size=1)).status is Status.NOT_APPLICABLE
 
 
+def test_steps_without_a_collective_are_unknown():
+    steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(6)]
+    finding = said(RULE, *(rank_trace(n, steps=steps, engine=engine()) for n in range(2)))
+    assert finding.status is Status.UNKNOWN
+    assert finding.summary.startswith("No collective between two or more ranks was recorded")
+
+
 def test_no_gradients_in_the_record_is_unknown():
     blind = [
         zero_rank(op="broadcast", flushes=[]),
