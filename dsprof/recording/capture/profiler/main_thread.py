@@ -36,7 +36,7 @@ def caller(call: Callable[[], None]) -> Callable[[], None]:
 
     What `call` raises is raised in the program that the main thread runs. Who asks for it again
     before it has been made is not heard: while one call is pending and another is being made,
-    Python 3.11 cannot enter a function that a debugger or coverage.py traces, and tries for ever.
+    Python 3.11 cannot enter a function that a debugger or coverage.py traces, and tries without end.
     """
     python, pending = ctypes.pythonapi, _PendingCall(call)
     _KEPT.append(pending)
