@@ -89,8 +89,7 @@ def _document(source: Source, where: str) -> Any:
 
 def _dump(document: dict[Any, Any]) -> FlightDump:
     found = [mapping(entry) for entry in items(document["entries"], _MOST_ENTRIES)]
-    names = (text(entry.get("profiling_name")).rpartition(":")[0] for entry in found)
-    backend = next(filter(None, names), "")
+    backend = next(filter(None, (_named(entry)[0] for entry in found)), "")
     entries = [_entry(entry) for entry in found]
     return FlightDump(
         backend=backend or ("nccl" if document.get("nccl_version") else ""),
@@ -101,7 +100,7 @@ def _dump(document: dict[Any, Any]) -> FlightDump:
 
 
 def _entry(entry: dict[Any, Any]) -> FlightEntry:
-    name = text(entry.get("profiling_name")).rpartition(":")[2]  # some have no backend
+    name = _named(entry)[1]
     peers = _PEERS.fullmatch(name)
     is_p2p = entry.get("is_p2p") is True or peers is not None
     here, there = (int(peers[2]), int(peers[4])) if peers else (-1, -1)
@@ -124,6 +123,12 @@ def _entry(entry: dict[Any, Any]) -> FlightEntry:
         frame=caller(entry.get("frames")),
         is_of_zero3=is_of_zero3(entry.get("frames")),
     )
+
+
+def _named(entry: dict[Any, Any]) -> tuple[str, str]:
+    """Return the backend, "" where none is named, and the operation."""
+    backend, mark, name = text(entry.get("profiling_name")).partition(":")
+    return (backend, name) if mark else ("", backend)
 
 
 def _group_name(entry: dict[Any, Any]) -> str:
