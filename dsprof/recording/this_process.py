@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from dsprof.config import COMMAND_PID
-from dsprof.environment.processes import on_monotonic_ns, process_start
+from dsprof.environment.processes import on_monotonic_ns, pid_namespace, process_start
 from dsprof.errors import TraceError
 from dsprof.findings.frames import library
 from dsprof.trace.dumps.state_file import memory_folders, read_sign
@@ -44,7 +44,7 @@ def repeats_parent(rank: int, world_size: int) -> bool:
     parent = _parent()
     if parent is None or parent.pid is None:
         return False
-    states = f"dsprof-{os.getuid()}-*-{rank}-{parent.pid}.state"
+    states = f"dsprof-{os.getuid()}-*-{rank}-{pid_namespace()}-{parent.pid}.state"
     start, began_ticks = process_start(parent.pid), process_start(os.getpid())
     began_ns = on_monotonic_ns(began_ticks + 1)
     for path in (path for memory in memory_folders() for path in memory.glob(states)):

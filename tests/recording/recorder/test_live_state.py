@@ -6,11 +6,14 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dsprof.environment.machine import boot_id
+from dsprof.environment.processes import pid_namespace
 from dsprof.errors import TraceError
+from dsprof.recording import this_process
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.hot_state import HotState
 from dsprof.recording.recorder.live_state import Kinds, LiveState
@@ -226,6 +229,19 @@ def test_processes_of_one_number_in_two_containers_keep_a_state_each(memory: Pat
     states[1].close()
     assert state_file.find_state(headers[0], memory)
     states[0].close()
+
+
+def test_a_child_that_is_the_same_rank_as_its_parent_is_known_by_its_state(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_process, "_parent", lambda: SimpleNamespace(pid=os.getpid()))
+    monkeypatch.setattr(this_process, "memory_folders", lambda: [memory])
+    monkeypatch.setattr(this_process, "on_monotonic_ns", lambda _: clock())  # it began after it
+    live, mine = LiveState(), own_header(pid_namespace=pid_namespace())
+    assert live.open(mine, lambda definition: definition) == ""
+    found = [this_process.repeats_parent(rank, mine.world_size) for rank in (0, 1, 2)]
+    assert found == [False, True, False]
+    live.close()
 
 
 def test_a_call_that_is_just_being_written_is_passed_over(state: LiveState) -> None:
