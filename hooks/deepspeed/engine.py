@@ -104,7 +104,7 @@ class DeepSpeedEngineHook(Hook):
             "_backward_epilogue": (self._progress, self._close),
             "step": (self._begin_step, self._end_step),
             "_take_model_step": (self._progress, self._took_step),
-            "train_batch": (self._begin_batch, self._end_batch),
+            "train_batch": (self._enter_call, self._end_batch),
             "_exec_schedule": (self._begin_schedule, nothing),
             "generate": (functools.partial(self._begin, "generate"), self._end),
         }
@@ -194,10 +194,7 @@ class DeepSpeedEngineHook(Hook):
         self, engine: Any, *args: Any, **kwargs: Any
     ) -> tuple[EngineProgress, Phase | None]:
         begun = self._begin("step", engine)
-        self._ask_steps_before(engine)
-        progress = self._progress(engine)
-        progress.in_step, progress.stepped = True, False
-        return progress, begun
+        return self._enter_call(engine), begun
 
     def _end_step(self, token: tuple[EngineProgress, Phase | None]) -> None:
         progress, begun = token
@@ -213,7 +210,8 @@ class DeepSpeedEngineHook(Hook):
         if not progress.in_step:
             self._count(progress)
 
-    def _begin_batch(self, engine: Any, *args: Any, **kwargs: Any) -> EngineProgress:
+    def _enter_call(self, engine: Any, *args: Any, **kwargs: Any) -> EngineProgress:
+        """Enter a call that may end a step or a micro-step."""
         self._ask_steps_before(engine)
         progress = self._progress(engine)
         progress.in_step, progress.stepped = True, False

@@ -261,51 +261,35 @@ class FSDPHook(Hook):
             self._record(doing, clock() - doing.start_ns if doing.kind == "fetch" else 0)
 
     def _record(self, doing: _Doing, wait_ns: int) -> None:
-        made = _flush(doing, self) if doing.kind == "flush" else _fetch(doing, self, wait_ns)
-        self.recorder.outbox.add(made)
-
-
-def _fetch(doing: _Doing, hook: Hook, wait_ns: int) -> Fetch:
-    unit, scope = doing.unit, hook.recorder.progress.scope
-    return Fetch(
-        id=doing.context.fetch,
-        kind=doing.kind,
-        elements=unit.elements,
-        wait_ns=wait_ns,
-        step=scope.step,
-        micro_step=scope.micro_step,
-        phase=scope.phase,
-        engine=scope.engine,
-        start_ns=doing.start_ns,
-        end_ns=clock(),
-        thread=get_ident(),
-        library=unit.library,
-        module=unit.module,
-    )
-
-
-def _flush(doing: _Doing, hook: Hook) -> Flush:
-    unit, scope = doing.unit, hook.recorder.progress.scope
-    return Flush(
-        id=doing.context.flush,
-        stage=-1,
-        elements=unit.elements,
-        capacity=0,
-        nbytes=unit.elements * unit.dtype.itemsize,
-        dtype=DTYPES[unit.dtype][0],
-        parameters=unit.parameters,
-        cause="end of module",
-        slot=-1,
-        step=scope.step,
-        micro_step=scope.micro_step,
-        phase=scope.phase,
-        engine=scope.engine,
-        start_ns=doing.start_ns,
-        end_ns=clock(),
-        thread=get_ident(),
-        library=unit.library,
-        module=unit.module,
-    )
+        unit, scope = doing.unit, self.recorder.progress.scope
+        held: dict[str, Any] = {
+            "elements": unit.elements,
+            "step": scope.step,
+            "micro_step": scope.micro_step,
+            "phase": scope.phase,
+            "engine": scope.engine,
+            "start_ns": doing.start_ns,
+            "end_ns": clock(),
+            "thread": get_ident(),
+            "library": unit.library,
+            "module": unit.module,
+        }
+        if doing.kind != "flush":
+            number = doing.context.fetch
+            self.recorder.outbox.add(Fetch(id=number, kind=doing.kind, wait_ns=wait_ns, **held))
+            return
+        flush = Flush(
+            id=doing.context.flush,
+            stage=-1,
+            capacity=0,
+            nbytes=unit.elements * unit.dtype.itemsize,
+            dtype=DTYPES[unit.dtype][0],
+            parameters=unit.parameters,
+            cause="end of module",
+            slot=-1,
+            **held,
+        )
+        self.recorder.outbox.add(flush)
 
 
 def _names_1(state: Any, flat: Any) -> list[str]:
