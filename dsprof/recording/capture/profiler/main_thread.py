@@ -34,9 +34,9 @@ class _PendingCall:
 def caller(call: Callable[[], None]) -> Callable[[], None]:
     """Return what has `call` made in the main thread soon; not while that is in C code.
 
-    What `call` raises is raised in the program that the main thread runs. Who asks for it again
-    before it has been made is not heard: while one call is pending and another is being made,
-    Python 3.11 cannot enter a function that a debugger or coverage.py traces, and tries without end.
+    What `call` raises is raised in the program that the main thread runs. Asking again before it
+    has been made has no effect: while one call is pending and another is being made, Python 3.11
+    cannot enter a function that a debugger or coverage.py traces, and tries without end.
     """
     python, pending = ctypes.pythonapi, _PendingCall(call)
     _KEPT.append(pending)
