@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from dsprof.findings.finding import Finding, Status
 from dsprof.rules.communication.inter_node_gathers import RULE
@@ -39,6 +40,12 @@ def test_parameters_that_cross_nodes_again_fail_where_they_hold_the_step():
     assert finding.evidence[0].rows == tuple(
         ("", 4, phase, 1.0, MIB, 10.0) for phase in ("forward", "backward")
     )
+
+
+def test_a_group_without_a_role_has_its_label():
+    groups = (structs.replace(WORLD, label="sharded"), *INSIDE)
+    finding = judge(gather("forward"), gather("backward"), groups=groups)
+    assert {row[0] for row in finding.evidence[0].rows} == {"sharded"}
 
 
 def test_its_threshold_is_reached_at_its_value():

@@ -159,6 +159,8 @@ def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Pat
     [finding] = check(tmp_path, world(done, still, done))
     assert finding.title == "Ranks did not finish collectives that others finished"
     assert finding.ranks == (1,)
+    stuck, _last = finding.evidence
+    assert [row[:4] for row in stuck.rows] == [("default_pg", "0", 2, "all_reduce")]
 
 
 def test_a_rank_whose_device_stands_still_waits_for_nobody(tmp_path: Path) -> None:
