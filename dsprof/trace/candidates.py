@@ -9,6 +9,9 @@ from dsprof.trace.readers import place_of
 from dsprof.trace.readers.base import Reader
 from dsprof.trace.schema import Header
 
+Process = tuple[str, int, int]
+"""Its host, number and PID namespace: processes of two containers may have one number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
@@ -33,9 +36,9 @@ class TraceFile:
         return self.header.started_epoch_ns
 
     @property
-    def process(self) -> tuple[str, int]:
-        """Host and number of the process that wrote it."""
-        return self.header.host, self.header.pid
+    def process(self) -> Process:
+        """The process that wrote it."""
+        return self.header.host, self.header.pid, self.header.pid_namespace
 
     @property
     def place(self) -> int:

@@ -9,7 +9,7 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 
 from dsprof.environment.launchers import job_keys
-from dsprof.trace.candidates import Stranger, TraceFile
+from dsprof.trace.candidates import Process, Stranger, TraceFile
 from dsprof.trace.readers.base import Facts, rank_in_name
 
 _NUMBER = re.compile(r"\d{4}(?:-\d\d){2}(?:[-_T.]\d\d(?:[-.:_]\d\d){1,2})?(?!\d)|\d{3,}")
@@ -28,7 +28,7 @@ def without_other_jobs(
     name their job, but one with all ranks names all processes of a job.
     """
     logs: defaultdict[Path, list[TraceFile]] = defaultdict(list)
-    known = set[tuple[str, int]]()
+    known = set[Process]()
     for file in files:
         if Facts.LOG in file.reader.tells:
             logs[file.path].append(file)
@@ -46,7 +46,7 @@ def without_other_jobs(
         return len(jobs[path] & known), len(path.name), path.name
 
     read = max(jobs, key=value)
-    others = set[tuple[str, int]]().union(*(job for job in jobs.values() if not job & jobs[read]))
+    others = set[Process]().union(*(job for job in jobs.values() if not job & jobs[read]))
     apart = {file.path for file in files if file.path in logs and file.process in others}
     reason = f"other processes than {read}, so of another job; give only its files to read it"
     kept = [file for file in files if file.path not in apart]
@@ -82,7 +82,7 @@ def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
     """
     numbers: dict[Path, tuple[int, ...]] = {}
     of_rank: defaultdict[int, set[tuple[int, ...]]] = defaultdict(set)
-    of_process: defaultdict[tuple[str, int], set[tuple[int, ...]]] = defaultdict(set)
+    of_process: defaultdict[Process, set[tuple[int, ...]]] = defaultdict(set)
     for file in logs:
         of_slurm = _OF_SLURM.fullmatch(file.path.stem)
         told = filter(None, of_slurm.groups()) if of_slurm else _NUMBER.findall(file.path.stem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsprof.trace.candidates import Stranger, TraceFile
+from dsprof.trace.candidates import Process, Stranger, TraceFile
 from dsprof.trace.readers.native import was_switched_off
 from dsprof.trace.run_choice import Choice, choose_run
 from dsprof.trace.schema import OF_PROCESS, Header
@@ -44,7 +44,7 @@ def choose_recording(
 
 def _earlier_recordings(starts: Sequence[Sequence[TraceFile]]) -> list[Path]:
     """Return the traces of recordings that were switched off before a process began another."""
-    last: dict[tuple[str, int], str] = {}  # the recording of each process
+    last: dict[Process, str] = {}  # the recording of each process
     over: set[str] = set()  # recordings that are earlier ones
     found: list[Path] = []
     for start in reversed(starts):

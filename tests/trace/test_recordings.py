@@ -13,13 +13,20 @@ from dsprof.trace.selection import Selection
 from tests.factories.epochs import Start, write
 
 
-def start(at: float, recording: str, reason: str = SWITCHED_OFF, pid: int = 7) -> Start:
+def start(
+    at: float, recording: str, reason: str = SWITCHED_OFF, pid: int = 7, namespace: int = 0
+) -> Start:
     """What a process of each of two hosts recorded."""
     keys = ["agent a", f"process {recording}"]
     return Start(
         at,
         ends=((reason, ""), (reason, "")),
-        fields=(("job_keys", keys), ("pid", pid), ("restarts", 0)),
+        fields=(
+            ("job_keys", keys),
+            ("pid", pid),
+            ("restarts", 0),
+            ("pid_namespace", namespace),
+        ),
         hosts=("node-a", "node-b"),
     )
 
@@ -45,6 +52,11 @@ def test_a_last_line_that_nests_too_deeply_is_no_trailer(tmp_path: Path) -> None
         lines = path.read_bytes().split(b"\n")
         lines[-3] = b'{"cat":"trailer","deep":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
         path.write_bytes(b"\n".join(lines))
+    assert len(find_run([tmp_path]).epochs) == 2
+
+
+def test_processes_of_one_number_in_two_containers_are_two(tmp_path: Path) -> None:
+    write(tmp_path, start(0, "1", namespace=36), start(60, "2", namespace=48))
     assert len(find_run([tmp_path]).epochs) == 2
 
 
