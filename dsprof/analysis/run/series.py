@@ -116,7 +116,7 @@ def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
     return found
 
 
-def period_of(slow: BoolArray, is_open: BoolArray | None = None) -> Period | None:
+def period_of(slow: BoolArray, is_open: BoolArray) -> Period | None:
     """Return the period of at least three slow places; None if they have none.
 
     Four fifths of them lie on a grid, and four fifths of the grid from the first on are slow, as
@@ -132,7 +132,7 @@ def period_of(slow: BoolArray, is_open: BoolArray | None = None) -> Period | Non
     phase = int(phases[np.argmax(counts)])
     on_grid = places[places % period == phase]
     grid = np.arange(on_grid[0], len(slow), period)
-    expected = len(grid) if is_open is None else np.count_nonzero(is_open[grid])
+    expected = np.count_nonzero(is_open[grid])
     if len(on_grid) < max(3, _ON_GRID * len(places)) or len(on_grid) < _ON_GRID * expected:
         return None
     return Period(period, int(on_grid[0]), tuple(on_grid.tolist()))

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from dsprof.analysis.run.series import (
+    BoolArray,
     Change,
     Drift,
+    Period,
     change_of,
     costly_places,
     drift_of,
@@ -21,6 +23,10 @@ from dsprof.analysis.run.series import (
 )
 
 NOISE = np.random.default_rng(7).normal(0, 1, 400)
+
+
+def period_in(slow: BoolArray) -> Period | None:
+    return period_of(slow, np.ones(len(slow), np.bool_))
 
 
 def test_a_change_is_found_where_it_is_with_its_levels():
@@ -86,7 +92,7 @@ def test_long_columns_keep_their_ends():
 def test_a_period_is_found_with_its_first_place(period, first):
     times = 100 + NOISE[:100].copy()
     times[first::period] += 60
-    found = period_of(slow_places(times, 0.25))
+    found = period_in(slow_places(times, 0.25))
     assert found is not None
     assert (found.period, found.first) == (period, first)
     assert len(found.places) == len(range(first, 100, period))
@@ -95,7 +101,7 @@ def test_a_period_is_found_with_its_first_place(period, first):
 def test_one_step_more_that_is_slow_does_not_hide_the_period():
     slow = np.zeros(100, np.bool_)
     slow[9::10] = slow[33] = True
-    found = period_of(slow)
+    found = period_in(slow)
     assert found is not None
     assert (found.period, found.first, 33 in found.places) == (10, 9, False)
 
@@ -113,7 +119,7 @@ def test_of_a_second_period_places_of_the_first_are_not_expected():
 def test_few_and_scattered_slow_steps_have_no_period(places):
     slow = np.zeros(100, np.bool_)
     slow[places] = True
-    assert period_of(slow) is None
+    assert period_in(slow) is None
 
 
 def test_a_slow_level_is_no_slow_step():
@@ -140,7 +146,7 @@ def test_four_times_have_a_change_and_a_drift(length, is_enough):
 def test_every_other_step_is_no_period(apart, has_period):
     slow = np.zeros(30, np.bool_)
     slow[::apart] = True
-    assert (period_of(slow) is not None) is has_period
+    assert (period_in(slow) is not None) is has_period
 
 
 @pytest.mark.parametrize(("absent", "has_period"), [([20], True), ([20, 30], False)])
@@ -148,7 +154,7 @@ def test_four_fifths_of_the_grid_are_slow(absent, has_period):
     slow = np.zeros(50, np.bool_)
     slow[::10] = True
     slow[absent] = False
-    assert (period_of(slow) is not None) is has_period
+    assert (period_in(slow) is not None) is has_period
 
 
 @pytest.mark.parametrize(
@@ -183,7 +189,7 @@ def test_sigma_and_running_median():
 def test_three_slow_steps_have_a_period_unless_their_grid_goes_on(length, is_whole):
     slow = np.zeros(length, np.bool_)
     slow[[7, 17, 27]] = True
-    found = period_of(slow)
+    found = period_in(slow)
     assert (found is not None) is is_whole
     if found is not None:
         assert (found.period, found.first, found.places) == (10, 7, (7, 17, 27))
