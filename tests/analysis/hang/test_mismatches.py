@@ -12,7 +12,7 @@ from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.trace.schema import Site
 from tests.analysis.hang.judging import judged, root
 from tests.factories.hangs import KEPT, KILLED, RANKS, raised, rank, waits
-from tests.factories.trace import failing, hanging, issued, summary, sync
+from tests.factories.trace import failing, hanging, header, issued, summary, sync
 
 
 @pytest.mark.parametrize(
@@ -133,3 +133,15 @@ def test_calls_of_different_lines_are_different_branches() -> None:
     found = root(*(rank(n, [calls[1 + (n == 2)]], sites=sites, **KEPT) for n in range(RANKS)))
     assert (found.mismatch, found.ranks) == ("size", (2,))
     assert found.cause.text.startswith("The ranks took different branches")
+
+
+def test_on_a_device_calls_behind_the_one_that_waits_are_not_compared() -> None:
+    """They were enqueued; it is not seen whether the device has begun them."""
+
+    def enqueued(number: int) -> list[Any]:
+        return [waits(4), waits(6, 1001, elements=7 + (number == 3))] if number != 2 else []
+
+    heads = [header(n, RANKS, device="cuda", backend="nccl") for n in range(RANKS)]
+    traces = [rank(n, enqueued(n), head=heads[n], **KILLED) for n in range(RANKS)]
+    [found] = judged(*traces)
+    assert (found.kind, found.ranks) == ("never_entered", (2,))
