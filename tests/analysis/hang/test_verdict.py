@@ -178,6 +178,18 @@ def test_of_a_cycle_the_rank_that_all_others_wait_for_is_the_culprit() -> None:
     assert root(*traces).mismatch == "group"
 
 
+def test_ranks_in_a_cycle_are_named_though_most_records_are_missing() -> None:
+    """Both also wait in a collective of eight ranks, of which six wrote nothing."""
+    both = {n: group(2, id=n, key=f"g{n}", label=f"g{n}", ranks=[0, 1]) for n in (2, 3)}
+    groups = {1: group(8, ranks=list(range(8))), **both}
+    traces = [
+        rank(n, [waits(1, group=2 + n), waits()], groups=groups, head=header(n, 8), **KILLED)
+        for n in range(2)
+    ]
+    [found] = judged(*traces)
+    assert (found.kind, found.ranks) == ("deadlock", (0, 1))
+
+
 def test_groups_of_one_label_and_the_same_ranks_are_told_apart_by_name() -> None:
     groups = {n: group(RANKS, id=n, key=f"0/{n}", label="all ranks", name=str(n)) for n in (1, 2)}
     calls = [waits(seq=4, group=1 + (n == 2)) for n in range(RANKS)]
