@@ -98,8 +98,13 @@ _FORMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         rf"\1\2{REDACTED}",
     ),
     (
+        ("oauth",),
+        r"(?i)\b(oauth)(\s+)(?=[a-z_.~+/-]{0,99}\d)[\w.~+/-]{12,}={0,2}",
+        rf"\1\2{REDACTED}",
+    ),
+    (
         ("basic",),
-        r"\b(Basic)(\s+)(?=[A-Za-z+/]*[\d=+/A-Z])[A-Za-z0-9+/]{8,}={0,2}",
+        r"\b(Basic)(\s+)(?=[A-Za-z+/]*[\d=+/A-Z])[A-Za-z0-9+/]{8,}[\w.~+/=-]*",
         rf"\1\2{REDACTED}",
     ),
     (

@@ -88,6 +88,11 @@ def test_users_and_passwords_in_base64_are_cut_out_however_basic_is_spelt(
     assert redact_text(text.format(encoded)) == text.format(REDACTED)
 
 
+@pytest.mark.parametrize("text", ["refused: OAuth {}", "oauth {}", "Basic YWxpY2U6eno=.{}"])
+def test_what_follows_a_scheme_of_http_is_cut_out_to_its_end(text: str) -> None:
+    assert "tail4token" not in redact_text(text.format("first1part-tail4token"))
+
+
 @pytest.mark.parametrize("length", [32, 43, 64])
 @pytest.mark.parametrize(
     "text", ["request with {} failed", "x={}", "('{}')", "id {}.", "<{}>", "error {}: denied"]
