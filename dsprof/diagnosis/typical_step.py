@@ -57,7 +57,7 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
     if found.long_steps:
         up_to = "up to " if found.long_steps > 1 else ""
         found.statistic += (
-            f"; parts exclude {plural(found.long_steps, 'step')} of {up_to}{duration(long_ns)}"
+            f" (parts exclude {plural(found.long_steps, 'step')} of {up_to}{duration(long_ns)})"
         )
     return found
 

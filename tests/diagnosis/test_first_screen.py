@@ -177,8 +177,8 @@ def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
 @pytest.mark.parametrize(
     ("long", "excluded", "compute_ms"),
     [
-        ([900], "; parts exclude 1 step of 900 ms", 90),
-        ([900, 600], "; parts exclude 2 steps of up to 900 ms", 90),
+        ([900], " (parts exclude 1 step of 900 ms)", 90),
+        ([900, 600], " (parts exclude 2 steps of up to 900 ms)", 90),
         ([900] * 3, "", 93.7),  # of 40 steps these are part of what the program does
         ([500], "", 90.9),  # five times the median
     ],

@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 Busy = tuple[tuple[int, int], ...]
 """Time of a step without waits in ns, and the negative rank: of the two busiest."""
-_TWO = joined_by(lambda one, other: tuple(sorted(one + other, reverse=True)[:2]))
+_BUSIEST = joined_by(lambda one, other: tuple(sorted(one + other, reverse=True)[:2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Span(Sums):
     total_ns: int
     fastest_ns: int = field(metadata=SMALLEST)
     slowest: tuple[int, int, int] = field(metadata=LARGEST)  # time in ns, negative rank, step
-    busiest: Busy = field(metadata=_TWO)
+    busiest: Busy = field(metadata=_BUSIEST)
     waited_ns: int
     blocked_ns: int
     stalled_ns: int
