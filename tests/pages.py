@@ -13,7 +13,7 @@ from dataclasses import fields
 from os.path import relpath
 from pathlib import Path
 
-from dsprof.reports.glossary import GLOSSARY
+from dsprof.findings.glossary import GLOSSARY
 from dsprof.rules import RULES
 from dsprof.rules.rule import Rule
 

@@ -23,7 +23,7 @@ MODULES = (
     *("dsprof/**/*.py", "hooks/**/*.py", "reports/**/*.py", "dsprof_autostart.py"),
     *("benchmarks/**/*.py", "examples/**/*.py"),
 )
-TABLES = ("dsprof/rules/knowledge/**/*.csv",)
+TABLES = ("dsprof/rules/knowledge/**/*.csv", "dsprof/findings/glossary.csv")
 SAY = {
     r"\balone\b": "only",
     r"\b(are|is) of (no|a) known family\b": "not recognised",

@@ -7,9 +7,9 @@ import hashlib
 
 from dsprof.diagnosis.document import to_json
 from dsprof.diagnosis.model import Diagnosis
+from dsprof.findings.glossary import GLOSSARY
 from dsprof.reports import content, tables
 from dsprof.reports.base import Format, Options, Renderer
-from dsprof.reports.glossary import GLOSSARY
 from dsprof.reports.html import waits
 from dsprof.reports.html.memory_drawing import MAX_RANKS
 from dsprof.reports.html.templates import packed, rendered, script

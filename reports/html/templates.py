@@ -17,8 +17,8 @@ from dsprof.findings import brief
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Table
 from dsprof.findings.frames import shown_frames
+from dsprof.findings.glossary import meaning
 from dsprof.findings.wording import reason
-from dsprof.reports.glossary import meaning
 from dsprof.reports.html.markdown import explained
 from dsprof.reports.tables.listing import bounded
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dsprof.reports.glossary import GLOSSARY
+from dsprof.findings.glossary import GLOSSARY
 from dsprof.rules import RULES
 from dsprof.rules.knowledge.deepspeed.keys import keys
 from dsprof.rules.rule import Rule
