@@ -6,6 +6,7 @@ launcher_names.txt   names that launchers set; `redaction.known_settings` writes
 retired_names.csv    names that never existed or are read no more, and what to do instead
 integer_variables.txt  names whose value NCCL or RCCL parses with strtoll
 settings.csv         values that cost something, where, and what to do
+settings_rules.csv   what the rules of these values are called, and why
 accelerators.csv     accelerators by name: architecture and links
 architectures.csv    which precisions the matrix units of an architecture multiply
 links.csv            what links carry, as others measured it

@@ -7,29 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.device import Device
-from dsprof.analysis.aggregates.idle_causes import (
-    ELSEWHERE,
-    LAUNCHING,
-    NAMES,
-    NO_HOST,
-    PYTHON,
-    UNRECORDED,
-    IdleCauses,
-)
+from dsprof.analysis.aggregates.idle_causes import NAMES, UNRECORDED, IdleCauses
 from dsprof.analysis.summary import RunSummary
+from dsprof.files.tables import rows
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, percent
 from dsprof.rules.causes import IDLE, SYNCHRONISED
-from dsprof.rules.evidence.allocator import EXPAND
 from dsprof.rules.reasons import EVENTS_MISSING, NO_DEVICE_TIMES
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.device_activity import (
-    ALLOCATION,
-    DATA_LOADER,
-    LOADING,
-    SYNCHRONISATION,
-    TRANSFER,
-)
+from dsprof.trace.device_activity import LOADING, SYNCHRONISATION
 
 _START_UP = " Fewer than two steps were measured: start-up may be part of this."
 
@@ -150,72 +136,12 @@ class Remedy(NamedTuple):
     cause: str
     action: str
     fix: str
-    is_sure: bool = True
+    is_sure: bool
 
 
 REMEDIES = {
-    NAMES[LOADING]: Remedy(
-        "The host compiles or loads kernels, or captures graphs, in the middle of the run.",
-        "Run more warm-up steps before measuring. If it recurs, set TORCH_LOGS=recompiles to see "
-        "what recompiles, keep shapes constant or mark them dynamic, and capture graphs once.",
-        "Keep shapes constant, and warm up before measuring",
-    ),
-    NAMES[ALLOCATION]: Remedy(
-        "The host calls the runtime to allocate or free memory; freeing waits for the device.",
-        f"Remove torch.cuda.empty_cache() where the step calls it, set {EXPAND}, reuse pinned "
-        "buffers, and leave the allocator room to cache (use a smaller micro-batch).",
-        "Keep allocations out of the step",
-    ),
-    NAMES[TRANSFER]: Remedy(
-        "The host is blocked in copies between host and device.",
-        "Copy from pinned memory with non_blocking=True, and keep values on the device.",
-        "Copy from pinned memory with `non_blocking=True`",
-    ),
-    NAMES[SYNCHRONISATION]: Remedy(
-        "The host waits for the device, so it launches nothing ahead.",
-        "Remove .item(), .cpu(), prints of tensors and torch.cuda.synchronize() from the step; "
-        "host-synchronisation names the calls.",
-        "Remove `.item()`, `.cpu()` and `synchronize()` from the step",
-    ),
-    NAMES[DATA_LOADER]: Remedy(
-        "The host waits for the next batch.",
-        "Raise num_workers and prefetch_factor of the DataLoader, set pin_memory=True and "
-        "persistent_workers=True, and move preprocessing out of the training process.",
-        "Raise `num_workers` and `prefetch_factor` of the data loader",
-    ),
-    ELSEWHERE: Remedy(
-        "The devices of the process take turns: while this one is idle, another one works.",
-        "Use data parallelism with a process for each device (torchrun, FSDP), or a pipeline with "
-        'several micro-batches; device_map="auto" is made for inference.',
-        "Give each device a process of its own, or use a pipeline",
-    ),
-    LAUNCHING: Remedy(
-        "The host launches kernels more slowly than the device executes them.",
-        'Use larger micro-batches, fused optimizers, torch.compile(mode="reduce-overhead") or '
-        "CUDA graphs.",
-        "Launch fewer kernels: larger micro-batches, CUDA graphs",
-    ),
-    PYTHON: Remedy(
-        "The host runs Python between operators.",
-        "Look for loops, logging, tokenisation and garbage collection in the stacks of the "
-        "profile, and move them out of the step.",
-        "Move Python work (logging, tokenisation) out of the step",
-    ),
-    UNRECORDED: Remedy(
-        "The profile shows no host call during most of the idle time: the host runs Python code, "
-        "or waits for data, another process or the file system.",
-        "Profile once with with_stack=True and ProfilerActivity.CPU, or with "
-        "nsys --trace=cuda,osrt, to see what the host does.",
-        "Profile once with `with_stack=True`, or nsys `--trace=osrt`",
-        is_sure=False,
-    ),
-    NO_HOST: Remedy(
-        "What the host did is unknown: the files contain no calls of the host.",
-        "Profile once with ProfilerActivity.CPU and with_stack=True, or with "
-        "nsys --trace=cuda,osrt.",
-        "Profile the host, too",
-        is_sure=False,
-    ),
+    row["activity"]: Remedy(row["cause"], row["action"], row["fix"], row["sure"] == "yes")
+    for row in rows("rules/knowledge/idle_remedies.csv")
 }
 
 _ONCE_SHARE = 2 / 3

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.analysis.aggregates import idle_causes
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.device_idle import RULE
+from dsprof.rules.overlap.device_idle import REMEDIES, RULE
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import MS, assert_reached_at, rank_trace, said
@@ -110,6 +111,11 @@ def test_what_the_host_did_meanwhile_is_named_and_helped(call, doing, action):
     assert doing in finding.summary
     assert action in finding.action
     assert finding.evidence[0].rows[0][1] == 3300 * MS
+
+
+def test_there_is_a_remedy_for_every_cause():
+    others = {idle_causes.ELSEWHERE, idle_causes.PYTHON, idle_causes.UNRECORDED}
+    assert REMEDIES.keys() == {*idle_causes.NAMES.values(), idle_causes.NO_HOST} | others
 
 
 def test_without_a_record_of_the_host_no_cause_is_claimed():
