@@ -31,10 +31,6 @@ def _list_at(at: int) -> Callable[[Args], Sequence[Any]]:
     return lambda args: args[at][0] if args[at] else ()
 
 
-def _flat_first(args: Args) -> Sequence[Any]:
-    return tuple(chain.from_iterable(args[0]))
-
-
 def _nothing(args: Args) -> Sequence[Any]:
     return ()
 

@@ -57,9 +57,7 @@ _FOREVER = "ranks wait for each other forever"
 _FEWEST = "the rank with the fewest limits all"
 _COPIES = "one side copies through host memory"
 _FACETS = (  # the highest severity first
-    Facet(
-        "version of NCCL", _said(_all("version")), Severity.CRITICAL, "communicators do not form"
-    ),
+    Facet("version of NCCL", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
     Facet("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
     Facet("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
     Facet("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),
