@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -274,8 +274,11 @@ def _complete_batches(columns: dict[str, npt.NDArray[Any]]) -> None:
     columns["done_ns"] = done_ns
 
 
+_NO_COLLECTIVES = CollectivesBuilder().build()
+
+
 def _no_collectives() -> Collectives:
-    return CollectivesBuilder().build()
+    return replace(_NO_COLLECTIVES, words=[])
 
 
 @dataclass(slots=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache, partial
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import structs
@@ -230,8 +232,9 @@ def _with_world_size(files: Sequence[TraceFile]) -> list[TraceFile]:
 
 def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Stranger]]:
     same: defaultdict[tuple[object, ...], list[TraceFile]] = defaultdict(list)
+    start_of = cache(partial(read_start, size=START_BYTES))  # files of several ranks: once
     for file in files:
-        same[_writer(file)].append(file)
+        same[_writer(file, start_of)].append(file)
     kept: list[TraceFile] = []
     copies: list[Stranger] = []
     for group in same.values():
@@ -243,7 +246,7 @@ def _without_copies(files: Sequence[TraceFile]) -> tuple[list[TraceFile], list[S
     return kept, copies
 
 
-def _writer(file: TraceFile) -> tuple[object, ...]:
+def _writer(file: TraceFile, start_of: Callable[[Path], bytes]) -> tuple[object, ...]:
     """Return what is the same of copies: who began to write them, and when.
 
     Files that do not say that are compared by their bytes.
@@ -251,9 +254,9 @@ def _writer(file: TraceFile) -> tuple[object, ...]:
     header = file.header
     told: tuple[object, ...] = (header.run_key, header.rank, file.start_ns, header.host, header.pid)
     if not file.start_ns:
-        return *told, size_of(file.path), read_start(file.path, START_BYTES)
+        return *told, size_of(file.path), start_of(file.path)
     if not (header.world_size or header.host):
-        return *told, read_start(file.path, START_BYTES)
+        return *told, start_of(file.path)
     return told
 
 

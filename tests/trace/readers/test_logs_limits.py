@@ -10,6 +10,7 @@ from dsprof.diagnosis.build import diagnose
 from dsprof.trace.readers.logs import LogReader
 from dsprof.trace.readers.logs.lines import LONGEST_LINE_BYTES
 from dsprof.trace.readers.logs.scan import LogScan
+from dsprof.trace.readers.logs.tracebacks import BEGIN
 from dsprof.trace.run import find_run
 from tests.factories import logs as make
 from tests.fuzzing.formats import FORMATS
@@ -58,13 +59,29 @@ def test_no_message_takes_long(begin: str, unit: str, end: str) -> None:
         LogScan().take(begin + unit * count + end)
 
 
-def test_no_more_processes_are_kept_than_can_be_judged(path: Path) -> None:
-    lines = [make.said("Using network IB", host=f"host{i}") for i in range(5000)]
+@pytest.mark.parametrize(
+    "line",
+    [
+        make.said("Using network IB", host="host{}"),
+        f"[rank{{0}}]: {BEGIN}\n[rank{{0}}]: OSError: a",
+    ],
+)
+def test_no_more_processes_are_kept_than_can_be_judged(
+    path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr("dsprof.trace.readers.logs.scan._MOST_PROCESSES", 4)
+    lines = [line.format(i) for i in range(6)]
     path.write_text("\n".join(lines))
     traces = list(LogReader().read_traces(path))
-    assert len(traces) == 4096
+    assert len(traces) == 4
     notes = [note.text for trace in traces for note in trace.notes]
-    assert any("log names more processes" in text and "904 lines" in text for text in notes)
+    assert any("log names more processes" in text and ": 2 lines" in text for text in notes)
+
+
+def test_all_ranks_of_the_largest_runs_are_read(path: Path) -> None:
+    lines = [f"[rank{i}]: {line}" for i in range(20_000) for line in (BEGIN, "OSError: a")]
+    path.write_text("\n".join(lines))
+    assert [header.rank for header in LogReader().read_headers(path)] == [*range(20_000)]
 
 
 def test_all_ranks_of_a_log_share_the_room_for_facts(

@@ -84,7 +84,7 @@ class LogReader:
         with Source(path) as source:
             status = source.status
         found = _scan(path, status)
-        return [_trace(path, found, one) for one in found.ranks]
+        return (_trace(path, found, one) for one in found.ranks)
 
 
 def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:

@@ -91,8 +91,8 @@ _TASKS = LARGEST_WORLD
 """From here on ranks are tasks of srun: which ranks these are is known at the end of the log."""
 _OF_SEVERAL_RANKS = "Setting OMP_NUM_THREADS environment variable for each process"
 """What torchrun says only if it starts several ranks."""
-_MOST_PROCESSES = 1 << 12
-"""Each takes a hundred kilobytes until it is judged."""
+_MOST_PROCESSES = 1 << 15
+"""Each takes ten kilobytes until it is judged."""
 _MOST_LOGGERS = 1 << 12
 _NEAR_BYTES = 1 << 14
 _MOST_FACTS = 1 << 18

@@ -19,7 +19,8 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,2000}|(?=:?\s*$))")
 _LONGEST_EXCEPTION = 1000
 _LONGEST_LINES = 1 << 12
 """One has some 30 lines, and other ranks write theirs in between."""
-_MOST_RANKS = 1 << 12
+_MOST_RANKS = 1 << 16
+"""More than a file keeps writers: the scan counts those that it leaves out."""
 
 
 class Tracebacks:
