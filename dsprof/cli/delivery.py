@@ -75,7 +75,12 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
     if arguments.format is None:
         ending = arguments.output.suffix[1:].replace("txt", "text") if arguments.output else ""
-        arguments.format = ending if ending in names else arguments.usual_format
+        if ending and ending not in names:
+            raise DsprofError(
+                f"unknown format '{in_one_line(ending)}' of {arguments.output}"
+                f"{did_you_mean(ending, names)}; give --format to write it under this name"
+            )
+        arguments.format = ending or arguments.usual_format
     if arguments.format not in names:
         raise DsprofError(
             f"unknown --format value '{in_one_line(arguments.format)}'"

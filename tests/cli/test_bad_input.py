@@ -122,7 +122,10 @@ REPORTS = [
         "good -o good/trace.rank00001.json",
         r"write good/trace\.rank00001\.json: it is an input file",
     ),
-    ("good --config key.yaml -o key.yaml", r"cannot write key\.yaml: it is an input file"),
+    (
+        "good --config key.yaml --format html -o key.yaml",
+        r"cannot write key\.yaml: it is an input file",
+    ),
     ("good --config missing.yaml", r"missing\.yaml: cannot be read: No such file"),
     ("good --config key.yaml", r"key\.yaml:1:1: unknown key 'outt' - did you mean 'out'\?"),
     ("good --config type.yaml", r"type\.yaml:1:8: 'every' must be a whole number"),
@@ -134,6 +137,7 @@ REPORTS = [
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
     ("good --format docx", r"unknown --format value 'docx'; known are html, json, text"),
+    ("good -o x.docx", r"format 'docx' of x\.docx; known are html, json, text; give --format"),
     (
         "good --formt html",
         r"unknown option '--formt' - did you mean '--format'\? \(see dsprof report --help\)",
