@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 
 from dsprof.analysis.aggregates.endings import Endings
@@ -136,17 +138,23 @@ class DataQuality:
         lost = f"{most}{worst.lost_steps:,} of {plural(worst.steps, 'step')}"
         if not worst.lost_steps:  # a program without steps, or in its first one
             lost = f"{most}{plural(worst.dropped, 'record')}"
+        is_limit = worst.disk_error == os.strerror(errno.EFBIG)
         yield self.meta.finding(
             Status.FAIL,
             f"The disk refused {'records of ' * bool(worst.lost_steps)}{lost} of {named(ranks)}: "
             f"{worst.disk_error}. Figures cover the rest.",
             problem=f"{capitalised(lost)} were lost: {worst.disk_error}",
-            fix="Free disk space for the traces",
+            fix="Raise the limit of file sizes" if is_limit else "Free disk space for the traces",
             title="Steps are missing: the disk refused records",
             severity=Severity.MEDIUM,
-            cause="The disk was full or failed. dsprof tried again at least once a minute.",
-            action="Free space on the disk that holds the traces, or lower `budget_mb`, which "
-            "limits what each rank writes.",
+            cause="A file reached the largest size that the shell (`ulimit -f`), the scheduler or "
+            "the file system allows."
+            if is_limit
+            else "The disk was full or failed. dsprof tried again at least once a minute.",
+            action=(
+                "Raise that limit" if is_limit else "Free space on the disk that holds the traces"
+            )
+            + ", or lower `budget_mb`, which limits what each rank writes.",
             ranks=tuple(ranks),
             confidence="high",
         )

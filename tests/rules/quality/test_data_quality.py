@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from dsprof.diagnosis.build import diagnose
@@ -96,6 +99,14 @@ def test_a_full_disk_is_named_where_there_are_no_steps():
         "The disk refused 90 records of rank 0: Input/output error. Figures cover the rest."
     )
     assert "0 of" not in finding.problem
+
+
+def test_a_limit_of_file_sizes_is_no_full_disk():
+    """As `ulimit -f` sets it: free space does not help."""
+    finding = said(RULE, *with_trailer(disk_error=os.strerror(errno.EFBIG), dropped=90))
+    assert "disk" not in finding.fix + finding.action + finding.cause
+    assert "`ulimit -f`" in finding.cause
+    assert finding.action.startswith("Raise that limit")
 
 
 def test_many_missing_ranks_are_a_range():
