@@ -23,6 +23,8 @@ class Pipelines(Aggregate):
     micro_batches: int = field(default=0, metadata=LARGEST)
     # more than one where stages are interleaved
     stages_of_a_rank: int = field(default=0, metadata=LARGEST)
+    # of a schedule that the formula does not describe: zero-bubble, V-shaped
+    is_of_other_kind: bool = field(default=False, metadata=LARGEST)
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Pipelines:
@@ -34,10 +36,17 @@ class Pipelines(Aggregate):
         batches = {span.micro_step for span in spans}
         if not here and of_engines < 2:
             return cls(*_of_sends(trace))
-        groups = (len(one.ranks) for one in trace.groups.values() if one.role == "pipeline")
+        groups = [len(one.ranks) for one in trace.groups.values() if one.role == "pipeline"]
         # The last stage may have left no trace.
         stages = max(of_engines, max(here, default=-1) + 1, len(here) * max(groups, default=0))
-        return cls(stages, len(batches), max(len(here), 1))
+        backwards = sum(
+            s.name == "backward" and s.stage >= 0 and s.step in wanted for s in trace.spans
+        )
+        # Zero-bubble schedules compute gradients of weights apart. In a V a rank has a stage from
+        # the begin and one from the end.
+        is_split = backwards > len(spans)
+        is_v = len(here) == 2 and bool(groups) and max(here) - min(here) != max(groups)
+        return cls(stages, len(batches), max(len(here), 1), is_split or is_v)
 
     @property
     def bubble(self) -> float | None:
@@ -46,7 +55,7 @@ class Pipelines(Aggregate):
         (p-1)/(m+p-1) for p ranks in line and m micro-batches; with v stages on each rank the
         bubble is v times shorter, (p-1)/(vm+p-1) (Narayanan et al. 2021, arXiv:2104.04473).
         """
-        if self.stages < 2 or not self.micro_batches:
+        if self.stages < 2 or not self.micro_batches or self.is_of_other_kind:
             return None
         return self._later_ranks / (self.stages_of_a_rank * self.micro_batches + self._later_ranks)
 

@@ -55,7 +55,11 @@ class PipelineBubble:
             return
         micro_batches, bubble = pipelines.micro_batches, pipelines.bubble
         if bubble is None:
-            yield self.meta.unknown("Unknown: the number of micro-batches was not recorded.")
+            yield self.meta.unknown(
+                "Unknown: the bubble of a zero-bubble or V-shaped schedule is not computed."
+                if pipelines.is_of_other_kind
+                else "Unknown: the number of micro-batches was not recorded."
+            )
             return
         waited = blocked_ms(transfers) if transfers else None
         share = None if waited is None else share_of_step(waited, run[Steps])

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from tests.factories.trace import (
@@ -50,6 +51,23 @@ def test_stages_that_left_no_trace_are_counted_by_the_group_of_the_pipeline():
 def test_interleaved_stages_have_a_shorter_bubble():
     one, other = (summary(rank(of_rank=stages))[Pipelines] for stages in ((0, 2), (1, 3)))
     assert one.merge(other).bubble == pytest.approx(1 / 9)
+
+
+def test_the_bubble_of_a_v_is_not_that_of_interleaved_stages():
+    """ZBV and DualPipeV give the first rank the last stage, too."""
+    for stages, bubble in (((0, 2), pytest.approx(1 / 9)), ((0, 3), None)):
+        trace = rank(of_rank=stages)
+        trace.groups = {1: group(2, role="pipeline")}
+        found = summary(trace)[Pipelines]
+        assert (found.stages, found.bubble) == (4, bubble)
+
+
+def test_the_bubble_of_stages_that_compute_weight_gradients_later_is_unknown():
+    trace = rank(of_rank=(0, 2))
+    forward = [*trace.spans]
+    for times in (1, 2):
+        trace.spans = forward + times * [structs.replace(one, name="backward") for one in forward]
+        assert summary(trace)[Pipelines].is_of_other_kind == (times == 2)
 
 
 def sends(number: int, *sent: tuple[int, int], world: int = 4, **fields: Any) -> Pipelines:

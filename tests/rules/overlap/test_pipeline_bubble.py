@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Status
@@ -101,6 +102,16 @@ def test_counters_do_not_tell():
     config.pipeline_stages = 2
     trace = captured(window=range(0), steps=8, engine=config)
     assert said(RULE, trace).status is Status.UNKNOWN
+
+
+def test_a_schedule_without_formula_is_unknown():
+    trace = rank()
+    for one in trace.spans:
+        one.stage = 0 if one.name == "forward" else -1
+    trace.spans += [structs.replace(s, name="backward") for s in trace.spans if s.stage == 0] * 2
+    finding = said(RULE, trace)
+    assert finding.status is Status.UNKNOWN
+    assert "zero-bubble" in finding.summary
 
 
 def test_thresholds_move_the_verdict():
