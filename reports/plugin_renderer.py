@@ -46,8 +46,6 @@ def accepted(renderer: Any, package: str) -> PluginRenderer:
     Raises:
         Exception: it is none, with the reason.
     """
-    if isinstance(renderer, type):
-        raise TypeError("it is a class; name an instance in the entry point")
     if not callable(renderer.render):
         raise TypeError("its render cannot be called")
     if not isinstance(renderer.name, str) or not isinstance(renderer.suffix, str):

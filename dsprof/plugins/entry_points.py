@@ -49,14 +49,16 @@ def load(
 ) -> tuple[T, ...]:
     """Load plugins of the report, which does without torch.
 
-    `accept` gets the object and the name of its package, and raises if the object is unfit. Ids in
+    `accept` gets the instance and the name of its package, and raises if it is unfit. Ids in
     `taken`, those of built-in parts, are refused, and so is the second plugin of an id.
     """
     parts: dict[str, T] = {}
     for point in points:
         try:
             with _no_torch():
-                part = accept(point.load(), package_of(point))
+                if isinstance(found := point.load(), type):
+                    raise TypeError("it is a class; name an instance in the entry point")
+                part = accept(found, package_of(point))
             _check_free(id_of(part), taken, parts)
         except KeyboardInterrupt:
             raise

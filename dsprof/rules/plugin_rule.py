@@ -62,8 +62,6 @@ def accepted(rule: Any, package: str) -> Rule:
     Raises:
         Exception: it is none, with the reason.
     """
-    if isinstance(rule, type):
-        raise TypeError("it is a class; name an instance in the entry point")
     meta, thresholds = rule.meta, rule.thresholds
     if not isinstance(meta, RuleMeta):
         raise TypeError("its meta is no RuleMeta")

@@ -66,7 +66,6 @@ def test_its_finding_has_its_name_and_no_page_of_ours() -> None:
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        (Theirs, "it is a class"),
         (Theirs("meta"), "no RuleMeta"),
         (Theirs(replace(META, why=1)), "its why must be text"),
         (Theirs(replace(META, id="Theirs")), "lower-case letters"),

@@ -85,8 +85,6 @@ def accepted(reader: Any, package: str) -> Reader:
     Raises:
         Exception: it is none, with the reason.
     """
-    if isinstance(reader, type):
-        raise TypeError("it is a class; name an instance in the entry point")
     if not all(map(callable, (reader.recognises, reader.read_headers, reader.read_traces))):
         raise TypeError("recognises, read_headers and read_traces must be methods")
     if not isinstance(reader.name, str) or not isinstance(reader.tells, Facts):
