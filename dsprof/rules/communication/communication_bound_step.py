@@ -245,7 +245,10 @@ class CommunicationBoundStep:
         self, late: tuple[int, ...], run: RunSummary, share: float, split: Attribution | None
     ) -> Finding:
         who = named(late) if late else "the last rank to arrive"
-        is_most = split is None or split.waiting > split.transfer
+        # Not of two parts that read alike.
+        is_most = split is None or (
+            split.waiting > split.transfer and percent(split.waiting) != percent(split.transfer)
+        )
         shared = by_place(run[Arrivals].matched, late) if len(late) > 1 else None
         parts = (
             f"{percent(split.waiting)} of the step is waiting, mostly for {who}; "

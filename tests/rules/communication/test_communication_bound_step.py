@@ -305,6 +305,12 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     assert finding.action.startswith("Look at what comes before the collectives of rank 1")
 
 
+def test_waits_are_not_most_of_two_parts_that_read_alike():
+    finding = said(RULE, *ranks(35.2, other_ms=11.6))
+    assert "12 % of the step is waiting, mostly for rank 1; 12 % is transfer." in finding.summary
+    assert "mostly" not in finding.title
+
+
 def test_transfers_just_below_the_limit_are_not_blamed_on_what_ranks_do_before():
     """Ranks come last in turn, for 2 % of the step; 19 % of it is transfer."""
     traces = [
