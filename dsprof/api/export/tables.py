@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 from dsprof.api.rows import Rows, installed
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 
 def write_csv(file: BinaryIO, rows: Rows[Any]) -> None:
     """Write CSV with a line of headings; what is unknown is empty."""
@@ -15,8 +17,14 @@ def write_csv(file: BinaryIO, rows: Rows[Any]) -> None:
     writer = csv.writer(text)
     writer.writerow(rows.columns)
     for part in rows.plain_parts():
-        writer.writerows(zip(*part.values(), strict=True))
+        columns = ([_no_formula(value) for value in values] for values in part.values())
+        writer.writerows(zip(*columns, strict=True))
     text.detach()  # which flushes, and leaves the file open
+
+
+def _no_formula(value: Any) -> Any:
+    """Put an apostrophe before text that a spreadsheet would calculate."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
 
 
 def write_parquet(file: BinaryIO, rows: Rows[Any]) -> None:
