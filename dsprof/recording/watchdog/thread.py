@@ -238,7 +238,7 @@ class Watchdog:
         path = self._live.path
         with suppress(OSError, TraceError):
             if path is not None:
-                keep_state(path, self._folder / kept_name(self._header.rank, os.getpid()))
+                keep_state(path, self._folder / kept_name(self._header))
 
 
 def later(patience: int) -> int:

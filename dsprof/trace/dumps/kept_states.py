@@ -58,7 +58,7 @@ def keep_states_of_the_dead(run_key: str, folder: Path) -> None:
                 if process_start(int(path.stem.rpartition("-")[2])):
                     continue  # without reading what a running sibling has
                 state = read_state(path)
-                copy = folder / kept_name(state.header.rank, state.header.pid)
+                copy = folder / kept_name(state.header)
                 is_new = not (copy.exists() or _may_live(state))
                 if is_new and _has_trace(folder, state.header):
                     keep_state(path, copy)

@@ -135,9 +135,9 @@ def state_of(header: Header) -> str:
     return name if name == os.path.basename(name) else ""
 
 
-def kept_name(rank: int, pid: int) -> str:
-    """Return the name of a copy in the folder of traces."""
-    return f"state-rank{rank:05d}-{pid}.bin"
+def kept_name(header: Header) -> str:
+    """Return the name of a copy in the folder of traces: in containers each start may be PID 1."""
+    return f"state-rank{header.rank:05d}-{header.pid}-{process_digest(header).hex()}.bin"
 
 
 def memory_folders() -> Iterator[Path]:
@@ -167,7 +167,7 @@ def _memory_devices() -> set[int]:
 
 def find_state(header: Header, folder: Path) -> RankState | None:
     """Return the state of the process that wrote a trace: the live one, or a copy beside it."""
-    copies = [folder / kept_name(header.rank, header.pid)]
+    copies = [folder / kept_name(header)]
     if (name := state_of(header)) and header.boot_id == boot_id():
         copies = [*(place / name for place in memory_folders()), *copies]
     for path in copies:

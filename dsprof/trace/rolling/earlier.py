@@ -246,8 +246,7 @@ def _files_of(book: Path) -> list[Path]:
 def _state_of(book: Path) -> Path:
     """Return where the copy of the state of a killed process is."""
     header = header_of(book)
-    pid = header.pid if header else 0
-    return shared_folder(book) / kept_name(header.rank if header else 0, pid)
+    return shared_folder(book) / kept_name(header) if header else part_of(book, STATE)
 
 
 def _remove_state(copy: Path) -> None:

@@ -70,7 +70,23 @@ def test_copies_are_made_of_the_dead_only(
         assert LiveState().open(header(rank=1, pid=pid), lambda definition: definition) == ""
     keep_states_of_the_dead("run-1", folder)
     copies = [path.name for path in folder.glob("state-*")]
-    assert copies == [f"state-rank00001-{1 << 22}.bin"]
+    assert copies == [kept_name(header(rank=1, pid=1 << 22))]
+
+
+def test_starts_of_a_container_keep_a_state_each(
+    memory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each start of a rank may have PID 1 there."""
+    folder = tmp_path_factory.mktemp("traces")
+    for start in (1, 2):
+        gone = header(rank=1, pid=1 << 22, started_monotonic_ns=start)
+        path = write_environment(folder, gone, EnvSnapshot())
+        assert LiveState().open(gone, lambda definition: definition) == ""
+        keep_states_of_the_dead("run-1", folder)
+        assert find_state(gone, path.parent) is not None
+        for live in memory.glob("*.state"):
+            live.unlink()
+    assert len([*folder.glob("state-*")]) == 2
 
 
 def test_none_is_made_of_a_process_that_shows_life_in_another_container(
@@ -116,7 +132,7 @@ def test_a_state_of_another_process_is_not_taken(
     gone = header(rank=1, pid=1 << 22)
     assert live.open(gone, lambda definition: definition) == ""
     assert live.path is not None
-    keep_state(live.path, folder / kept_name(1, gone.pid))
+    keep_state(live.path, folder / kept_name(gone))
     assert find_state(gone, folder) is not None
     for other in (
         header(rank=1, pid=gone.pid, run_key="run-2"),

@@ -357,7 +357,7 @@ def test_the_state_of_a_killed_process_goes_with_its_trace(
         live = LiveState()
         assert live.open(begun, lambda definition: definition) == ""
         assert live.path is not None
-        keep_state(live.path, folder / state_file.kept_name(0, begun.pid))
+        keep_state(live.path, folder / state_file.kept_name(begun))
         put_away(folder, 0, BUDGET_BYTES)
         assert not [*memory.iterdir()]
         assert names(folder.iterdir()) == {ARCHIVE}
@@ -373,7 +373,7 @@ def test_states_of_other_recordings_stay(tmp_path: Path, monkeypatch: pytest.Mon
         live = LiveState()
         assert live.open(header(pid=pid), lambda definition: definition) == ""
         assert live.path is not None
-        keep_state(live.path, tmp_path / state_file.kept_name(0, pid))
+        keep_state(live.path, tmp_path / state_file.kept_name(header(pid=pid)))
     before = names(tmp_path.iterdir())
     put_away(tmp_path, 0, BUDGET_BYTES)
     assert names(tmp_path.iterdir()) == before
