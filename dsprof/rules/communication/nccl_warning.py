@@ -17,6 +17,7 @@ from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 _ROWS = 32
+_UNHANDLED = "NCCL error: unhandled"
 
 
 class _Known(NamedTuple):
@@ -62,9 +63,11 @@ class NcclWarning:
             return
         known = [(one.known, one) for one in found if one.known]
         if known:
-            highest = worst(what.severity for what, _ in known)
-            first, warning = next(pair for pair in known if pair[0].severity is highest)
-            actions = dict.fromkeys([first.action, *(what.action for what, _ in known)])
+            # Of an unhandled error another line names the cause.
+            causes = [pair for pair in known if _UNHANDLED not in pair[1].text] or known
+            highest = worst(what.severity for what, _ in causes)
+            first, warning = next(pair for pair in causes if pair[0].severity is highest)
+            actions = dict.fromkeys([first.action, *(what.action for what, _ in causes)])
             who = named_if_known(ranks_of(warning.ranks))
             where = f" on {who}" if warning.ranks else ""
             reports = "report" if warning.ranks.bit_count() > 1 else "reports"

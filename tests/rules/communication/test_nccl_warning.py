@@ -34,9 +34,39 @@ def test_warnings_with_and_without_advice():
         ("socketStartConnect: Connect to 10.0.0.2<4> failed : No route", "could not be reached"),
         ("Call to connect returned Connection timed out", "could not be reached"),
         ("socketProgress: Connection closed by remote peer n1<5>", "a connection to another rank"),
-        ("Cuda failure 'invalid device ordinal'", "a call of CUDA failed"),
+        ("Cuda failure 'invalid argument'", "a call of CUDA failed"),
+        ("Cuda failure 'invalid device ordinal'", "a device that its host does not have"),
+        ("Cuda failure 802 'system not yet initialized'", "NVSwitch fabric is not initialised"),
+        ("Cuda failure 217 'peer access is not supported'", "cannot access each other"),
+        ("Failed to CUDA malloc 4096 bytes", "could not get memory on the device"),
+        ("Failed to malloc 4096 bytes", "could not get memory of the host"),
+        ("NET/IB : Got async event : port error", "lost its link"),
+        ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f) qpn=1: local work", "adapter of Infini"),
+        ("NET/IB: Got completion from peer a<1> with status=12 opcode=1", "lost the connection"),
+        ("NET/IB : Got completion with error 5, opcode 0, vendor err 249", "had failed before"),
+        (
+            "NET/IB: Got completion from peer a<1> with status=IBV_X(4)",
+            "a transfer over InfiniBand",
+        ),
+        ("NET/IB : No IP interface found.", "no usable network interface"),
+        ("No transport found for rank 1[10] -> rank 0[20]", "no way to communicate"),
+        ("NET/IB : Remote IB device is incompatible with the local [0]a", "links of different"),
+        (
+            "Detected mixed local Net device counts across ranks (min 1, max 2).",
+            "different numbers",
+        ),
+        (
+            "Error while attaching to shared memory segment /dev/shm/nccl-a (size 9)",
+            "shared memory",
+        ),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2 : CUDA", "NVLink SHARP"),
+        ("MNNVL (cliqueSize 4) is available but not working on this system.", "IMEX"),
+        ("nvmlInit() failed: Driver/library version mismatch", "management library"),
+        ("CUDA Driver version found is 11020. Minimum requirement is 11030", "too old"),
+        ("Trying to recv to self without a matching send", "has no counterpart"),
         ("Cuda failure 2 'out of memory'", "could not get memory"),
         ("Message truncated : received 1024 bytes instead of 256", "messages of different sizes"),
+        ("NET/Socket : peer a<1> message truncated : receiving 8 bytes", "messages of different"),
     ],
 )
 def test_what_ends_a_communicator_is_a_problem(text, meaning):
@@ -167,3 +197,35 @@ def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str
     (trace,) = make.read([line, make.ready(0, 1)])
     assert trace.log is not None
     assert not trace.log.warnings
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "RuntimeError: NCCL Error 1: unhandled cuda error",  # of torch's own calls of NCCL
+            "A rank reports: a CUDA call failed",
+        ),
+        (
+            " 33%|#  | 3/9Memory access fault by GPU node-3 (Agent handle: 0x5a) on address 0x7.",
+            "A rank reports: a device failed",
+        ),
+        (
+            "n1: Test CUDA failure common.cu:941 'system not yet initialized'",
+            "A rank reports: the NVSwitch fabric is not initialised",
+        ),
+        (
+            "[rank6]:[W729 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76): Conn",
+            "Rank 6 reports: the process with the store (usually rank 0) ended earlier",
+        ),
+    ],
+)
+def test_errors_without_a_prefix_of_nccl_are_a_problem(line, problem):
+    assert one(nccl_warning, [line]).problem == problem
+
+
+def test_the_line_that_names_the_cause_of_an_unhandled_error_is_first():
+    cause = "Cuda failure 802 'system not yet initialized'"
+    said = ["NCCL error in: a.cpp:7, unhandled cuda error (run with", "Last error:", cause]
+    finding = one(nccl_warning, [f"[rank2]: {line}" for line in said])
+    assert finding.problem == "Rank 2 reports: the NVSwitch fabric is not initialised"
