@@ -20,13 +20,22 @@ LAUNCHER = "launcher"
 EXCEPTION = "exception"
 """The kind that gives type and message of the exception that ended a rank."""
 
+OF_RAY = "killed or crashed"
+"""How a process failed that Ray lost."""
+
+RAY_MEMORY = "its node ran low on memory"
+"""How a process failed that Ray killed for the memory of its node."""
+
+TRACEBACK = "first traceback"
+"""The kind that gives type and message of an exception that ended a process of unknown rank."""
+
 HOST_MEMORY = "out of memory"
 """How a process failed that took more memory of its host than Slurm granted."""
 
-OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER})
+OF_JOB = frozenset({FROM_OUTSIDE, LAUNCHER, TRACEBACK})
 """Kinds of facts that no rank states."""
 
-NOT_OF_NCCL = frozenset({"loss scale", FROM_OUTSIDE, FAILED, FAILED_FIRST, LAUNCHER, EXCEPTION})
+NOT_OF_NCCL = OF_JOB | {"loss scale", FAILED, FAILED_FIRST, EXCEPTION}
 """Kinds of facts that others than NCCL, RCCL and their plugins state."""
 
 MOST_VALUES = 64

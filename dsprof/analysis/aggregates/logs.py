@@ -13,6 +13,7 @@ from dsprof.trace.rank_log import (
     EXCEPTION,
     FROM_OUTSIDE,
     NOT_OF_NCCL,
+    TRACEBACK,
     CallKind,
     LoggedCalls,
     OutOfMemory,
@@ -68,6 +69,10 @@ class Logs(Aggregate):
         """Return the exceptions that ended ranks, without those that the end of others caused."""
         every = self.values(EXCEPTION)
         return {what: ranks for what, ranks in every.items() if not _has_followed(what)}
+
+    def first_raised(self) -> list[str]:
+        """Return what ended processes of unknown rank, without what the end of others caused."""
+        return [what for what in self.values(TRACEBACK) if not _has_followed(what)]
 
     def followed(self) -> dict[str, RankSet]:
         """Return the exceptions of ranks that lost another one, or waited for it in vain."""

@@ -44,6 +44,24 @@ _REMEDIES = (
         " Or lower num_workers of the data loader: each worker takes memory of the host.",
     ),
     (
+        re.compile("No space left on device.*/dev/shm"),
+        "Start the container with a larger --shm-size",
+        "",
+    ),
+    (
+        re.compile(
+            r"No space left on device|Disk quota exceeded|StreamWriter failed writing file"
+            r"|inline_container\.cc:\d+\] \. unexpected pos"
+        ),
+        "Check free space and quota of the disk that the run writes to",
+        " Keep fewer checkpoints.",
+    ),
+    (
+        re.compile("system not yet initialized"),
+        "Start nvidia-fabricmanager on its host, in the version of its driver",
+        "",
+    ),
+    (
         re.compile(_MISMATCH),
         "Find out why these ranks call different collectives",
         " Usual causes are a branch that only some ranks take, and a shape that depends on data.",
@@ -82,7 +100,10 @@ def messages(raised: Mapping[str, RankSet]) -> str:
     """Quote what ranks raised, "" if that is too much for a sentence."""
     if len(raised) > _MOST_KINDS:
         return ""
-    said = ((named_ranks(some), _shortened(what)) for what, some in raised.items())
+    said = (
+        (named_ranks(some) if some else "a process", _shortened(what))
+        for what, some in raised.items()
+    )
     return " ".join(sentence(f"{capitalised(who)} raised {what.rstrip('.')}") for who, what in said)
 
 

@@ -38,15 +38,24 @@ from dsprof.rules.evidence.raised import (
     who_failed,
 )
 from dsprof.rules.rule import RuleMeta
-from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE, HOST_MEMORY, LAUNCHER
+from dsprof.trace.rank_log import (
+    FAILED_FIRST,
+    FROM_OUTSIDE,
+    HOST_MEMORY,
+    LAUNCHER,
+    OF_RAY,
+    RAY_MEMORY,
+)
 from dsprof.trace.schema import EXIT
 
 _LONG_NS = 10 * 10**9
-_SIGNAL = "signal "
+_SIGNAL, _EXIT_CODE = "signal ", "exit code "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
     "signal SIGBUS": "Check the space in /dev/shm on {host}",
     "signal SIGTERM": "Find out who ended it: the scheduler (preemption, a limit), or a user",
+    OF_RAY: "Read its log in /tmp/ray/session_latest/logs, and `dmesg`",
+    RAY_MEMORY: "Give the node more, or lower `num_workers` of data loaders",
 }
 """What to do where a process left no traceback."""
 _ENDED_BY_SLURM = {
@@ -267,9 +276,13 @@ class EndOfRun(NamedTuple):
             fix, problem = f"Find the {which} in the log", f"{who_failed({}, raised)} failed"
             yield self._failed_as_logged(problem, fix, ranks, raised=raised)
         elif failed:
-            problem = f"A process of the run failed: {', '.join(failed)}"
+            # What a signal ends raises nothing.
+            has_raised = all(how.startswith(_EXIT_CODE) for how in failed)
+            first = dict.fromkeys(logs.first_raised() if has_raised else [], 0)
+            kinds = [what.partition(":")[0].rpartition(".")[2] for what in first]
+            problem = f"A process of the run failed: {', '.join(kinds or failed)}"
             fix = _after_signal(failed, "its host") or "Find the first traceback in the log"
-            yield self._failed_as_logged(problem, fix)
+            yield self._failed_as_logged(problem, fix, raised=first)
         elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
             yield self._ended_from_outside(ended[0], (), {})
         elif followed := _unexplained(logs):
@@ -484,10 +497,10 @@ class EndOfRun(NamedTuple):
 def _after_signal(ways: Iterable[str], host: str) -> str:
     """Say what to do where signals ended processes, which leaves no traceback; "" otherwise."""
     first, *more = ways
-    if not all(how.startswith(_SIGNAL) for how in (first, *more)):
-        return ""
     known = "" if more else _AFTER_SIGNAL.get(first, "").format(host=host)
-    return known or "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
+    if known or not all(how.startswith(_SIGNAL) for how in (first, *more)):
+        return known
+    return "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
 
 
 def _first_failures(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:

@@ -13,6 +13,9 @@ from dsprof.trace.rank_log import (
     FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
+    OF_RAY,
+    RAY_MEMORY,
+    TRACEBACK,
     CollectiveTimeout,
     OutOfMemory,
     RankLog,
@@ -340,3 +343,39 @@ def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
 ) -> None:
     killed = zero_rank(0, **left(650), log=telling(fact))
     assert said(RULE, killed, zero_rank(1, **left(650))).problem == problem
+
+
+def test_the_first_traceback_of_an_unknown_rank_is_quoted():
+    finding = said(RULE, *logged({LAUNCHER: "exit code 1", TRACEBACK: "ValueError: x"}))
+    assert finding.problem == "A process of the run failed: ValueError"
+    assert finding.cause == "A process raised ValueError: x."
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {LAUNCHER: "signal SIGSEGV", TRACEBACK: "ValueError: x"},  # of another process
+        {LAUNCHER: "exit code 1", TRACEBACK: "RuntimeError: NCCL error in: x.cpp:3"},
+    ],
+)
+def test_a_traceback_that_did_not_come_first_is_not_quoted(facts):
+    assert said(RULE, *logged(facts)).problem == f"A process of the run failed: {facts[LAUNCHER]}"
+
+
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/a'", "Start the container with a"),
+        ("OSError: [Errno 28] No space left on device", "Check free space and quota"),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/3", "Check free space and"),
+        ("RuntimeError: Error 802: system not yet initialized", "Start nvidia-fabricmanager"),
+    ],
+)
+def test_the_remedy_of_a_known_exception_is_given(what, fix):
+    assert said(RULE, *logged({EXCEPTION: what})).fix.startswith(fix)
+    assert said(RULE, *logged({LAUNCHER: "exit code 1", TRACEBACK: what})).fix.startswith(fix)
+
+
+@pytest.mark.parametrize(("how", "fix"), [(OF_RAY, "/tmp/ray"), (RAY_MEMORY, "num_workers")])
+def test_what_to_do_after_ray_lost_or_killed_a_worker(how, fix):
+    assert fix in said(RULE, *logged({LAUNCHER: how})).fix

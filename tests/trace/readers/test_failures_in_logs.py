@@ -10,6 +10,8 @@ from dsprof.trace.rank_log import (
     FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
+    OF_RAY,
+    RAY_MEMORY,
     CollectiveTimeout,
     LastWork,
     LogMark,
@@ -56,6 +58,14 @@ def test_the_watchdog_of_a_rank():
     assert trace.rank == 1
     assert trace.log.timeouts == [CollectiveTimeout("all_gather", 808, 98, 600020)]
     assert trace.log.last_works == [LastWork("0", 808, 811, 807)]
+
+
+def test_a_line_of_the_watchdog_that_lost_its_rank_names_none():
+    """Terminals and pastes break lines."""
+    (trace,) = make.read(["by watchdog at work: 8, last enqueued NCCL work: 9, last completed NCCL "
+                          "work: 7."])  # fmt: skip
+    (stray,) = trace.log.timeouts
+    assert (stray.seq, trace.log.is_stray(stray), trace.log.last_works) == (8, True, [])
 
 
 def test_the_watchdog_of_later_releases():
@@ -134,6 +144,12 @@ def test_torch_2_13_tells_what_started_last(started):
     assert trace.log.last_works == [LastWork("0", 8, 9, 7)]
 
 
+AGENT = "ERROR:torch.distributed.elastic."
+PROCESS = "local_rank: 0 (pid: 31) of binary: /usr/bin/python"
+CALLED = "subprocess.CalledProcessError: Command '["
+KILLED = "signal SIGKILL"
+
+
 def failures(rank, code, label=""):
     """The list that an agent of torchrun writes where one rank failed first, and another then."""
     return [
@@ -182,6 +198,28 @@ def test_lists_of_two_agents_may_run_into_each_other():
         ("srun: error: n1: task 3: Exited with exit code 143", ""),  # srun or scancel ended it
         ("srun: error: n1: task 3: Terminated", ""),
         ("[n1:1168] Signal: Bus error (7)", "signal SIGBUS"),
+        ("[n1:3039 :0:3095] Caught signal 7 (Bus error: no address)", "signal SIGBUS"),
+        (f"{AGENT}multiprocessing.api:failed (exitcode: -7) {PROCESS}", "signal SIGBUS"),
+        (f"E0517 multiprocessing/api.py:826] failed (exitcode: 1) {PROCESS}", "exit code 1"),
+        (f"{CALLED}'/a/bin/python', '-u', 'a.py']' died with <Signals.SIGKILL: 9>.", KILLED),
+        (f"{CALLED}'python3.8', '-m', 'a']' returned non-zero exit status 2.", "exit code 2"),
+        (f"{CALLED}'ninja', '-v']' returned non-zero exit status 1.", ""),
+        (
+            f"{CALLED}'python', '-m', 'torch.distributed.run', 'a.py']' returned non-zero exit "
+            "status 1.",
+            "",
+        ),  # torchrun says more
+        ("n1.cluster: rank 25 died from signal 11 and dumped core", "signal SIGSEGV"),
+        ("n1.cluster: rank 26 died from signal 15", ""),  # mpiexec ended it
+        ("=   EXIT CODE: 1", "exit code 1"),
+        ("=   KILLED BY SIGNAL: 9 (Killed)", KILLED),
+        ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)", KILLED),
+        ("run.sh: line 12:  4711 Killed                  python a.py", KILLED),
+        (
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+            OF_RAY,
+        ),
+        ("(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0", RAY_MEMORY),
         (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0. Some of the step tasks "
             "have been OOM Killed.",
@@ -228,7 +266,13 @@ def test_slurm_says_why_it_ended_a_job(line, cause):
 
 @pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (1, "SIGHUP")])
 def test_torchrun_says_which_signal_it_got(number, name):
-    at = "W0409 07:28:49.530000 1359 torch/distributed/elastic/agent/server/api.py:719]"
-    line = f"{at} Received {number} death signal, shutting down workers"
-    (trace,) = make.read([line])
-    assert trace.log.values(FROM_OUTSIDE) == {name: 1}
+    said = f"Received {number} death signal, shutting down workers"
+    for line in (
+        f"W0409 07:28:49.530000 1359 torch/distributed/elastic/agent/server/api.py:719] {said}",
+        f"58%|##| 4/9 [1:02]WARNING:torch.distributed.elastic.agent.server.api:{said}",
+        f"torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: "
+        f"{number}",
+    ):
+        (trace,) = make.read([line])
+        assert trace.log.values(FROM_OUTSIDE) == {name: 1}
+        assert LogReader().recognises(line.encode())

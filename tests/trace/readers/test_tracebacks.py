@@ -6,7 +6,7 @@ from itertools import chain, zip_longest
 
 import pytest
 
-from dsprof.trace.rank_log import EXCEPTION
+from dsprof.trace.rank_log import EXCEPTION, LAUNCHER, TRACEBACK
 from tests.factories import logs as make
 
 BEGIN = "Traceback (most recent call last):"
@@ -86,3 +86,34 @@ def test_no_part_of_a_credential_is_left_where_a_message_is_cut():
     [trace] = make.read(make.run(make.said(f"{'x ' * 85}{address}", level="WARN"), ranks=1))
     [warning] = trace.log.warnings
     assert warning.endswith("https://<redacted>@host")
+
+
+FAILED = "E0517 api.py:826] failed (exitcode: 1) local_rank: 0 (pid: 3) of binary: python"
+
+
+def first(*lines):
+    """What ended the first of several processes of unknown rank."""
+    (trace,) = make.read([*lines, FAILED])
+    assert (trace.log.values(LAUNCHER), trace.log.values(EXCEPTION)) == ({"exit code 1": 1}, {})
+    return [*trace.log.values(TRACEBACK)]
+
+
+def nobody(exception, before=""):
+    return [before + line.partition("]: ")[2] for line in traceback(0, exception)]
+
+
+@pytest.mark.parametrize("before", ["", "(Worker pid=9, ip=10.0.0.1) "])
+def test_the_first_exception_without_a_rank_is_kept_if_a_launcher_says_that_one_failed(before):
+    later = nobody("a.b.SomeError", before)
+    assert first(*nobody("ValueError: x", before), *later) == ["ValueError: x"]
+    assert first(f"{before}ValueError: x", *later) == ["a.b.SomeError"]
+
+
+def test_an_exception_that_was_caught_long_before_is_not_kept():
+    caught = [*nobody("ImportError: no x"), *["loss 2.1"] * 9000]
+    assert first(*caught, *nobody("ValueError: x")) == ["ValueError: x"]
+
+
+def test_what_a_launcher_raises_is_not_kept():
+    called = "subprocess.CalledProcessError: Command '['python', 'a.py']' died"
+    assert first(*nobody(called), *nobody("torch.d.ChildFailedError: ")) == []

@@ -20,7 +20,9 @@ from dsprof.trace.rank_log import (
     FROM_OUTSIDE,
     LAUNCHER,
     OF_JOB,
+    TRACEBACK,
     CollectiveTimeout,
+    LastWork,
     LogMark,
     RankLog,
     Room,
@@ -52,6 +54,7 @@ MARKS = (
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError"),
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
     *(b"Setting OMP_NUM_THREADS ", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
+    *(b": Test CUDA failure ", b" by GPU node-", b"TCPStore server has shut down", b" SocketImpl("),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
@@ -62,7 +65,9 @@ _ALLOCATOR = re.compile(
     # What torch advises is not what is set.
     r"(?<!try setting )\bPYTORCH_(?:\w+_)?ALLOC_CONF['\"]?\s*[=:]\s*['\"]?([\w:,.\[\]-]{3,200})"
 )
-_NCCL_ERROR = re.compile(r"NCCL error(?: in)?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})")
+_NCCL_ERROR = re.compile(
+    r"NCCL [Ee]rror(?: in| \d{1,2})?: ?(?:\S+:\d+, )?(?P<what>[a-z][^,(\n]{3,100})"
+)
 _TEST_FAILURE = re.compile(
     r"(?P<host>[\w.-]{1,255}): Test (?P<lib>NCCL|CUDA) failure \S{1,99} "
     r"'(?P<what>[^'/]{3,100}?) ?[/']"
@@ -75,6 +80,8 @@ _OF_TORCH = re.compile(
     r"|client socket has failed to connect to any network address"
     r"|server socket has failed to listen on any local network address"
     r"|Timed out after \d{1,9} seconds waiting for clients\. \d{1,9}/\d{1,9} clients joined"
+    r"|TCPStore server has shut down too early|\w+ failed on SocketImpl"
+    r"|(?:Memory access \w{1,9}|HW Exception) by GPU"
 )
 _NO_PROVIDER = re.compile(
     r"fi_getinfo: provider (?P<name>efa|cxi|verbs|psm\d|opx)\S* "
@@ -168,8 +175,8 @@ class LogScan:
     def take(self, line: str, at_bytes: int = 0) -> bool:
         """Take a line and where it begins; say whether the next is wanted whatever it holds."""
         self._at_bytes = at_bytes
-        self._tracebacks.take(line)
         rank, task, text = without_launcher(line)
+        self._tracebacks.take(line, text, at_bytes)
         if rank < 0 <= task:
             rank = _TASKS + task
         elif rank != task >= 0:
@@ -268,7 +275,10 @@ class LogScan:
             if rank >= 0 or self._elastic.rank < 0:  # torchrun's list is in the order of ranks
                 self._mark(log, "device out of memory")
         elif ended := gave_up(text):
-            log = self._writer(rank_of_writer(line) if rank < 0 else rank).log
+            rank = rank_of_writer(line) if rank < 0 else rank
+            log = self._writer(rank).log
+            if rank < 0 <= (at := ended.timed_out if isinstance(ended, LastWork) else -1):
+                ended = CollectiveTimeout("collective", at, group=ended.group)
             if isinstance(ended, CollectiveTimeout):
                 log.add(RankLog(timeouts=[ended]))
                 self._mark(log, f"{ended.op} timed out")
@@ -328,6 +338,9 @@ class LogScan:
                 self._writer(rank).log.say(EXCEPTION, exception)
             elif not self._has_ranks_in_tasks and rank - _TASKS not in raised:
                 self._writer(rank - _TASKS).log.say(EXCEPTION, exception)
+        nobody = self._writers.get(("", 0))
+        if self._tracebacks.first and nobody is not None and nobody.log.values(LAUNCHER):
+            nobody.log.say(TRACEBACK, self._tracebacks.first)
         if not self._writers and (self.config.written or self._version):
             self._writer(-1)
         nobody = self._writers.pop(("", 0), None)

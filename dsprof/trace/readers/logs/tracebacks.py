@@ -7,7 +7,7 @@ import re
 from dsprof.files.redaction import redact_text
 
 BEGIN = "Traceback (most recent call last):"
-MARKS = (b"]: " + BEGIN.encode(),)
+MARKS = (BEGIN.encode(),)
 
 _OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
 _OF_WATCHDOG = re.compile(
@@ -16,6 +16,14 @@ _OF_WATCHDOG = re.compile(
     r"atchdog thread terminated with exception: (?P<what>(?:CUDA|HIP) error: .{1,300})"
 )
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,199}(?:: .{1,2000}|(?=:?\s*$))")
+_OF_NOBODY = re.compile(
+    # Those that launchers raise only say that a process failed.
+    r"(?!.*(?:ChildFailed|CalledProcess)Error|.*SignalException)"
+    r"[A-Za-z_][\w.]{0,199}(?:Error|Exception|Interrupt|Timeout)(?:: .{1,2000}|(?=:?\s*$))"
+)
+_NOBODY = -1
+_BURST_BYTES = 1 << 16
+"""Ranks that fail together write their tracebacks within so much of a log."""
 _LONGEST_EXCEPTION = 1000
 _LONGEST_LINES = 1 << 12
 """One has some 30 lines, and other ranks write theirs in between."""
@@ -27,10 +35,13 @@ class Tracebacks:
     """Follows the traceback of each rank, whose lines may interleave.
 
     `raised` holds what ended each rank, type and message: of chained exceptions, the last.
+    `first` is the first of the last ones that no line gives a rank, "" if there is none.
     """
 
     def __init__(self) -> None:
         self.raised: dict[int, str] = {}
+        self.first = ""
+        self._first_until = 0
         self._open: set[int] = set()
         self._lines_left = 0
 
@@ -39,22 +50,23 @@ class Tracebacks:
         """Whether the line of an exception is awaited."""
         return bool(self._open) and self._lines_left > 0
 
-    def take(self, line: str) -> None:
-        """Take a line of any writer."""
+    def take(self, line: str, text: str, at_bytes: int) -> None:
+        """Take a line of any writer, its text without what launchers put before it, its place."""
         self._lines_left -= 1
-        if (writer := _OF_RANK.search(line)) is None:
-            return
-        rank, text = int(writer[1]), line[writer.end() :]
+        rank, form = _NOBODY, _OF_NOBODY
+        if writer := _OF_RANK.search(line):
+            rank, text, form = int(writer[1]), line[writer.end() :], _EXCEPTION
         if text.startswith(BEGIN):
             self._open.add(rank)
             self._lines_left = _LONGEST_LINES
-        elif rank in self._open and (found := _EXCEPTION.match(text)):
+        elif rank in self._open and (found := form.match(text)):
             self._open.remove(rank)
-            if rank in self.raised or len(self.raised) < _MOST_RANKS:
-                text = found[0]
-                if len(text) > _LONGEST_EXCEPTION:  # part of a credential is not known as such
-                    text = redact_text(text)[:_LONGEST_EXCEPTION]
-                self.raised[rank] = text.rstrip()
+            if rank == _NOBODY:
+                if at_bytes > self._first_until or not self.first:
+                    self.first = _cut(found[0])
+                self._first_until = at_bytes + _BURST_BYTES
+            elif rank in self.raised or len(self.raised) < _MOST_RANKS:
+                self.raised[rank] = _cut(found[0])
 
     def take_watchdog(self, rank: int, text: str) -> None:
         """Take a line that a launcher marked with `rank`, -1 if with none.
@@ -66,3 +78,9 @@ class Tracebacks:
         rank = int(found["rank"] or -1) if rank < 0 else rank
         if rank >= 0 and len(self.raised) < _MOST_RANKS:
             self.raised.setdefault(rank, found["what"].rstrip())
+
+
+def _cut(text: str) -> str:
+    if len(text) > _LONGEST_EXCEPTION:  # part of a credential is not known as such
+        text = redact_text(text)[:_LONGEST_EXCEPTION]
+    return text.rstrip()
