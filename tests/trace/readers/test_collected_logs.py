@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 
 import pytest
 
@@ -68,6 +69,7 @@ def quoted(i, line):
         an_object("line", labels={"pod": "train"}),
         lambda i, line: f"{time(i)}\tkube.train\t" + json.dumps({"log": line}),
         quoted,
+        lambda _, line: escape(line),
     ],
 )
 def test_what_is_put_around_each_line_changes_nothing(kept):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from html import unescape
 
 from dsprof.trace.readers.base import START_BYTES
 from dsprof.trace.readers.logs.records import is_indented, messages
@@ -16,6 +17,8 @@ from dsprof.trace.source import Source
 LONGEST_LINE_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 
+_ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#0{0,4}39|#x0{0,4}27);")
+"""In a log that was saved from a web page."""
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\ufeff]")
 
 
@@ -70,7 +73,8 @@ class MarkedLines:
             place = end + 1
 
     def _messages(self, line: bytes) -> Iterator[str]:
-        for text in messages(line.decode("utf-8", "replace"), of_indented=self._is_indented):
+        whole = _ESCAPED.sub(lambda found: unescape(found[0]), line.decode("utf-8", "replace"))
+        for text in messages(whole, of_indented=self._is_indented):
             yield _TERMINAL.sub("", text)
 
     def _next(self, text: bytes, place: int, nexts: list[int]) -> int:
