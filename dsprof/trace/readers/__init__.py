@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dsprof.plugins import entry_points
 from dsprof.plugins.parts import folders_in, in_folder
-from dsprof.trace.readers.base import START_BYTES, Reader
+from dsprof.trace.readers.base import START_BYTES, Facts, Reader
 from dsprof.trace.readers.plugin_reader import accepted
-from dsprof.trace.source import read_start
+from dsprof.trace.source import Source, read_start
 
 READERS: tuple[Reader, ...] = tuple(
     sorted(
@@ -38,8 +38,8 @@ def reader_of(path: Path) -> Reader | None:
     """
     start = read_start(path, START_BYTES)
     if (found := _recognised(start)) is None and len(start) == START_BYTES and b"\0" not in start:
-        # What a job prints may begin with pages of its shells and launchers.
-        found = _recognised(read_start(path, _LONGEST_PREAMBLE_BYTES))
+        # What a job prints may begin with pages of its shells and launchers, or of its losses.
+        found = _recognised(read_start(path, _LONGEST_PREAMBLE_BYTES)) or _log_by_end(path)
     return found
 
 
@@ -56,6 +56,12 @@ def plugin_readers() -> tuple[Reader, ...]:
     taken = {reader.name for reader in READERS}
     found = entry_points.load(entry_points.group("readers"), accepted, attrgetter("name"), taken)
     return tuple(sorted(found, key=attrgetter("order")))
+
+
+def _log_by_end(path: Path) -> Reader | None:
+    with Source(path) as source:
+        end = source.end(START_BYTES) if source.is_plain else b""
+    return next((one for one in READERS if one.tells is Facts.LOG and one.recognises(end)), None)
 
 
 def _recognised(start: bytes) -> Reader | None:

@@ -370,6 +370,14 @@ def test_logs_are_known_by_content(tmp_path):
     assert not LogReader().recognises(b"")
 
 
+@pytest.mark.parametrize("end", [make.said("Using network IB"), "no sign of a library"])
+def test_a_long_log_is_also_known_by_its_end(tmp_path, end):
+    """What a job prints of its losses can be longer than what is read to recognise a file."""
+    path = tmp_path / "any"
+    path.write_text("{'loss': 2.125, 'epoch': 0.5}\n" * 150_000 + end)
+    assert (reader_of(path) is not None) is ("NCCL" in end)
+
+
 def test_a_log_that_says_nothing_is_refused_in_one_line(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("[2026-01-01 00:00:00,000] [INFO] [launch.py:1:main] started\n")
