@@ -62,7 +62,7 @@ _REMEDIES = (
         "",
     ),
     (
-        re.compile(_MISMATCH),
+        re.compile(f"{_MISMATCH}|disagreement between rank0 and rank"),
         "Find out why these ranks call different collectives",
         " Usual causes are a branch that only some ranks take, and a shape that depends on data.",
     ),

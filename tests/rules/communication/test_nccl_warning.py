@@ -63,6 +63,7 @@ def test_warnings_with_and_without_advice():
         ("MNNVL (cliqueSize 4) is available but not working on this system.", "IMEX"),
         ("nvmlInit() failed: Driver/library version mismatch", "management library"),
         ("CUDA Driver version found is 11020. Minimum requirement is 11030", "too old"),
+        ("Your program may be hanging, this may be caused by a collective mismatch", "different"),
         ("Trying to recv to self without a matching send", "has no counterpart"),
         ("Cuda failure 2 'out of memory'", "could not get memory"),
         ("Message truncated : received 1024 bytes instead of 256", "messages of different sizes"),

@@ -102,7 +102,7 @@ def nobody(exception, before=""):
     return [before + line.partition("]: ")[2] for line in traceback(0, exception)]
 
 
-@pytest.mark.parametrize("before", ["", "(Worker pid=9, ip=10.0.0.1) "])
+@pytest.mark.parametrize("before", ["", "(Worker pid=9, ip=10.0.0.1) ", "node-2: ", "stderr: "])
 def test_the_first_exception_without_a_rank_is_kept_if_a_launcher_says_that_one_failed(before):
     later = nobody("a.b.SomeError", before)
     assert first(*nobody("ValueError: x", before), *later) == ["ValueError: x"]

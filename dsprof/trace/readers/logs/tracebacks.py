@@ -42,6 +42,7 @@ class Tracebacks:
         self.raised: dict[int, str] = {}
         self.first = ""
         self._first_until = 0
+        self._before = ""  # what nodes or pods put before the lines of the last without a rank
         self._open: set[int] = set()
         self._lines_left = 0
 
@@ -56,6 +57,10 @@ class Tracebacks:
         rank, form = _NOBODY, _OF_NOBODY
         if writer := _OF_RANK.search(line):
             rank, text, form = int(writer[1]), line[writer.end() :], _EXCEPTION
+        else:
+            before, begin, _ = text.partition(BEGIN)
+            self._before = before if begin else self._before
+            text = text.removeprefix(self._before)
         if text.startswith(BEGIN):
             self._open.add(rank)
             self._lines_left = _LONGEST_LINES
