@@ -65,7 +65,6 @@ class EnvironmentFacts(Aggregate):
     backends: Facts[str, str] = field(default_factory=dict)
     roles: Facts[str, str] = field(default_factory=dict)  # of groups: "tensor", "world"; "": unsaid
     written: Facts[str, str] = field(default_factory=dict)
-    effective: Facts[str, str] = field(default_factory=dict)
     digests: Facts[str, str] = field(default_factory=dict)  # of redacted variables
     written_digests: Facts[str, str] = field(default_factory=dict)  # of redacted keys
     engine_rank: int = -1  # the rank of `first_engine`
@@ -103,7 +102,6 @@ class EnvironmentFacts(Aggregate):
             roles=_of(me, {_role(group, header.world_size): "" for group in trace.groups.values()}),
             backends=_of(me, place),
             written=_of(me, dict(_flat(engine.written)) if engine else {}),
-            effective=_of(me, dict(_flat(engine.effective)) if engine else {}),
             digests=_of(me, own.digests),
             written_digests=_of(me, engine.digests if engine else {}),
             engine_rank=trace.rank if engine else -1,
