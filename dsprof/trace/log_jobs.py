@@ -14,6 +14,7 @@ from dsprof.trace.readers.base import Facts, rank_in_name
 
 _NUMBER = re.compile(r"\d{4}(?:-\d\d){2}(?:[-_T.]\d\d(?:[-.:_]\d\d){1,2})?(?!\d)|\d{3,}")
 """A date with the time of day, or a number that does not count ranks or nodes."""
+_ANY_NUMBER = re.compile(rf"{_NUMBER.pattern}|\d+")
 _OF_SLURM = re.compile(r"slurm-(\d+)(?:_(\d+))?")
 """A job, and its task where it is an array."""
 _NOT_DIGITS = re.compile(r"\D")
@@ -60,7 +61,11 @@ def without_other_numbers(
 
     If traces name one of the jobs, that one is read.
     """
-    numbers = _numbers_in_names(file for file in files if Facts.LOG in file.reader.tells)
+    logs = [file for file in files if Facts.LOG in file.reader.tells]
+    numbers = _numbers_in_names(logs, _NUMBER)
+    if not numbers:  # a short one may be of a node: ranks that were guessed would seem to differ
+        logs = [file for file in logs if file.header.world_size or not file.header.pid]
+        numbers = _numbers_in_names(logs, _ANY_NUMBER)
     keys = {key for file in files for key in file.header.job_keys}
 
     def value(job: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
@@ -74,7 +79,9 @@ def without_other_numbers(
     return kept, [Stranger(path, reason) for path in sorted(apart)]
 
 
-def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
+def _numbers_in_names(
+    logs: Iterable[TraceFile], form: re.Pattern[str]
+) -> dict[Path, tuple[int, ...]]:
     """Return the numbers in names that distinguish jobs, such as date and time, if there are any.
 
     A number does if logs that differ in it are of one rank, or have the names that Slurm gives.
@@ -85,7 +92,7 @@ def _numbers_in_names(logs: Iterable[TraceFile]) -> dict[Path, tuple[int, ...]]:
     of_process: defaultdict[Process, set[tuple[int, ...]]] = defaultdict(set)
     for file in logs:
         of_slurm = _OF_SLURM.fullmatch(file.path.stem)
-        told = filter(None, of_slurm.groups()) if of_slurm else _NUMBER.findall(file.path.stem)
+        told = filter(None, of_slurm.groups()) if of_slurm else form.findall(file.path.stem)
         found = tuple(int(_NOT_DIGITS.sub("", number)) for number in told)
         if rank_in_name(file.path) in found:
             found = tuple(number for number in found if number != file.header.rank)

@@ -116,6 +116,8 @@ def _failures_of_jobs(folder, *names, ranks=(0, 1)):
         ("slurm-1000-node101.out", "slurm-1001-node101.out", "slurm-1001-node102.out"),
         ("node101-1000.out", "node101-1001.out", "node102-1001.out"),
         ("slurm-98.out", "slurm-101.out"),
+        ("train_9.log", "train_10.log"),
+        ("n1_try1.log", "n1_try2.log", "n2_try2.log"),
         ("slurm-700_9.out", "slurm-700_10.out"),
         ("n1_2026-04-20.log", "n1_2026-05-01.log"),
         ("n1_2026-04-20_08-36-06.log", "n1_2026-04-20_16-36-06.log", "n2_2026-04-20_16-36-06.log"),
@@ -144,6 +146,13 @@ def test_the_job_that_traces_name_is_read(tmp_path):
 def test_logs_of_the_nodes_of_a_job_are_read_together(tmp_path, names):
     _failures_of_jobs(tmp_path, names[0])
     _failures_of_jobs(tmp_path, names[1], ranks=(2, 3))
+    assert not find_run([tmp_path]).strangers
+
+
+def test_logs_of_nodes_whose_ranks_are_guessed_are_read_together(tmp_path):
+    for node in (1, 2):
+        lines = [make.said("Using network IB", rank, f"node{node}") for rank in range(4)]
+        (tmp_path / f"node{node}.log").write_text("\n".join(lines))
     assert not find_run([tmp_path]).strangers
 
 
