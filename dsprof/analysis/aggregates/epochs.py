@@ -33,6 +33,7 @@ class EpochSpan:
     steps: tuple[int, int] | None = None  # first, and the last that any rank ended
     steps_ns: tuple[int, int] | None = None  # start of the first and end of the last
     ahead: int | None = None  # training's own step number minus the trace's; None: unknown
+    ran: tuple[str, int, int] | None = None  # boot of one host, begin and end by its own clock
 
     def __add__(self, other: EpochSpan) -> EpochSpan:
         known = [one.ahead for one in (self, other) if one.ahead is not None]
@@ -42,6 +43,7 @@ class EpochSpan:
             _span(self.steps, other.steps),
             _span(self.steps_ns, other.steps_ns),
             max(known, default=None),
+            _on_one_host(self.ran, other.ran),
         )
 
     @property
@@ -50,6 +52,13 @@ class EpochSpan:
         if self.steps is None or self.ahead is None:
             return None
         return self.steps[0] + self.ahead, self.steps[1] + self.ahead
+
+    def overlaps(self, other: EpochSpan) -> bool:
+        """Say whether a host ran both at once, for half of the shorter one or longer."""
+        if self.ran is None or other.ran is None or self.ran[0] != other.ran[0]:
+            return False
+        (_, begin, end), (_, start, stop) = self.ran, other.ran
+        return 2 * (min(end, stop) - max(begin, start)) > min(end - begin, stop - start)
 
     @property
     def count(self) -> int:
@@ -101,10 +110,12 @@ class Epochs(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Epochs:
         """Read the span of one rank."""
-        start_ns, steps = trace.header.started_epoch_ns, trace.steps
-        end_ns = start_ns + last_ns(trace)
+        header, steps, length_ns = trace.header, trace.steps, last_ns(trace)
+        start_ns, begin_ns = header.started_epoch_ns, header.started_monotonic_ns
+        end_ns = start_ns + length_ns
+        ran = (header.boot_id, begin_ns, begin_ns + length_ns) if header.boot_id else None
         known = (step.taken_before - step.step for step in steps if step.taken_before >= 0)
-        found = EpochSpan(start_ns, end_ns, ahead=next(known, None))
+        found = EpochSpan(start_ns, end_ns, ahead=next(known, None), ran=ran)
         if steps:
             moments = start_ns + steps[0].start_ns, start_ns + steps[-1].end_ns
             numbers = steps[0].step, steps[-1].step
@@ -169,6 +180,16 @@ def _summed_up(trace: RankTrace) -> EpochSpan:
     numbers, times_ns = zip(*ends, strict=True)
     span_ns = min(times_ns), max(times_ns)
     return EpochSpan(start_ns, span_ns[1], (min(numbers), max(numbers)), span_ns)
+
+
+def _on_one_host(
+    one: tuple[str, int, int] | None, other: tuple[str, int, int] | None
+) -> tuple[str, int, int] | None:
+    if one is None or other is None:
+        return one or other
+    if one[0] != other[0]:
+        return min(one, other)
+    return one[0], min(one[1], other[1]), max(one[2], other[2])
 
 
 def _span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:

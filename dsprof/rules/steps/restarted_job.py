@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dsprof.analysis.aggregates.epochs import FAILED, Epoch, Epochs
 from dsprof.analysis.aggregates.logs import Logs
@@ -54,6 +55,9 @@ class RestartedJob:
             if not (starts or run[Run].is_recorded):
                 yield self.meta.not_applicable("Files of other tools do not show restarts.")
             return
+        if beside := next((two for two in pairwise(found.each) if _overlap(*two)), None):
+            yield self._at_once(*beside)
+            return
         failed = [one for one in found.each[:-1] if one.end in FAILED]
         if not failed:
             yield self._made_again(found)
@@ -86,6 +90,22 @@ class RestartedJob:
             confidence="high",
         )
 
+    def _at_once(self, one: Epoch, other: Epoch) -> Finding:
+        """Report what looks like a restart because two processes have the same rank."""
+        problem = f"Epochs {one.number} and {other.number} ran at the same time"
+        return self.meta.finding(
+            Status.FAIL,
+            f"{problem}: they are no restart, but two runs with the same ranks.",
+            problem=problem,
+            fix="Give each job its own folder, and each process its own RANK",
+            title="Two runs look like one that restarted",
+            severity=Severity.HIGH,
+            cause="Two jobs wrote to one folder, or processes have the same RANK.",
+            action="Give each job its own folder (`out`), and each process its own RANK. Analyse "
+            f"these runs apart, with --epoch {one.number} and --epoch {other.number}.",
+            confidence="high",
+        )
+
     def _made_again(self, found: Epochs) -> Finding:
         sizes = ", then ".join(str(one.world_size) for one in found.each)
         return self.meta.finding(
@@ -94,6 +114,10 @@ class RestartedJob:
             f"ranks, and no failure is recorded. This cost {_cost(found)}.",
             title="The process group was recreated",
         )
+
+
+def _overlap(one: Epoch, other: Epoch) -> bool:
+    return one.span.overlaps(other.span)
 
 
 def _restarts(found: Epochs) -> str:

@@ -53,6 +53,17 @@ def test_a_clock_that_was_set_back_hides_the_time_between(tmp_path: Path) -> Non
     assert diagnosis.epochs.rows[1].gap_ns is None
 
 
+def test_epochs_that_ran_at_the_same_time_are_no_restart(tmp_path: Path) -> None:
+    """Two processes that both have RANK=0, or two jobs in one folder."""
+    found, _ = judged(tmp_path, Start(0), Start(0.3))
+    assert (found.status, found.severity) == (Status.FAIL, Severity.HIGH)
+    assert found.summary.startswith("Epochs 1 and 2 ran at the same time")
+    assert "RANK" in found.fix
+    hosts = tmp_path / "hosts"
+    found, _ = judged(hosts, Start(0), Start(0.3, fields=(("boot_id", "other"),)))
+    assert "at the same time" not in found.summary
+
+
 def test_figures_are_of_one_epoch(tmp_path: Path) -> None:
     _, last = judged(tmp_path, Start(0, steps=20, ends=CRASH), Start(60, world_size=4))
     first = diagnose(find_run([tmp_path], Selection(epoch=1)))
