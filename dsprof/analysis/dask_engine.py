@@ -219,19 +219,20 @@ def _read(
         # Packed: a process that cannot load a plugin would end where Dask unpacks it.
         return client.submit(worked, dumps((work, task)), pure=False)
 
-    held = {submit(job.of_part, part): [(job.work, task) for task in part] for part in parts}
+    held = {submit(job.of_part, part): (job.work, part) for part in parts}
     done = 0
     for future in _finished(client, held):
         if not _has_killed(future):
-            done += len(held[future])
+            done += len(held[future][1])
             progress(done, len(tasks))
     while killed := [future for future in _finished(client, held) if _has_killed(future)]:
-        left = [again for future in killed for again in held.pop(future)]
+        again = [held.pop(future) for future in killed]
+        left = [(call, task) for call, part in again for task in part]
         for done, (call, task) in enumerate(left, len(tasks) - len(left) + 1):
             [future] = _finished(client, [submit(call, task)])
             if _has_killed(future):
                 future, call = submit(job.lost, task), job.lost
-            held[future] = [(call, task)]
+            held[future] = call, [task]
             progress(done, len(tasks))
     return list(held)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import NamedTuple
 
-from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples
+from dsprof.analysis.alignment.clocks import Alignment, ClockSamples, clock_samples, merged_samples
 from dsprof.analysis.engine import Engine, Job, Progress, unshown
 from dsprof.analysis.freed_memory import keep_large_arrays
 from dsprof.analysis.rank.ddp_buckets import attach_buckets
@@ -16,6 +16,7 @@ from dsprof.analysis.summary import Aggregate, RankClock, RunSummary, collected
 from dsprof.errors import TraceError
 from dsprof.plugins.entry_points import reason
 from dsprof.trace.candidates import Stranger
+from dsprof.trace.packed import OnDemand
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RankFiles, RunFiles, rank_files, read_rank
 from dsprof.trace.trace_files import bounded_memory, stranger
@@ -62,13 +63,18 @@ def collect_ranks(
     progress: Progress,
 ) -> Ranks:
     """Collect the aggregates of all ranks."""
-    tasks = [_Task(files, alignment.clocks[files.header.rank], kinds) for files in rank_files(run)]
-    return engine.merged(_COLLECT, tasks, progress)
+    ranks = rank_files(run)
+
+    def task(place: int) -> _Task:
+        files = ranks[place]
+        return _Task(files, alignment.clocks[files.header.rank], kinds)
+
+    return engine.merged(_COLLECT, OnDemand(task, range(len(ranks))), progress)
 
 
 def sample_ranks(run: RunFiles, engine: Engine) -> list[ClockSamples]:
     """Return what each rank knows of the clocks, in the order of the ranks."""
-    samples = engine.merged(_SAMPLE, list(rank_files(run)), unshown)
+    samples = engine.merged(_SAMPLE, rank_files(run), unshown)
     return sorted(samples, key=lambda one: one.header.rank)
 
 
@@ -119,4 +125,4 @@ def _itself(files: RankFiles) -> RankFiles:
 
 
 _COLLECT = Job(_collect_file, Ranks.merge, _killed, attrgetter("files"))
-_SAMPLE = Job(_sample_file, add, _without_samples, _itself)
+_SAMPLE = Job(_sample_file, merged_samples, _without_samples, _itself)

@@ -20,14 +20,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def read_ahead(items: Iterable[T], files_of: Callable[[T], Sequence[Path]]) -> Iterator[T]:
+def read_ahead(items: Sequence[T], files_of: Callable[[T], Sequence[Path]]) -> Iterator[T]:
     """Pass items on, while a store is asked for the objects of the next ones.
 
     What it told of the objects of an item is believed until the next item is taken.
     """
-    files = [(item, files_of(item)) for item in items]
-    told = answers(_look, (path for _, paths in files for path in paths))
-    for item, paths in files:
+    told = answers(_look, (path for item in items for path in files_of(item)))
+    for item in items:
+        paths = files_of(item)
         found = zip(paths, islice(told, len(paths)), strict=True)
         with remote.known({path: answer for path, answer in found if answer is not None}):
             yield item

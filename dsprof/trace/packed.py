@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from io import BytesIO
@@ -82,6 +82,23 @@ class _Packs(Sequence[T]):
             unpacked = self._packs[wanted].unpacked()
             self._unpacked = wanted, unpacked
         return unpacked[at]
+
+
+class OnDemand(Sequence[T]):
+    """Values that are made when they are taken, and not kept; pickled, they are a tuple."""
+
+    def __init__(self, make: Callable[[int], T], places: range) -> None:
+        self._make, self._places = make, places
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self),)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: Any) -> Any:
+        chosen = self._places[place]
+        return OnDemand(self._make, chosen) if isinstance(chosen, range) else self._make(chosen)
 
 
 def packed(values: Iterable[T]) -> Sequence[T]:

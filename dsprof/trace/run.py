@@ -28,7 +28,7 @@ from dsprof.trace.dumps.state_file import RankState, find_state, parsed_state, p
 from dsprof.trace.host_folders import shared_folder
 from dsprof.trace.joining import join
 from dsprof.trace.life import life_of
-from dsprof.trace.packed import packed
+from dsprof.trace.packed import OnDemand, packed
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import first_whole_step, read_trace
 from dsprof.trace.readers import reader_of
@@ -297,18 +297,21 @@ class RankFiles(NamedTuple):
     newest_from: int = 0  # of the run
 
 
-def rank_files(run: RunFiles) -> Iterator[RankFiles]:
-    """Yield the files of each rank. Those of several ranks are read here, and once."""
+def rank_files(run: RunFiles) -> Sequence[RankFiles]:
+    """Return the files of each rank, on demand. Those of several ranks are read here, and once."""
     uses = Counter(path for paths in (run.files, *run.beside.values()) for path in paths)
     held: defaultdict[int, dict[Path, RankTrace]] = defaultdict(dict)
     for path in (path for path, count in uses.items() if count > 1):
         with suppress(TraceError):  # each of its ranks meets the error when it is read
             for trace in _read(path):
                 held[trace.rank][path] = trace
-    for path, header in zip(run.files, run.headers, strict=True):
-        rank = header.rank
-        beside, steps = run.beside.get(rank, ()), run.selection.steps
-        yield RankFiles(path, header, beside, held.pop(rank, {}), steps, run.newest_from)
+
+    def of_rank(place: int) -> RankFiles:
+        path, header = run.files[place], run.headers[place]
+        beside, traces = run.beside.get(header.rank, ()), held.get(header.rank, {})
+        return RankFiles(path, header, beside, traces, run.selection.steps, run.newest_from)
+
+    return OnDemand(of_rank, range(len(run.files)))
 
 
 def objects_of(files: RankFiles) -> list[Path]:

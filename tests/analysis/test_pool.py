@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -16,7 +17,7 @@ from dsprof.cli.loading import processes_for
 from dsprof.diagnosis.build import diagnose
 from dsprof.diagnosis.document import to_json
 from dsprof.errors import TraceError
-from dsprof.trace.run import find_run
+from dsprof.trace.run import RankFiles, find_run
 from tests.factories import kineto
 from tests.factories.trace_files import write_run
 
@@ -53,6 +54,17 @@ def test_every_rank_is_told_of(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     summarise(find_run([tmp_path]), [Steps], progress=lambda *now: told.append(now))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_what_is_known_of_the_files_of_a_rank_is_held_while_it_is_read(tmp_path: Path) -> None:
+    write_run(tmp_path, 8)
+    held: list[int] = []
+
+    def count(done: int, total: int) -> None:
+        held.append(sum(isinstance(one, RankFiles) for one in gc.get_objects()))
+
+    summarise(find_run([tmp_path]), [Steps], progress=count)
+    assert max(held) <= 2
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python looks there before it asks")

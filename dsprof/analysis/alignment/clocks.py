@@ -7,7 +7,7 @@ rank leaves before every rank has entered (`clock_ties`); those of a device by w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,6 +115,20 @@ def clock_samples(trace: RankTrace) -> ClockSamples:
     begin, end = (rows.issue_ns, latest) if len(rows) else (np.zeros(1), np.zeros(1))
     span = start + int(begin.min()), start + int(end.max())
     return ClockSamples(trace.header, seen, trace.device is None, span)
+
+
+def merged_samples(one: list[ClockSamples], other: list[ClockSamples]) -> list[ClockSamples]:
+    """Join the samples of two disjoint sets of ranks: the first of a host keeps those of all."""
+    kept: dict[Node, Groups] = {}
+    ranks = []
+    for rank in (*one, *other):
+        if rank.seen and rank.is_numbered:
+            seen = kept.setdefault(_node(rank.header), rank.seen)
+            if seen is not rank.seen:
+                _add(seen, rank.seen)
+                rank = replace(rank, seen={})
+        ranks.append(rank)
+    return ranks
 
 
 def _ends(trace: RankTrace) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ from dsprof.analysis.alignment.clocks import (
     SAMPLES_PER_GROUP,
     align,
     clock_samples,
+    merged_samples,
     shared_clock,
     unread_samples,
 )
@@ -107,6 +108,18 @@ def test_hosts_without_a_common_collective_are_set_by_wall_clocks():
     assert alignment.bound_ns is None
     assert "wall clocks" in alignment.method
     assert "b" in alignment.method
+
+
+def test_of_each_host_the_first_rank_keeps_what_all_saw():
+    late = {"started_monotonic_ns": 50 * SECOND + SKEW_NS}
+    ranks = [
+        on_node(0, "a", *entered(0, 99)),
+        on_node(1, "a", *entered(99, 0)),
+        on_node(2, "b", *entered(98, 1), **late),
+    ]
+    merged = merged_samples([clock_samples(ranks[0])], [*map(clock_samples, ranks[1:])])
+    assert [bool(rank.seen) for rank in merged] == [True, False, True]
+    assert align(merged) == align(map(clock_samples, ranks))
 
 
 def test_ranks_that_no_file_places_in_time_are_set_by_wall_clocks_unread():
