@@ -12,52 +12,12 @@ from dsprof.files.redaction.known_settings import written_setting
 from dsprof.findings.finding import Cell, Column, Table
 from dsprof.findings.wording import shortened, some
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
-from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, fate_of_auto, keys
+from dsprof.rules.knowledge.deepspeed.keys import AUTO, NEWEST, ZERO, defaults, fate_of_auto, keys
 from dsprof.rules.knowledge.deepspeed.values import fits, is_on
 from dsprof.rules.knowledge.releases import Release, release
 from dsprof.trace.schema import EngineConfig
 
 _STAGE = f"{ZERO}.stage"
-
-_NEEDED_BY_SCHEDULERS = ("total_num_steps", "cycle_min_lr", "cycle_max_lr")
-_OF_ADAM = ("optimizer.params.torch_adam", "optimizer.params.adam_w_mode")
-_EXPERTS = "expert_parallel"
-_NEEDED_BY_DATA = (
-    "data_efficiency.data_routing.random_ltd.total_layer_num",
-    "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics",
-    "data_efficiency.data_sampling.dynamic_batching.max_tokens",
-)
-_DEFAULTS: Mapping[str, Any] = {
-    "wall_clock_breakdown": False,
-    "flops_profiler.enabled": False,
-    "prescale_gradients": False,
-    "gradient_predivide_factor": 1.0,
-    "optimizer.type": "",  # of the program
-    "gradient_clipping": 1.0,  # 0 up to 0.19.0, when nothing asked for it
-    "bf16.bf16_master_weights_and_grads": False,
-    f"{ZERO}.contiguous_gradients": True,
-    f"{ZERO}.reduce_scatter": True,
-    f"{ZERO}.use_multi_rank_bucket_allreduce": True,
-    f"{ZERO}.offload_optimizer.device": "none",
-    f"{ZERO}.offload_param.device": "none",
-    "bf16.bf16_optimizer_states": False,
-    "managed_gradient_accumulation": True,
-    "zero_allow_untested_optimizer": False,
-    "scheduler.type": "",  # of the program
-    **dict.fromkeys(("fp16.enabled", "bf16.enabled"), False),
-    "fp16.loss_scale": 0,
-    **dict.fromkeys((f"{ZERO}.zenflow.select_strategy", f"{ZERO}.zenflow.select_interval"), AUTO),
-    **dict.fromkeys((f"{ZERO}.offload_{part}.nvme_path" for part in ("optimizer", "param")), ""),
-    **dict.fromkeys((f"scheduler.params.{key}" for key in _NEEDED_BY_SCHEDULERS), ""),
-    **dict.fromkeys(
-        ("scheduler.params", "optimizer.params", *_OF_ADAM, *_NEEDED_BY_DATA),
-        "",
-    ),
-    f"{_EXPERTS}.comm_backend": "comm",
-    f"{_EXPERTS}.autoep_size": 1,
-    f"{_EXPERTS}.use_grouped_mm": True,
-    f"{_EXPERTS}.comm_max_tokens_per_rank": 0,
-}
 
 _OLD_OFFLOADS = {
     f"{ZERO}.offload_optimizer.device": f"{ZERO}.cpu_offload",
@@ -184,7 +144,7 @@ class EngineSettings:
             return "cpu"
         if path == _STAGE:
             return _stage_of(self.written.get(ZERO))
-        return _DEFAULTS.get(path)
+        return defaults().get(path)
 
 
 def named_keys(paths: Sequence[str]) -> str:

@@ -7,6 +7,8 @@ keys.csv         keys that DeepSpeed reads. `kind`: bool, int or float where it 
 sections.csv     what becomes of an unknown key in a section: ignored or refused (before
                  `strict_since`: ignored). Sections that are not listed may hold any key.
 retired.csv      keys that never were or are no more, and what to do instead
+defaults.csv     values of keys that are not written, where a rule asks for them: JSON or a word;
+                 blank where there is none, or the program brings its own
 filled_keys.txt  keys whose "auto" transformers or accelerate replace
 open_keys.txt    usual keys of sections in which DeepSpeed takes any key; only
                  `dsprof.files.redaction.known_settings` reads it, to write their values
@@ -16,10 +18,12 @@ Read in the sources of 0.12.6 and the last releases of 0.13 to 0.19; the newest 
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dsprof.files.tables import lines, rows
 from dsprof.rules.knowledge.releases import Release, release
@@ -68,6 +72,18 @@ def keys() -> Mapping[str, Key]:
         )
         for row in rows(_TABLES + "keys.csv")
     }
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """Return the values of dotted keys that are not written."""
+    return {row["key"]: _value(row["default"]) for row in rows(_TABLES + "defaults.csv")}
+
+
+def _value(text: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+    return text
 
 
 @cache
