@@ -7,6 +7,7 @@ from itertools import chain, zip_longest
 import pytest
 
 from dsprof.trace.rank_log import EXCEPTION, LAUNCHER, TRACEBACK
+from dsprof.trace.readers.logs import LogReader
 from tests.factories import logs as make
 
 BEGIN = "Traceback (most recent call last):"
@@ -70,6 +71,20 @@ def test_an_error_of_the_device_that_the_watchdog_meets_ends_a_rank(line):
     assert raised(line) == {3: ["CUDA error: an illegal memory access"]}
     own = traceback(3, "RuntimeError: CUDA error: x")
     assert raised(line, *own) == raised(*own, line) == {3: ["RuntimeError: CUDA error: x"]}
+
+
+MISMATCH = "Detected mismatch between collectives on ranks. Rank 0 is running collective: x"
+
+
+@pytest.mark.parametrize("before", ["[rank3]: RuntimeError: ", "3: step 7: ", "[rank3]:[ERROR] "])
+def test_a_mismatch_of_collectives_ends_a_rank_without_a_traceback(before):
+    assert raised(f"{before}{MISMATCH}") == {3: [f"RuntimeError: {MISMATCH}"]}
+    assert LogReader().recognises(f"{before}{MISMATCH}\n".encode())
+
+
+def test_a_mismatch_that_no_line_gives_a_rank_is_a_warning():
+    (trace,) = make.read([f"ERROR: {MISMATCH}"])
+    assert [*trace.log.warnings] == [MISMATCH]
 
 
 def test_a_watchdog_that_names_the_rank_in_a_smaller_group_tells_of_nobody():

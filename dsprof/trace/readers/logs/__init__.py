@@ -42,7 +42,8 @@ _SIGNS = re.compile(
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"
     rb"|\d\] Signal: | noticed that process rank |\] exits with return code = "
     rb"|^(?:\d+: )?srun: error: \S+: tasks? "
-    rb"|\berror: Detected \d+ oom[-_]kill event|\[rank\d+\]: Traceback \(most recent call last\):",
+    rb"|\berror: Detected \d+ oom[-_]kill event|\[rank\d+\]: Traceback \(most recent call last\):"
+    rb"|Detected mismatch between collectives on ranks",
     re.M,
 )
 _LEFT_OUT = (

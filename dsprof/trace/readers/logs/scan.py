@@ -44,7 +44,7 @@ from dsprof.trace.readers.logs.printed_config import PrintedConfig
 from dsprof.trace.readers.logs.starts import Starts
 from dsprof.trace.readers.logs.throughput import ThroughputTimer
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
-from dsprof.trace.readers.logs.tracebacks import Tracebacks
+from dsprof.trace.readers.logs.tracebacks import MISMATCH, Tracebacks
 from dsprof.trace.schema import LARGEST_WORLD
 
 MARKS = (
@@ -227,7 +227,7 @@ class LogScan:
                 ranks[said.device] = place.rank
 
     def _torch(self, rank: int, line: str, text: str) -> None:
-        self._tracebacks.take_watchdog(rank, text)
+        self._tracebacks.take_alone(rank, text)
         if self._before_error.pop(rank, None) is not None and text.strip():
             self._writer(rank).log.warn(warning(Said("WARN", text.strip())))
         elif text.strip() == "Last error:" and len(self._before_error) < _MOST_LOGGERS:
@@ -267,6 +267,8 @@ class LogScan:
         elif ": Test " in text and (match := _TEST_FAILURE.search(text)):
             of_test = f"{match['what']} (nccl-tests on {match['host']})"
             self._writer(rank).log.warn(f"{match['lib']} error: {of_test}")
+        elif rank < 0 and (match := MISMATCH.search(text)):
+            self._writer(-1).log.warn(warning(Said("WARN", match[0])))
         elif match := _OF_TORCH.search(text):
             self._writer(rank_of_writer(line) if rank < 0 else rank).log.warn(match[0])
         if found := out_of_memory(text):

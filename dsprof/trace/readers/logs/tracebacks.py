@@ -7,7 +7,9 @@ import re
 from dsprof.files.redaction import redact_text
 
 BEGIN = "Traceback (most recent call last):"
-MARKS = (BEGIN.encode(),)
+MISMATCH = re.compile(r"Detected mismatch between collectives on ranks.{1,2000}")
+"""Of TORCH_DISTRIBUTED_DEBUG=DETAIL; programs that catch it log no traceback."""
+MARKS = (BEGIN.encode(), b"Detected mismatch between collectives on ranks")
 
 _OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
 _OF_WATCHDOG = re.compile(
@@ -73,16 +75,19 @@ class Tracebacks:
             elif rank in self.raised or len(self.raised) < _MOST_RANKS:
                 self.raised[rank] = _cut(found[0])
 
-    def take_watchdog(self, rank: int, text: str) -> None:
+    def take_alone(self, rank: int, text: str) -> None:
         """Take a line that a launcher marked with `rank`, -1 if with none.
 
         An error of the device that the watchdog meets ends the process without a traceback.
         """
-        if (found := _OF_WATCHDOG.search(text)) is None:
+        if found := _OF_WATCHDOG.search(text):
+            rank, what = int(found["rank"] or -1) if rank < 0 else rank, found["what"]
+        elif found := MISMATCH.search(text):
+            what = f"RuntimeError: {found[0]}"
+        else:
             return
-        rank = int(found["rank"] or -1) if rank < 0 else rank
         if rank >= 0 and len(self.raised) < _MOST_RANKS:
-            self.raised.setdefault(rank, found["what"].rstrip())
+            self.raised.setdefault(rank, _cut(what))
 
 
 def _cut(text: str) -> str:
