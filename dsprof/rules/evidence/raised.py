@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from dsprof.analysis.rank_sets import RankSet, named_ranks, union
+from dsprof.files.tables import rows
 from dsprof.findings.wording import capitalised, sentence, shortened
 from dsprof.trace.collectives import family
 
@@ -13,65 +15,7 @@ RUN_FAILED = "The run failed"
 """The title of findings on runs of which a log or a rank says that they failed."""
 _MOST_KINDS = 2  # of failures, in a headline
 _LONGEST_MESSAGE = 160
-_DEVICE = "(?:illegal|misaligned|NVLink|hardware|launch failure|unknown error)"
-"""In errors of a device, but not of memory, of assertions in kernels, or of a build for others."""
 _MISMATCH = "Detected mismatch between collectives on ranks"
-_XID = "Look for Xid errors of the device in dmesg"
-_REMEDIES = (
-    (
-        re.compile("CUDA error: .*uncorrectable"),
-        _XID,
-        " The device has damaged memory: reset it; if it fails again, replace it.",
-    ),
-    (
-        re.compile(f"CUDA error: .*{_DEVICE}"),
-        _XID,
-        " If there are none, set CUDA_LAUNCH_BLOCKING=1: the traceback then names the operation.",
-    ),
-    (
-        re.compile(f"HIP error: .*(?:uncorrectable|{_DEVICE})"),
-        "Look for errors of amdgpu in dmesg",
-        " If there are none, set AMD_SERIALIZE_KERNEL=3: the traceback then names the operation.",
-    ),
-    (
-        re.compile("DataLoader worker .* by signal: Bus error"),
-        "Start the container with a larger --shm-size",
-        " Or lower num_workers of the data loader: its workers pass batches through /dev/shm.",
-    ),
-    (
-        re.compile("DataLoader worker .* by signal: Killed"),
-        "Check the memory of its host: `dmesg`",
-        " Or lower num_workers of the data loader: each worker takes memory of the host.",
-    ),
-    (
-        re.compile("No space left on device.*/dev/shm"),
-        "Start the container with a larger --shm-size",
-        "",
-    ),
-    (
-        re.compile(
-            r"No space left on device|Disk quota exceeded|StreamWriter failed writing file"
-            r"|inline_container\.cc:\d+\] \. unexpected pos"
-        ),
-        "Check free space and quota of the disk that the run writes to",
-        " Keep fewer checkpoints.",
-    ),
-    (
-        re.compile("system not yet initialized"),
-        "Start nvidia-fabricmanager on its host, in the version of its driver",
-        "",
-    ),
-    (
-        re.compile(f"{_MISMATCH}|disagreement between rank0 and rank"),
-        "Find out why these ranks call different collectives",
-        " Usual causes are a branch that only some ranks take, and a shape that depends on data.",
-    ),
-    (
-        re.compile("Expected to have finished reduction in the prior iteration"),
-        "Pass find_unused_parameters=True to DistributedDataParallel",
-        " Or use every parameter in the loss.",
-    ),
-)
 _FINGERPRINT = re.compile(
     r"is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+),? ?OpType=([A-Z_]+)"
     r"(?:, TensorShape=(\[[\d, ]*\]).*?\)\)\)|\))"
@@ -80,8 +24,16 @@ _FINGERPRINT = re.compile(
 
 def remedy(raised: Mapping[str, RankSet]) -> tuple[str, str] | None:
     """Say what to do after an exception whose cause is known, and what besides."""
-    known = ((fix, more) for pattern, fix, more in _REMEDIES if any(map(pattern.search, raised)))
-    return next(known, None)
+    for pattern, fix, more in _remedies():
+        if any(map(pattern.search, raised)):
+            return fix, more and f" {more}"
+    return None
+
+
+@cache
+def _remedies() -> tuple[tuple[re.Pattern[str], str, str], ...]:
+    table = rows("rules/knowledge/exceptions.csv")
+    return tuple((re.compile(row["pattern"]), row["fix"], row["more"]) for row in table)
 
 
 def who_failed(ways: Mapping[str, RankSet], raised: Mapping[str, RankSet]) -> str:

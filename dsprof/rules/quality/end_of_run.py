@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -49,6 +50,8 @@ from dsprof.trace.rank_log import (
 from dsprof.trace.schema import EXIT
 
 _LONG_NS = 10 * 10**9
+_OF_CAUSE = re.compile("^NCCL error|store based barrier|ncclUniqueId|clients joined|socket has ")
+"""In errors of communication that name more than a launcher does."""
 _SIGNAL, _EXIT_CODE = "signal ", "exit code "
 _AFTER_SIGNAL = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
@@ -526,7 +529,7 @@ def _unexplained(logs: Logs) -> Mapping[str, RankSet]:
 
 def _has_nccl_error(logs: Logs) -> bool:
     """Say whether rule nccl-warning has more to say of the end of a run than its launcher."""
-    return any(text.startswith("NCCL error") for text in logs.warnings())
+    return any(map(_OF_CAUSE.search, logs.warnings()))
 
 
 def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:

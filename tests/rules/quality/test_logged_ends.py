@@ -369,6 +369,18 @@ def test_a_traceback_that_did_not_come_first_is_not_quoted(facts):
         ("OSError: [Errno 28] No space left on device", "Check free space and quota"),
         ("RuntimeError: PytorchStreamWriter failed writing file data/3", "Check free space and"),
         ("RuntimeError: Error 802: system not yet initialized", "Start nvidia-fabricmanager"),
+        ("RuntimeError: CUDA error: out of memory", "Check with nvidia-smi which processes"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", "Use a smaller"),
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", "Start at most one rank"),
+        (
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "Check with",
+        ),
+        ("RuntimeError: CUDA error: initialization error", "Start processes by spawn"),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried", "Check the memory"),
+        ("RuntimeError: received 0 items of ancdata", "Raise the limit of open files"),
+        ("RuntimeError: Gloo connectFullMesh failed with [a.cc:1] no error", "Set GLOO_SOCKET_IFN"),
+        ("RuntimeError: disagreement between rank0 and rank1: rank0: [1]", "Find out why these"),
     ],
 )
 def test_the_remedy_of_a_known_exception_is_given(what, fix):
@@ -379,3 +391,9 @@ def test_the_remedy_of_a_known_exception_is_given(what, fix):
 @pytest.mark.parametrize(("how", "fix"), [(OF_RAY, "/tmp/ray"), (RAY_MEMORY, "num_workers")])
 def test_what_to_do_after_ray_lost_or_killed_a_worker(how, fix):
     assert fix in said(RULE, *logged({LAUNCHER: how})).fix
+
+
+def test_an_error_of_communication_says_more_than_an_exit_code():
+    traces = logged({LAUNCHER: "exit code 1"})
+    traces[0].log.warn("store based barrier on rank: 0, for key: a (world_size=8, worker_count=4")
+    assert said(RULE, *traces).status is Status.PASS
