@@ -78,13 +78,14 @@ class CollectiveTimeout:
 class LastWork:
     """The last works of a group when a watchdog gave up, as numbers of its collectives.
 
-    `timed_out` is -1 where it was the watchdog of another rank.
+    `timed_out` is -1 where it was the watchdog of another rank, of `by_rank` if that is known.
     """
 
     group: str
     timed_out: int
     enqueued: int
     completed: int
+    by_rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,15 @@ class CollectiveTimedOut:
         }
         if not waiting and (strays := [one for log in logs.ranks.values() for one in log.timeouts]):
             waiting = {-1: RankLog(timeouts=strays)}
-        if not waiting and any(log.last_works for log in logs.ranks.values()):
+        if not waiting and (
+            works := [one for log in logs.ranks.values() for one in log.last_works]
+        ):
+            by = {one.by_rank for one in works if one.by_rank >= 0}
+            whose = f"{named(sorted(by))}, whose log" if by else "a rank whose log"
             yield self.meta.finding(
                 Status.FAIL,
-                "A collective timed out on another rank, whose log was not given.",
-                problem="A collective timed out on a rank whose log was not given",
+                f"A collective timed out on {whose} was not given.",
+                problem=f"A collective timed out on {whose} was not given",
                 severity=Severity.CRITICAL,
                 cause="The ranks of these logs were asked to dump their flight recorders.",
                 action="Give the logs of all ranks together.",

@@ -216,6 +216,21 @@ def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str
             "A rank reports: the NVSwitch fabric is not initialised",
         ),
         (
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, "
+            "for key: store_based_barrier_key:1 (world_size=8, worker_count=4, timeout=0:30:00)",
+            "A rank reports: too few ranks joined the store in time",
+        ),
+        (
+            "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and "
+            "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->"
+            "get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0",
+            "Rank 3 reports: a rank did not join a group's first collective",
+        ),
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to",
+            "A rank reports: the store of the rendezvous cannot be reached",
+        ),
+        (
             "[rank6]:[W729 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76): Conn",
             "Rank 6 reports: the process with the store (usually rank 0) ended earlier",
         ),

@@ -51,7 +51,8 @@ MARKS = (
     *(b"CCL ", b"comm op: ", b"Comm. Op", b"out of memory", b"atchdog "),
     *(b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
-    *(b"Heartbeat monitor ", b"RendezvousTimeoutError"),
+    *(b"Heartbeat monitor ", b"RendezvousTimeoutError", b"RendezvousConnectionError"),
+    *(b"store based barrier on rank", b"ving ncclUniqueId from "),
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
     *(b"Setting OMP_NUM_THREADS ", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *(b": Test CUDA failure ", b" by GPU node-", b"TCPStore server has shut down", b" SocketImpl("),
@@ -75,7 +76,9 @@ _TEST_FAILURE = re.compile(
 _OF_TORCH = re.compile(
     r"watchdog got stuck for \d{1,9} seconds|Heartbeat monitor timed out"
     # Agents that end after the one with the store miss it, at the end of any run.
-    r"|(?<!due to an error of type )RendezvousTimeoutError"
+    r"|(?<!due to an error of type )Rendezvous(?:Timeout|Connection)Error"
+    r"|store based barrier on rank: \d{1,9}, .{0,200}worker_count=\d{1,9}"
+    r"|retr(?:ie|ei)ving ncclUniqueId from \[\d{1,9}\].{0,300}(?:Socket|wait) [Tt]imeout"
     r"|client socket has timed out after \d{1,9}m?s while trying to connect"
     r"|client socket has failed to connect to any network address"
     r"|server socket has failed to listen on any local network address"

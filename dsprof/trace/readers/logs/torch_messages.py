@@ -48,7 +48,8 @@ _LAST = re.compile(
     rf"last {_DONE}"
 )
 _ASKED_TO_DUMP = re.compile(
-    rf"Received a dump signal due to a collective timeout .{{0,199}}Last {_DONE}"
+    rf"Received a dump signal due to a collective timeout (?:from {{1,2}}rank (?P<by>\d{{1,6}}) )?"
+    rf".{{0,199}}Last {_DONE}"
 )
 # The GUID is of all ranks, the id of one, and groups without names share one.
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,15})(?: PG GUID (?P<guid>[^\s(]{1,99}))?")
@@ -121,7 +122,8 @@ def gave_up(text: str) -> CollectiveTimeout | LastWork | None:
     if match := _LAST.search(text):
         return LastWork(group, int(match["at"]), int(match["enqueued"]), int(match["completed"]))
     if match := _ASKED_TO_DUMP.search(text):
-        return LastWork(group, -1, int(match["enqueued"]), int(match["completed"]))
+        enqueued, completed = int(match["enqueued"]), int(match["completed"])
+        return LastWork(group, -1, enqueued, completed, int(match["by"] or -1))
     return None
 
 
