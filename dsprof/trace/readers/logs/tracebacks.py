@@ -8,7 +8,7 @@ from dsprof.files.redaction import redact_text
 
 BEGIN = "Traceback (most recent call last):"
 MISMATCH = re.compile(r"Detected mismatch between collectives on ranks.{1,2000}")
-"""Of TORCH_DISTRIBUTED_DEBUG=DETAIL; programs that catch it log no traceback."""
+"""A message of TORCH_DISTRIBUTED_DEBUG=DETAIL; programs that catch it log no traceback."""
 MARKS = (BEGIN.encode(), b"Detected mismatch between collectives on ranks")
 
 _OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
