@@ -28,6 +28,10 @@ _DUMPS = (
     "name the culprit."
 )
 _DEFAULT_GROUP = "0"
+_NONE_COMPLETED = (
+    "No collective of the group has ever completed: the devices may be unable to exchange data. "
+    "NCCL_DEBUG=INFO shows their paths; NCCL_P2P_DISABLE=1 avoids those between devices of a host."
+)
 
 
 class CollectiveTimedOut:
@@ -109,6 +113,9 @@ class CollectiveTimedOut:
         told = _absent(waiting)
         if suspects and suspects in (absent, told):
             confidence = "medium"
+        is_agreed = len(groups) == 1 < len(last) and not absent and not _cause(timeouts, numbers)
+        if is_agreed and all(one.completed <= 0 for one in last.values()):
+            cause = f"{cause} {_NONE_COMPLETED}".strip()
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
         dumps = _DUMPS if verdict.is_healthy and not told else ""

@@ -84,6 +84,16 @@ def test_a_rank_that_was_asked_for_a_dump_tells_whether_it_came():
     assert "No report from rank 2" in other.cause
 
 
+def test_ranks_that_never_completed_a_collective_may_have_no_path() -> None:
+    first = [*watchdog(0, 1), status(0, 0, 1), *watchdog(1, 1), status(1, 0, 1)]
+    assert "may be unable to exchange data" in one(collective_timeout, first).cause
+    for others in (
+        [*watchdog(0, 2), status(0, 0, 2), *watchdog(1, 2), status(1, 0, 2)],
+        [*first, *watchdog(1, 1, "BROADCAST"), asked(2, 0, 0)],  # rank 2 did not come
+    ):
+        assert "exchange" not in one(collective_timeout, others).cause
+
+
 def test_a_timeout_of_a_rank_whose_log_is_missing():
     finding = one(collective_timeout, [asked(1, 8, 7)])
     assert (finding.status, finding.ranks) == (Status.FAIL, ())
