@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.ending import Ending, first_failed
 from dsprof.analysis.hang import words
-from dsprof.analysis.hang.causes import in_own_code
+from dsprof.analysis.hang.causes import STOPPED, in_own_code
 from dsprof.analysis.hang.fates import (
     by_exception,
     by_kill,
@@ -71,6 +71,16 @@ def ended(tell: Telling) -> HangVerdict:
         return _died(tell, failed | gone)
     if hung := sorted(r for r, e in ends.items() if e.hangs_at_end):
         return hung_at_end(hung, tell.endings)
+    looks = {rank: end.symptoms for rank, end in ends.items()}
+    if stopped := sorted(r for r, e in looks.items() if e.is_seen_now and e.state in STOPPED):
+        is_or_are = "is" if len(stopped) == 1 else "are"
+        return HangVerdict(
+            kind="frozen",
+            ranks=tuple(stopped),
+            cause=Cause("stopped", f"{capitalised(_ALONE)}."),
+            confidence="high",
+            sentence=f"{capitalised(named(stopped))} {is_or_are} stopped (SIGSTOP, or a debugger).",
+        )
     killed = sorted(r for r, e in ends.items() if e.breaks_off and not e.symptoms.is_alive)
     if killed:
         may_wait = [said for rank in killed if (said := may_wait_in(rank, tell.endings))]

@@ -114,6 +114,15 @@ def test_calls_in_flight_when_the_processes_ended_are_no_waits_of_those_that_are
     assert root(*traces, r0=GONE, r1=GONE, r2=GONE, r3=GONE).kind == "none"
 
 
+def test_a_job_whose_ranks_are_all_stopped_is_not_healthy() -> None:
+    traces = [rank(n, [], 900, **KEPT) for n in range(RANKS)]
+    pause = Symptoms(state="T", is_seen_now=True)
+    found = root(*traces, r0=pause, r1=pause, r2=pause, r3=pause)
+    assert (found.kind, found.ranks, found.cause.kind) == ("frozen", (0, 1, 2, 3), "stopped")
+    assert found.sentence == "Ranks 0-3 are stopped (SIGSTOP, or a debugger)."
+    assert root(*traces, r0=ALIVE, r1=ALIVE, r2=ALIVE, r3=ALIVE).kind == "none"
+
+
 def test_what_is_seen_now_counts_where_a_dump_is_of_an_earlier_pause() -> None:
     pause = Symptoms(state="T", at_ns=900 * 10**6, is_seen_now=True)
     traces = [rank(n, [waits()] if n != 2 else [], **KEPT) for n in range(RANKS)]
