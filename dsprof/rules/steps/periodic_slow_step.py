@@ -24,7 +24,7 @@ from dsprof.analysis.run.series import (
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import duration, named, percent, ranks_do
+from dsprof.findings.wording import count, duration, named, percent, plural, ranks_do
 from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, few_in_turn, growing_part, part_columns, too_few
@@ -308,6 +308,12 @@ class PeriodicSlowStep:
             cause, action = _in_turn(turns)
         elif evaluates and not ranks:
             cause, action = _evaluation(columns)
+        elif in_turn and (calls := _median_calls(columns, mine)) > _median_calls(columns, ~slow):
+            cause = (
+                f"{_BY_PART[part][0].format(columns.ranks)[:-1]}: {plural(calls, 'collective')} in "
+                f"these steps, {count(_median_calls(columns, ~slow))} in others."
+            )
+            action = _LESS_OFTEN
         else:
             cause, action = _why(columns, part, ranks, when)
         return self.meta.finding(
@@ -340,6 +346,14 @@ def _own_periods(steps: Steps, columns: StepColumns, thresholds: Thresholds) -> 
     return found if found and found.cost_ns >= least_ns else None
 
 
+def _median_calls(columns: StepColumns, chosen: BoolArray) -> float:
+    return float(np.median(columns.work["calls"][chosen]))
+
+
+_LESS_OFTEN = (
+    "Call the collectives of these steps less often: the communication table shows them with a "
+    "fraction of a call per step."
+)
 _REPEATED = (
     "These steps have more micro-steps than others: the program skipped an optimizer step, or "
     "accumulated more gradients.",
@@ -414,13 +428,14 @@ _BY_PART = {
     ),
     "other_ns": (
         "The extra time is outside forward, backward and step, on {}: a checkpoint, an evaluation, "
-        "the end of an epoch of the data loader.",
+        "the generation of samples, the end of an epoch of the data loader.",
         "If it is a checkpoint, write it in the background or less often; if it is the data "
         "loader, keep its workers (persistent_workers=True).",
     ),
     "rest_ns": (
-        "The extra time is not exposed communication, on {}: a checkpoint, an evaluation, the end "
-        "of an epoch of the data loader, Python's garbage collector.",
+        "The extra time is not exposed communication, on {}: a checkpoint, an evaluation, the "
+        "generation of samples, the end of an epoch of the data loader, Python's garbage "
+        "collector.",
         "Inspect these steps in the timeline, and mark the parts of the loop with "
         "dsprof.annotate().",
     ),

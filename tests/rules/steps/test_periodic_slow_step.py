@@ -162,6 +162,12 @@ def test_the_part_that_takes_longer_is_the_cause(extra: dict[str, Extra], where:
     assert where in said(periodic_slow_step.RULE, *ranks(**extra)).cause
 
 
+def test_collectives_that_only_slow_steps_call_are_counted() -> None:
+    finding = said(periodic_slow_step.RULE, *ranks(waiting=every(10, 90), calls=every(10, 14)))
+    assert "on all ranks: 15 collectives in these steps, 1 in others." in finding.cause
+    assert finding.action.startswith("Call the collectives of these steps less often")
+
+
 def test_steps_of_two_iterations_are_no_fault_of_the_slower_rank() -> None:
     """As when all ranks skip an optimizer step every ten iterations, and rank 0 is slower."""
     traces = [rank(0, computing=every(10, 90)), rank(1, waiting=every(10, 90))]
