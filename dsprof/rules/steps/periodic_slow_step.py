@@ -247,12 +247,15 @@ class PeriodicSlowStep:
             "Inspect these steps in the timeline, and check what else runs on the hosts then.",
         )
         if part == "other_ns":
-            fix, (cause, action) = "Find what the loop does there", _why(columns, part, (), "")
+            fix, (cause, action) = (
+                "Find what the loop does there",
+                _why(columns, part, (), "", slow),
+            )
         ranks = columns.ranks_behind(~slow, slow, longer_ns / 2)
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
         if ranks:
-            is_known = not columns.left_out
+            is_known = _others_wait(columns, slow)
             fix = f"Find what only {_do(ranks)} then"
             cause, action = _alone(ranks, count, is_known=is_known)
         elif turns:
@@ -315,7 +318,7 @@ class PeriodicSlowStep:
             )
             action = _LESS_OFTEN
         else:
-            cause, action = _why(columns, part, ranks, when)
+            cause, action = _why(columns, part, ranks, when, mine)
         return self.meta.finding(
             Status.FAIL if fault else Status.INFO,
             f"Every {period.period} steps, first in step {columns.number[period.first]}, a step "
@@ -407,12 +410,19 @@ def _in_turn(ranks: Sequence[int]) -> tuple[str, str]:
     )
 
 
-def _why(columns: StepColumns, part: str, ranks: tuple[int, ...], when: str) -> tuple[str, str]:
+def _others_wait(columns: StepColumns, slow: BoolArray) -> bool:
+    """Whether all ranks recorded these steps, and most of the steps call a collective."""
+    return not columns.left_out and _median_calls(columns, slow) > 0
+
+
+def _why(
+    columns: StepColumns, part: str, ranks: tuple[int, ...], when: str, slow: BoolArray
+) -> tuple[str, str]:
     """Return cause and action by where the time falls, and `when` on these ranks."""
     if ranks:
         return (
             f"The extra time is on {named(ranks)}{when}"
-            f"{'; the others wait in their collectives' * (not columns.left_out)}.",
+            f"{'; the others wait in their collectives' * _others_wait(columns, slow)}.",
             f"Find what only {_do(ranks)} then: a checkpoint, logging, an evaluation. "
             "Move it to a separate thread or process, or distribute it over the ranks.",
         )

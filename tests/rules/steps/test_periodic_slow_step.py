@@ -11,7 +11,7 @@ from dsprof.rules.communication import communication_bound_step
 from dsprof.rules.runner import judge
 from dsprof.rules.steps import periodic_slow_step, step_time_change
 from dsprof.trace.rank_trace import RankTrace
-from tests.factories.trace import assert_reached_at, said, span, summary
+from tests.factories.trace import assert_reached_at, rank_trace, said, span, summary, sync
 from tests.rules.steps.stepwise import Extra, every, in_spells, rank, ranks, rolling, summed
 
 
@@ -262,6 +262,15 @@ def test_a_period_shows_among_steps_that_are_less_slow() -> None:
     wild, longer = {12, 25, 31, 46, 47}, every(10, 90)
     finding = said(periodic_slow_step.RULE, *ranks(between=lambda n: longer(n) + 30 * (n in wild)))
     assert "Every 10 steps, first in step 9" in finding.summary
+
+
+def test_nobody_waits_in_steps_without_a_collective() -> None:
+    late = rank(0), rank(1, computing=lambda n: 90 * (n in (9, 21, 28, 50)))
+    traces = [
+        rank_trace(number, steps=one.steps, spans=one.spans, comm=[sync("all_reduce", 80, 20)])
+        for number, one in enumerate(late)
+    ]
+    assert said(periodic_slow_step.RULE, *traces).cause == "Rank 1 works longer in these steps."
 
 
 def test_slow_steps_without_a_period_are_a_remark() -> None:
