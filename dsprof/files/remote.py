@@ -59,6 +59,9 @@ _KINDS = {
         "TokenRetrievalError",
     ),
     "it changed while it was read; repeat the command": ("FileExpired",),
+    "the server redirects in a circle; check the address, and whether it asks for a login": (
+        "TooManyRedirects",
+    ),
     "the connection broke off; try again": (
         "ClientPayloadError",
         "IncompleteReadError",

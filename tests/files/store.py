@@ -84,11 +84,14 @@ def serving(application: Callable[..., Iterable[bytes]]) -> Iterator[tuple[str, 
         server.server_close()
 
 
-def answering(status: str, kind: str, body: bytes) -> Callable[..., Iterable[bytes]]:
+def answering(
+    status: str, kind: str, body: bytes, **headers: str
+) -> Callable[..., Iterable[bytes]]:
     """Return an application that answers everything alike."""
 
     def application(environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
-        start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        length = str(len(body))
+        start(status, [("Content-Type", kind), ("Content-Length", length), *headers.items()])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
     return application

@@ -343,6 +343,14 @@ def test_what_a_web_server_refuses_is_said_in_one_line(status, kind, why, capsys
     assert SECRET not in line
 
 
+def test_redirects_in_a_circle_are_said_in_one_line(capsys):
+    circle = answering("302 Found", "text/plain", b"", Location="/run")
+    with serving(circle) as (address, _):
+        assert main(["report", f"{address}/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "redirects in a circle; check the address" in line
+
+
 def test_a_store_that_denies_access_is_said_in_one_line(monkeypatch, capsys):
     body = f"<Error><Code>AccessDenied</Code><Message>{SECRET}</Message></Error>".encode()
     with serving(answering("403 Forbidden", "application/xml", body)) as (endpoint, _):
