@@ -63,8 +63,12 @@ def typical_step(steps: Steps, findings: Iterable[Finding] = ()) -> TypicalStep 
 
 
 def _without_long(rows: Sequence[Parts], usual_ns: int) -> tuple[Sequence[Parts], int]:
-    """Return the rows but for a few far longer ones, and the longest of all."""
-    usual = [row for row in rows if row.total_ns <= _LONG * usual_ns]
+    """Return the rows but for a few far longer ones, and the longest of all.
+
+    Where most steps call no collective, those that do are what the program does (local SGD).
+    """
+    silent = 2 * sum(row.calls == 0 for row in rows) > len(rows)
+    usual = [row for row in rows if row.total_ns <= _LONG * usual_ns or (silent and row.calls)]
     is_few = len(rows) - len(usual) <= max(_FEW * len(rows), 1)
     return usual if is_few else rows, max(row.total_ns for row in rows)
 

@@ -174,6 +174,22 @@ def test_the_typical_step_is_the_median_split_as_all_measured_ones() -> None:
     assert known + typical.parts.other_ns == typical.parts.total_ns
 
 
+def test_rare_steps_are_in_the_parts_where_only_they_communicate() -> None:
+    traces = [
+        rank_trace(
+            rank,
+            steps=[
+                step(n, 10 * n + 90 * (n > 30), 10 * n + 10 + 90 * (n >= 30)) for n in range(40)
+            ],
+            comm=[sync("all_reduce", 310, 80, step=30)],
+        )
+        for rank in range(2)
+    ]
+    typical = diagnosed(*traces).steps.typical
+    assert typical is not None
+    assert (typical.long_steps, typical.parts.exposed_comm_ns) == (0, round(800 / 470 * MS))
+
+
 @pytest.mark.parametrize(
     ("long", "excluded", "compute_ms"),
     [
