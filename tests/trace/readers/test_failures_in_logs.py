@@ -214,7 +214,11 @@ def test_lists_of_two_agents_may_run_into_each_other():
         ("=   EXIT CODE: 1", "exit code 1"),
         ("=   KILLED BY SIGNAL: 9 (Killed)", KILLED),
         ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)", KILLED),
+        (f"{CALLED}'python', '-m', 'pip', 'install']' returned non-zero exit status 1.", ""),
+        (f"{CALLED}'python', '-c', 'import x']' returned non-zero exit status 1.", ""),
         ("run.sh: line 12:  4711 Killed                  python a.py", KILLED),
+        ("run.sh: line 12:  4711 Killed                  $LAUNCHER a.py", KILLED),
+        ("run.sh: line 14:  4242 Killed                  nvidia-smi dmon > gpu.log", ""),
         (
             "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
             OF_RAY,

@@ -21,8 +21,11 @@ _RANK = re.compile(r"(?:^|\s)\srank      : (\d{1,6}) \(local_rank: \d+\)")
 _EXIT_CODE = re.compile(r"(?:^|\s)\sexitcode  : (-?\d{1,5}) \(pid: \d+\)")
 _ROOT_CAUSE = "Root Cause (first observed failure)"
 _LAUNCHED = re.compile(r"\[runner\.py:\d{1,5}:main\] cmd = (?:.*--node_rank=(?P<node>\d{1,9}))?")
-# Programs also run compilers and git; those that start launchers only repeat what these say.
-_OF_PYTHON = r"'\['[^']{0,999}\bpython[\d.]{0,9}', (?!'-m', '(?:torch\.distributed|deepspeed)).*'"
+# Programs also run compilers, git and pip; those that start launchers only repeat what these say.
+_OF_PYTHON = (
+    r"'\['[^']{0,999}\bpython[\d.]{0,9}', "
+    r"(?!'-c'|'-m', '(?:torch\.distributed|deepspeed|pip')|'[^']{0,999}\bsetup\.py').*'"
+)
 _RETURN_CODE = re.compile(
     r"\] exits with return code = (-?\d{1,5})$"
     r"|\bfailed \(exitcode: (-?\d{1,5})\) local_rank: \d{1,5} \(pid: \d{1,10}\) of binary"
@@ -39,6 +42,8 @@ _SIGNAL = re.compile(
 )
 _OF_SHELL = re.compile(
     r": line \d{1,6}: {1,9}\d{1,10} (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
+    # A script that ends its own monitors says the same of them.
+    r".{0,99}?(?:\$|\b(?:python|torchrun|deepspeed|accelerate|mpirun|mpiexec|srun))"
 )
 _TASK = re.compile(
     # A shell reports a signal by a code above 128: such a task was ended.
