@@ -50,6 +50,7 @@ def test_no_line_takes_long(unit: str) -> None:
         ("h:1:1 [0] NCCL INFO Using network ", ":a", ""),
         ("", "Watchdog caught collective operation timeout: WorkNCCL(OpType=A, NumelIn=11, ", ""),
         ("", "a1", "Comm. Op            Message Size"),
+        ("", "a1", " SocketImpl("),
     ],
 )
 def test_no_message_takes_long(begin: str, unit: str, end: str) -> None:

@@ -83,7 +83,7 @@ _OF_TORCH = re.compile(
     r"|client socket has failed to connect to any network address"
     r"|server socket has failed to listen on any local network address"
     r"|Timed out after \d{1,9} seconds waiting for clients\. \d{1,9}/\d{1,9} clients joined"
-    r"|TCPStore server has shut down too early|\w+ failed on SocketImpl"
+    r"|TCPStore server has shut down too early|\b\w{1,40} failed on SocketImpl"
     r"|(?:Memory access \w{1,9}|HW Exception) by GPU"
 )
 _NO_PROVIDER = re.compile(
