@@ -129,6 +129,13 @@ def test_an_exception_that_was_caught_long_before_is_not_kept():
     assert first(*caught, *nobody("ValueError: x")) == ["ValueError: x"]
 
 
+def test_of_chained_exceptions_without_a_rank_the_last_is_kept():
+    during = "During handling of the above exception, another exception occurred:"
+    chain = [*nobody("KeyError: 'x'"), "", during, "", *nobody("ValueError: no x")]
+    assert first(*chain, *nobody("OSError: later")) == ["ValueError: no x"]
+    assert first(*nobody("OSError: earlier"), *chain) == ["OSError: earlier"]
+
+
 def test_what_a_launcher_raises_is_not_kept():
     called = "subprocess.CalledProcessError: Command '['python', 'a.py']' died"
     assert first(*nobody(called), *nobody("torch.d.ChildFailedError: ")) == []

@@ -9,7 +9,11 @@ from dsprof.files.redaction import redact_text
 BEGIN = "Traceback (most recent call last):"
 MISMATCH = re.compile(r"Detected mismatch between collectives on ranks.{1,2000}")
 """A message of TORCH_DISTRIBUTED_DEBUG=DETAIL; programs that catch it log no traceback."""
-MARKS = (BEGIN.encode(), b"Detected mismatch between collectives on ranks")
+_CHAINED = ("During handling of the above exc", "The above exception was the direct cause of")
+MARKS = (
+    *(BEGIN.encode(), b"Detected mismatch between collectives on ranks"),
+    *(begin.encode() for begin in _CHAINED),
+)
 
 _OF_RANK = re.compile(r"\[rank(\d{1,6})\]: ?")
 _OF_WATCHDOG = re.compile(
@@ -37,13 +41,15 @@ class Tracebacks:
     """Follows the traceback of each rank, whose lines may interleave.
 
     `raised` holds what ended each rank, type and message: of chained exceptions, the last.
-    `first` is the first of the last ones that no line gives a rank, "" if there is none.
+    `first` is the first of the last ones that no line gives a rank, "" if there is none; of
+    chained exceptions, again the last.
     """
 
     def __init__(self) -> None:
         self.raised: dict[int, str] = {}
         self.first = ""
         self._first_until = 0
+        self._is_first_latest = False
         self._before = ""  # what nodes or pods put before the lines of the last without a rank
         self._open: set[int] = set()
         self._lines_left = 0
@@ -66,10 +72,13 @@ class Tracebacks:
         if text.startswith(BEGIN):
             self._open.add(rank)
             self._lines_left = _LONGEST_LINES
+        elif rank == _NOBODY and self._is_first_latest and text.startswith(_CHAINED):
+            self.first = ""
         elif rank in self._open and (found := form.match(text)):
             self._open.remove(rank)
             if rank == _NOBODY:
-                if at_bytes > self._first_until or not self.first:
+                self._is_first_latest = at_bytes > self._first_until or not self.first
+                if self._is_first_latest:
                     self.first = _cut(found[0])
                 self._first_until = at_bytes + _BURST_BYTES
             elif rank in self.raised or len(self.raised) < _MOST_RANKS:
