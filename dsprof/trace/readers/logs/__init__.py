@@ -131,6 +131,7 @@ def _scan_from(path: Path, at_bytes: int) -> tuple[LogScan, MarkedLines]:
         for line in lines:
             if lines.at_bytes >= at_bytes:
                 lines.takes_all = scan.take(line, lines.at_bytes)
+    scan.starts.end(lines.at_bytes)
     return scan, lines
 
 
@@ -155,7 +156,7 @@ def _scan(path: Path, _status: FileStatus) -> _LogFile:
         several = [_starts(path, scan)]
         scan, lines = _scan_from(path, scan.starts.last_at_bytes)
     ranks, world_size = scan.ranks(rank_in_name(path))
-    if not ranks and any(one.errors for one in several):
+    if not ranks and several:
         ranks = [LoggedRank(0, "", 0, RankLog())]  # what is said of it is before its last start
     if not ranks:
         raise TraceError(

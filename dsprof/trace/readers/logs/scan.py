@@ -52,7 +52,7 @@ MARKS = (
     *(b"Received a dump signal ", b"failed to pass monitoredBarrier "),
     *(b"ALLOC_CONF", b"DeepSpeed info: version=", b"Overflow detected", b"OVERFLOW!"),
     *(b"Heartbeat monitor ", b"RendezvousTimeoutError", b"RendezvousConnectionError"),
-    *(b"store based barrier on rank", b"ving ncclUniqueId from "),
+    *(b"store based barrier on rank", b"ving ncclUniqueId from ", b"ChildFailedError"),
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
     *(b"Setting OMP_NUM_THREADS ", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *(b": Test CUDA failure ", b" by GPU node-", b"TCPStore server has shut down", b" SocketImpl("),
@@ -235,6 +235,8 @@ class LogScan:
             self._writer(rank).log.warn(warning(Said("WARN", text.strip())))
         elif text.strip() == "Last error:" and len(self._before_error) < _MOST_LOGGERS:
             self._before_error[rank] = self._at_bytes
+        if "ChildFailedError" in text:
+            self.starts.gave_up()
         if self._elastic.take(rank, text):
             self._has_ranks_in_tasks |= rank >= _TASKS and rank - _TASKS != self._elastic.rank
             self._elastic_list()
@@ -259,6 +261,8 @@ class LogScan:
             self._writer(seen[0]).log.say(FAILED_FIRST, seen[1])
         elif how := launchers.failed(text):
             self._writer(-1).log.say(LAUNCHER, how)
+            if "failed (exitcode: " in text:
+                self.starts.failed(self._at_bytes + len(line.encode()) + 1)
         elif match := _NO_PROVIDER.search(text):
             log = self._writer(rank).log
             log.say("libfabric failure", f"no {match['name']} device found")
@@ -291,6 +295,7 @@ class LogScan:
                 log.add(RankLog(last_works=[ended]))
 
     def _elastic_list(self) -> None:
+        self.starts.gave_up()
         log = self._writer(self._elastic.rank).log
         if how := self._elastic.failed_first:
             log.say(FAILED_FIRST, how)

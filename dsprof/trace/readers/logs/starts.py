@@ -1,6 +1,7 @@
 """Where in a log the last start of a job begins.
 
-There DeepSpeed's launcher started again, or processes use devices that others had used.
+There DeepSpeed's launcher started again, processes use devices that others had used, or the log
+goes on although agents of torchrun reported failures: an agent that gives up ends with a list.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dsprof.trace.readers.logs.prefix import Said
 
 _READY = re.compile(r"nranks \d+ .{0,199}busId (?P<bus>[\w:.]{1,32}) .{0,199}Init COMPLETE")
 _MOST_PROCESSES = 1 << 16
+_NEAR_BYTES = 1 << 12
+"""So much of a log holds the failures of one start, or the list if it is cut."""
 
 
 class Starts:
@@ -19,6 +22,9 @@ class Starts:
     def __init__(self) -> None:
         self.count = 1
         self.last_at_bytes = 0
+        self._failures = 0  # starts that agents reported as failed since the last one was counted
+        self._failed_at = -1  # behind the last such report
+        self._has_given_up = False
         self._launched: set[str] = set()  # nodes whose launcher has started
         self._began: dict[tuple[str, int], int] = {}  # where the first line of a process is
         self._last: dict[tuple[str, int], int] = {}  # and its last one so far
@@ -27,11 +33,29 @@ class Starts:
     def launched(self, node: str, at_bytes: int) -> None:
         """Take the line with which DeepSpeed's launcher starts a job, and where it begins."""
         if node in self._launched:
-            self.count += 1
-            self.last_at_bytes = at_bytes
+            self._count(1, at_bytes)
             self._began, self._last, self._users = {}, {}, {}
             self._launched.clear()
         self._launched.add(node)
+
+    def failed(self, end_bytes: int) -> None:
+        """Take where the line ends in which an agent of torchrun reports a failure."""
+        self._failures += self._failed_at < 0 or end_bytes - self._failed_at > _NEAR_BYTES
+        self._failed_at = end_bytes
+
+    def gave_up(self) -> None:
+        """Take a line of the list with which an agent ends."""
+        self._has_given_up = True
+
+    def end(self, at_bytes: int) -> None:
+        """Take where the log ends."""
+        if not self._has_given_up and 0 <= self._failed_at < at_bytes - _NEAR_BYTES:
+            self._count(self._failures, self._failed_at)
+
+    def _count(self, starts: int, at_bytes: int) -> None:
+        self.count += starts
+        self.last_at_bytes = at_bytes
+        self._failures, self._failed_at = 0, -1
 
     def take(self, said: Said, at_bytes: int) -> None:
         """Take a line of NCCL and where it begins."""
@@ -45,8 +69,7 @@ class Starts:
         device = said.host, ready["bus"]
         user = self._users.setdefault(device, process)
         if user != process and (left := self._last[user]) < began:
-            self.count += 1
             before = {*self._users.values()}
             began_later = (at for one, at in self._began.items() if one not in before and at > left)
-            self.last_at_bytes = min(began_later)
+            self._count(1, min(began_later))
             self._users = {device: process}
