@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.environment.launchers import job_keys
-from dsprof.trace.rank_log import LAUNCHER
+from dsprof.trace.rank_log import EXCEPTION, LAUNCHER
 from dsprof.trace.run import find_run
 from tests.factories import logs as make
 from tests.factories.trace import header
@@ -43,6 +43,33 @@ def test_further_communicators_are_no_start():
     whole = make.run(ranks=2)
     traces = make.read([*whole, *whole])
     assert [trace.log.starts for trace in traces] == [[], []]
+
+
+AGENT = "E0517 api.py:826] failed (exitcode: 1) local_rank: 1 (pid: 3) of binary: python"
+ATTEMPT = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", AGENT]
+LOSSES = [f"step {number} loss 1.0" for number in range(400)]
+
+
+def test_a_log_that_goes_on_after_a_failure_is_of_ranks_that_torchrun_started_again():
+    (trace,) = make.read([*ATTEMPT, *LOSSES, *ATTEMPT, AGENT, *LOSSES])
+    assert (trace.log.values(LAUNCHER), trace.log.values(EXCEPTION)) == ({}, {})
+    (starts,) = trace.log.starts
+    assert (starts.count, starts.errors) == (3, ())
+    assert starts.last_at_bytes == len("\n".join([*ATTEMPT, *LOSSES, *ATTEMPT, AGENT, ""]))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [],
+        ["[0]:", "  rank      : 1 (local_rank: 1)", *LOSSES],
+        ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", *LOSSES],
+    ],
+)
+def test_a_failure_that_ends_the_log_or_is_listed_is_no_restart(end):
+    for trace in make.read([*LOSSES, *ATTEMPT, *end]):
+        assert trace.log.starts == []
+        assert trace.log.values(EXCEPTION) == ({"ValueError: bad batch": 1} if trace.rank else {})
 
 
 LAUNCH = "[2022-11-22 05:19:14,317] [INFO] [runner.py:508:main] cmd = python -u -m deepspeed.l"
