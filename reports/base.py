@@ -82,4 +82,4 @@ def renderer_of(renderers: Sequence[Renderer[Shown]], format_name: str) -> Rende
         if renderer.name == format_name:
             return renderer
     names = ", ".join(renderer.name for renderer in renderers)
-    raise DsprofError(f"unknown format {format_name!r}; known are {names}")
+    raise DsprofError(f"unknown format {format_name!r}; known: {names}")

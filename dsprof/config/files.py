@@ -48,7 +48,7 @@ class ConfigFile:
 
     def section(self, name: str, known: Iterable[str]) -> dict[str, Setting]:
         """Return the settings of a section; none where the file has no such section."""
-        return self._settings(self._sections[name], known, f"key of '{name}'")
+        return self._settings(self._sections[name], known, f"key under '{name}':")
 
     def words(self, name: str, known: Iterable[str], noun: str) -> tuple[str, ...] | None:
         """Return the items of a list, each of which must be a known word; None without a list."""

@@ -110,7 +110,7 @@ def did_you_mean(name: str, known: Iterable[str], listed_by: str = "") -> str:
     near = get_close_matches(name, names, n=1)
     if near:
         return f" - did you mean '{near[0]}'?"
-    return f" (see {listed_by})" if listed_by else f"; known are {', '.join(names) or 'none'}"
+    return f" (see {listed_by})" if listed_by else f"; known: {', '.join(names) or 'none'}"
 
 
 def _beyond(value: Any, bounds: Bounds) -> str:

@@ -168,7 +168,7 @@ def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:
         ("may_be_unknwn: []", "1:1: unknown key 'may_be_unknwn' - did you mean 'may_be_unknown'?"),
         (
             "findings:\n  hihg: 0",
-            "2:3: unknown key of 'findings' 'hihg' - did you mean 'high'?",
+            "2:3: unknown key under 'findings': 'hihg' - did you mean 'high'?",
         ),
         ("findings: [high]", "1:11: 'findings' must be a mapping"),
         ("findings: {high: -1}", "1:18: 'high' must be at least 0, got -1"),

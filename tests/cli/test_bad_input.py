@@ -136,8 +136,8 @@ REPORTS = [
     ("good --baseline good", r"the baseline good: it is a folder; give a file in it"),
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
-    ("good --format docx", r"unknown --format value 'docx'; known are html, json, text"),
-    ("good -o x.docx", r"format 'docx' of x\.docx; known are html, json, text; give --format"),
+    ("good --format docx", r"unknown --format value 'docx'; known: html, json, text"),
+    ("good -o x.docx", r"format 'docx' of x\.docx; known: html, json, text; give --format"),
     (
         "good --formt html",
         r"unknown option '--formt' - did you mean '--format'\? \(see dsprof report --help\)",

@@ -77,7 +77,7 @@ def test_the_name_of_a_file_says_its_format(runs: Path, name: str, begins: bytes
     [
         ("one", "required: AFTER"),
         ("one missing", "missing"),
-        ("one two --format pdf", "unknown --format value 'pdf'; known are text, html, json"),
+        ("one two --format pdf", "unknown --format value 'pdf'; known: text, html, json"),
         (
             "one/trace.rank00000.json two -o one/trace.rank00000.json",
             "it is an input file",

@@ -142,7 +142,7 @@ def test_unknown_variables_and_options_are_mistakes() -> None:
     assert mistakes({"DSPROF_STEP": "1", "DSPROF": "1"}, budget=3, zzz=1) == [
         "environment: unknown variable 'DSPROF_STEP' - did you mean 'DSPROF_STEPS'?",
         "options: unknown option 'budget' - did you mean 'budget_mb'?",
-        "options: unknown option 'zzz'; known are config, " + ", ".join(FIELDS),
+        "options: unknown option 'zzz'; known: config, " + ", ".join(FIELDS),
     ]
 
 

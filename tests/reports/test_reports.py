@@ -26,7 +26,7 @@ def test_the_same_diagnosis_gives_the_same_bytes(name: str) -> None:
 
 
 def test_an_unknown_format_names_those_there_are() -> None:
-    with pytest.raises(DsprofError, match=r"unknown format 'pdf'; known are html, json, text"):
+    with pytest.raises(DsprofError, match=r"unknown format 'pdf'; known: html, json, text"):
         render(factory.diagnosis(), "pdf")
 
 

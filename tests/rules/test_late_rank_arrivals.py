@@ -34,7 +34,7 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     finding = said(RULE, rank(0, 30), rank(1, 80))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert (
-        "Rank 1 delays the others by 50.0 ms per step (50 %): last in 10 of the 10"
+        "Rank 1 delays the others by 50.0 ms per step (50 %): it arrives last in 10 of the 10"
         in finding.summary
     )
     assert finding.severity is Severity.HIGH
@@ -188,7 +188,7 @@ def test_ranks_that_are_late_together_in_half_of_the_steps_are_named_with_their_
     finding = said(RULE, *jittering(60, (35,), (35,), (35, 80), (35, 80)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
     assert finding.problem == "Ranks 2-3 delay 29 of 58 steps by 45.0 ms"
-    assert "by 22.5 ms per step (22 %): late together in 29 of 58 steps" in finding.summary
+    assert "by 22.5 ms per step (22 %): they are late together in 29 of 58 steps" in finding.summary
 
 
 @pytest.mark.parametrize(("late", "share"), [((1,), 0.5), ((2, 3), 0.45)])

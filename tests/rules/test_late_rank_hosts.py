@@ -225,7 +225,7 @@ def profiled(compute_ms: float) -> list[RankTrace]:
     [
         (60, "computing kernels take 50.0 ms longer"),
         (10, "is idle for 50.0 ms more"),
-        (35, "its own time is spread"),
+        (35, "no part of its step explains the delay"),
     ],
 )
 def test_a_profile_beside_tells_why_a_rank_is_late(compute_ms, cause):

@@ -251,7 +251,7 @@ def test_a_further_table_in_the_log_is_not_compared():
     ("lib", "what", "meaning"),
     [
         ("NCCL", "remote process exited or there was a network error / ", "lost the connection"),
-        ("CUDA", "no CUDA-capable device is detected", "a call of CUDA failed"),
+        ("CUDA", "no CUDA-capable device is detected", "a CUDA call failed"),
     ],
 )
 def test_a_benchmark_that_failed_before_its_first_row_is_no_healthy_one(lib, what, meaning):

@@ -29,8 +29,11 @@ _DUMPS = (
 )
 _DEFAULT_GROUP = "0"
 _NONE_COMPLETED = (
-    "No collective of the group has ever completed: the devices may be unable to exchange data. "
-    "NCCL_DEBUG=INFO shows their paths; NCCL_P2P_DISABLE=1 avoids those between devices of a host."
+    "No collective of the group has ever completed: the devices may be unable to exchange data."
+)
+_PATHS = (
+    " Set NCCL_DEBUG=INFO to log the paths between devices, or NCCL_P2P_DISABLE=1 to avoid direct "
+    "ones."
 )
 
 
@@ -110,14 +113,16 @@ class CollectiveTimedOut:
                 )
             )
         confidence: Confidence = "low" if suspects else ""
+        paths = ""
         told = _absent(waiting)
         if suspects and suspects in (absent, told):
             confidence = "medium"
         is_agreed = len(groups) == 1 < len(last) and not absent and not _cause(timeouts, numbers)
         if is_agreed and all(one.completed <= 0 for one in last.values()):
-            cause = f"{cause} {_NONE_COMPLETED}".strip()
+            cause, paths = f"{cause} {_NONE_COMPLETED}".strip(), _PATHS
         if not verdict.is_healthy:  # traces and dumps know more than logs
             cause, suspects, confidence = verdict.sentence, verdict.ranks, verdict.confidence
+            paths = ""
         dumps = _DUMPS if verdict.is_healthy and not told else ""
         longest = max((one.waited_ms for one in timeouts.values()), default=0)
         after = f" after {duration(longest * 1e6)}" if longest > 0 else ""
@@ -126,7 +131,7 @@ class CollectiveTimedOut:
             f"{capitalised(_who(waiting))} timed out in {where}{after}.",
             severity=Severity.CRITICAL,
             cause=cause or "The logs do not say which rank did not join.",
-            action=f"{_look_at(suspects)} (py-spy dump).{dumps}",
+            action=f"{_look_at(suspects)} (py-spy dump).{dumps}{paths}",
             ranks=suspects,
             evidence=(_table(waiting, timeouts, last),),
             confidence=confidence,
@@ -247,7 +252,7 @@ def _silence(
     why = ["stuck", "ended"]
     why += [] if groups == {_DEFAULT_GROUP} else ["not in the group"]
     if not all(rank in logged for rank in silent):
-        why.append("its log is not given" if len(silent) == 1 else "their logs are not given")
+        why.append("not in these logs")
     text = f"{same}No report from {named(silent)}: {', '.join(why[:-1])} or {why[-1]}."
     return text, silent if 2 * len(silent) <= size else ()
 

@@ -205,7 +205,8 @@ class LateRank:
         accuracy = f"; {case.accuracy}, smaller differences are ignored" if late.doubt_ns else ""
         return self.meta.finding(
             Status.FAIL,
-            f"{who} the others by {duration(cost_ns)} per step ({percent(share)}): last in "
+            f"{who} the others by {duration(cost_ns)} per step ({percent(share)}): "
+            f"{'it arrives' if len(votes.late) == 1 else 'they arrive'} last in "
             f"{int(votes.votes[votes.leader])} of the {votes.cast} steps that have one late rank"
             f"{none}{accuracy}.{since}{known.note}",
             severity=case.thresholds.severity(share * known.share),
@@ -230,8 +231,8 @@ class LateRank:
         begin = _begin(case.late, several.ranks)
         return self.meta.finding(
             Status.FAIL,
-            f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): late "
-            f"together in {several.steps} of {several.of} steps."
+            f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): they "
+            f"are late together in {several.steps} of {several.of} steps."
             f"{_since(begin, several.ranks) if begin else ''}{known.note}",
             title="Ranks wait for several late ranks",
             severity=case.thresholds.severity(share * known.share),

@@ -248,13 +248,13 @@ def by_place(matched: Iterable[Matched], ranks: Collection[int]) -> Cause | None
 def unknown(rank: int, *, has_parts: bool) -> Cause:
     """Return what is left to say."""
     reason = (
-        "its own time is spread"
+        "no part of its step explains the delay"
         if has_parts
         else "the trace holds neither forward nor kernels, and the time between backward and "
         "collectives does not show it"
     )
     return Cause(
-        f"Unknown: whether rank {rank} computes longer, or waits for its host or its input; "
+        f"Whether rank {rank} computes longer, or waits for its host or its input, is unknown: "
         f"{reason}. {_NOT_THE_NETWORK}",
         f"Look at what rank {rank} does before its collectives: data loading, an uneven shard, "
         "other programs, a slower processor.",

@@ -34,19 +34,19 @@ class DeprecatedConfigKey(ConfigRule):
             yield self.meta.finding(
                 Status.INFO,
                 f"{named_keys(old)} {'is' if len(old) == 1 else 'are'} deprecated.",
-                action=remarks((path, f"write {instead}") for path, instead in rows),
-                evidence=(settings.table(rows, remark="instead"),),
+                action=remarks(rows),
+                evidence=(settings.table(rows, remark="what to do"),),
                 confidence="high",
             )
 
 
 def _old(settings: EngineSettings) -> Iterator[tuple[str, str]]:
-    """Yield what is written in an old way, and the new one."""
+    """Yield what is written in an old way, and what to write instead."""
     for path, value in settings.paths():
         if fate_of_retired(path, settings.release) == "deprecated":
-            yield path, retired()[path].instead
+            yield path, f"write {retired()[path].instead}"
         elif path == ZERO and isinstance(value, bool):
-            yield path, f'{{"stage": {int(value)}}}'
+            yield path, f'write {{"stage": {int(value)}}}'
 
 
 RULE: Rule = DeprecatedConfigKey()

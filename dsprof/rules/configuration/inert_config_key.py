@@ -36,7 +36,7 @@ class InertConfigKey(ConfigRule):
     def judge(self, settings: EngineSettings, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report keys that somebody misses, and apart from them harmless leftovers."""
         if settings.stage is None:
-            why = "was not recorded" if settings.has_run else "is no number from 0 to 3"
+            why = "was not recorded" if settings.has_run else "is not a number from 0 to 3"
             yield self.meta.unknown(f"Unknown: the ZeRO stage {why}.")
             return
         inert = list(_inert(settings, settings.stage))

@@ -56,7 +56,9 @@ class OversizedBucket:
                 "No engine with ZeRO and contiguous gradients was recorded."
             )
         elif not max(peaks, default=0) or not all(one.engines[0].parameters for one, _ in made):
-            yield self.meta.unknown("Unknown: no counters of the device, or no size of the model.")
+            yield self.meta.unknown(
+                "Unknown: the device's counters or the model's size were not recorded."
+            )
         else:
             several, pressed = len(run[Engines].engines) > 1, is_short(run[Memory])
             for one, buffers in made:

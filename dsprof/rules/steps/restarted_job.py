@@ -95,14 +95,14 @@ class RestartedJob:
         problem = f"Epochs {one.number} and {other.number} ran at the same time"
         return self.meta.finding(
             Status.FAIL,
-            f"{problem}: they are no restart, but two runs with the same ranks.",
+            f"{problem}: this is not a restart but two runs with the same ranks.",
             problem=problem,
             fix="Give each job its own folder, and each process its own RANK",
             title="Two runs look like one that restarted",
             severity=Severity.HIGH,
             cause="Two jobs wrote to one folder, or processes have the same RANK.",
             action="Give each job its own folder (`out`), and each process its own RANK. Analyse "
-            f"these runs apart, with --epoch {one.number} and --epoch {other.number}.",
+            f"these runs separately, with --epoch {one.number} and --epoch {other.number}.",
             confidence="high",
         )
 

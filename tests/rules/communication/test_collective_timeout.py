@@ -86,12 +86,16 @@ def test_a_rank_that_was_asked_for_a_dump_tells_whether_it_came():
 
 def test_ranks_that_never_completed_a_collective_may_have_no_path() -> None:
     first = [*watchdog(0, 1), status(0, 0, 1), *watchdog(1, 1), status(1, 0, 1)]
-    assert "may be unable to exchange data" in one(collective_timeout, first).cause
+    finding = one(collective_timeout, first)
+    assert "may be unable to exchange data" in finding.cause
+    assert "Set NCCL_DEBUG=INFO" in finding.action
     for others in (
         [*watchdog(0, 2), status(0, 0, 2), *watchdog(1, 2), status(1, 0, 2)],
         [*first, *watchdog(1, 1, "BROADCAST"), asked(2, 0, 0)],  # rank 2 did not come
     ):
-        assert "exchange" not in one(collective_timeout, others).cause
+        finding = one(collective_timeout, others)
+        assert "exchange" not in finding.cause
+        assert "NCCL_DEBUG" not in finding.action
 
 
 def test_a_timeout_of_a_rank_whose_log_is_missing():
@@ -151,12 +155,10 @@ def test_traces_beside_the_logs_name_who_did_not_come():
 
 def test_several_silent_ranks_have_logs_and_stacks_of_their_own():
     several = one(collective_timeout, [*watchdog(0), *watchdog(3)])
-    assert several.cause.endswith(
-        "ranks 1-2: stuck, ended, not in the group or their logs are not given."
-    )
+    assert several.cause.endswith("ranks 1-2: stuck, ended, not in the group or not in these logs.")
     assert several.action.startswith("Read the ends of the logs and the stacks of ranks 1-2")
     single = one(collective_timeout, [*watchdog(0), *watchdog(2)])
-    assert single.cause.endswith("rank 1: stuck, ended, not in the group or its log is not given.")
+    assert single.cause.endswith("rank 1: stuck, ended, not in the group or not in these logs.")
     assert "the end of the log and the stack of rank 1 (" in single.action
     assert single.evidence[0].caption.endswith("ranks 0, 2 wrote")
 

@@ -34,7 +34,7 @@ def test_warnings_with_and_without_advice():
         ("socketStartConnect: Connect to 10.0.0.2<4> failed : No route", "could not be reached"),
         ("Call to connect returned Connection timed out", "could not be reached"),
         ("socketProgress: Connection closed by remote peer n1<5>", "a connection to another rank"),
-        ("Cuda failure 'invalid argument'", "a call of CUDA failed"),
+        ("Cuda failure 'invalid argument'", "a CUDA call failed"),
         ("Cuda failure 'invalid device ordinal'", "a device that its host does not have"),
         ("Cuda failure 802 'system not yet initialized'", "NVSwitch fabric is not initialised"),
         ("Cuda failure 217 'peer access is not supported'", "cannot access each other"),
@@ -122,7 +122,7 @@ def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
     finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
     assert (finding.status, finding.problem) == (
         Status.FAIL,
-        "Rank 1 reports: a call of NCCL failed",
+        "Rank 1 reports: an NCCL call failed",
     )
 
 
@@ -160,9 +160,9 @@ def test_a_watchdog_that_is_stuck_itself():
     )
     finding = one(nccl_warning, [line])
     assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
-    assert finding.problem == "Rank 1 reports: a call of CUDA or NCCL does not return"
+    assert finding.problem == "Rank 1 reports: a CUDA or NCCL call does not return"
     both = one(nccl_warning, [line, line.replace("[rank1]", "[rank2]")])
-    assert both.problem == "Ranks 1-2 report: a call of CUDA or NCCL does not return"
+    assert both.problem == "Ranks 1-2 report: a CUDA or NCCL call does not return"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_watchdog_that_is_stuck_itself():
         (
             "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Heartbeat monitor timed out! "
             "Process will be terminated after dumping debug info. workMetaList_.size()=1",
-            "Rank 1 reports: a call of CUDA or NCCL does not return",
+            "Rank 1 reports: a CUDA or NCCL call does not return",
         ),
         (
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",

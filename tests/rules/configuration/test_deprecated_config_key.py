@@ -12,15 +12,15 @@ def test_old_names_are_information_with_the_new_one():
     assert finding.status is Status.INFO
     assert "zero_optimization.cpu_offload and bfloat16 are deprecated" in finding.summary
     assert rows([finding]) == {
-        "zero_optimization.cpu_offload": 'offload_optimizer: {"device": "cpu"}',
-        "bfloat16": "bf16",
+        "zero_optimization.cpu_offload": 'write offload_optimizer: {"device": "cpu"}',
+        "bfloat16": "write bf16",
     }
 
 
 @pytest.mark.parametrize(("written", "stage"), [(True, 1), (False, 0)])
 def test_the_very_first_form_is_old(written, stage):
     (finding,) = read(RULE, {"zero_optimization": written})
-    assert rows([finding]) == {"zero_optimization": f'{{"stage": {stage}}}'}
+    assert rows([finding]) == {"zero_optimization": f'write {{"stage": {stage}}}'}
 
 
 def test_new_names_pass():
