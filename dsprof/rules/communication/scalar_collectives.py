@@ -111,7 +111,7 @@ class ScalarCollectives:
             if _are_mostly_shards(part):
                 told = _OF_SHARDS
             if by := caller(part):
-                told = told | _by_library(*by)
+                told = told | _by_library(*by, are_numbers=is_of_numbers)
             yield self._judged(part, run, thresholds, told)
 
     def _judged(
@@ -163,12 +163,17 @@ def _are_mostly_shards(calls: Calls) -> bool:
     return 2 * calls_per_step(shards) > calls_per_step(calls)
 
 
-def _by_library(library: str, site: str) -> Details:
+def _by_library(library: str, site: str, *, are_numbers: bool) -> Details:
+    action = f"Find what makes {library} send them: a setting, such as for metrics, or a call of "
+    if are_numbers:
+        action += "the program. Let it send them every N steps. If no setting stops what it sends "
+        action += "for each batch, use fewer and larger micro-batches."
+    else:
+        action += "the program. Tensors that the loss needs, such as embeddings, must be sent for "
+        action += "each batch: use fewer and larger micro-batches."
     return {
         "cause": f"{library} sends most of them, at {site}.",
-        "action": f"Find what makes {library} send them: a setting, such as for metrics, or a call "
-        "of the program. Let it send them every N steps. If no setting stops what it sends for "
-        "each batch, use fewer and larger micro-batches.",
+        "action": action,
         "fix": f"Find what makes {library} send them",
     }
 

@@ -34,17 +34,19 @@ def test_numbers_in_each_step_fail_and_one_is_left():
     assert finding.evidence[0].rows == (("all_reduce", "world", "", "", 4.0, 8, 2.2, 2.0),)
 
 
-def test_a_library_that_sends_most_of_them_is_named():
-    """Nobody can join what Lightning broadcasts of itself."""
-    traces = ranks(0.5, 0.6, site=7)
+@pytest.mark.parametrize("nbytes", [64, 2048])
+def test_a_library_that_sends_most_of_them_is_named(nbytes):
+    """Nobody can join what Lightning broadcasts, nor delay embeddings that the loss needs."""
+    traces = ranks(0.5, 0.6, site=7, nbytes=nbytes)
     for trace in traces:
         file = "/opt/lib/python3.11/site-packages/trainer/loops/epoch.py"
         trace.sites = {7: Site(id=7, file=file, line=265)}
     finding = said(RULE, *traces)
     assert finding.status is Status.FAIL
     assert finding.cause == "trainer sends most of them, at loops/epoch.py:265."
-    assert "tensor" not in f"{finding.action} {finding.fix}"
-    assert finding.action.endswith("for each batch, use fewer and larger micro-batches.")
+    assert "Join" not in f"{finding.action} {finding.fix}"
+    assert ("every N steps" in finding.action) == (nbytes == 64)
+    assert finding.action.endswith("use fewer and larger micro-batches.")
 
 
 def test_of_lines_of_a_library_that_send_equally_often_the_first_of_the_table_is_named():
