@@ -49,7 +49,7 @@ def without_other_jobs(
     read = max(jobs, key=value)
     others = set[Process]().union(*(job for job in jobs.values() if not job & jobs[read]))
     apart = {file.path for file in files if file.path in logs and file.process in others}
-    reason = f"other processes than {read}, so of another job; give only its files to read it"
+    reason = f"of another job: it names no process of {read}; to read it, give only its files"
     kept = [file for file in files if file.path not in apart]
     return kept, [Stranger(path, reason) for path in logs if path in apart]
 

@@ -117,7 +117,7 @@ def test_of_logs_of_several_jobs_one_job_is_read(tmp_path):
     run = find_run([tmp_path])
     assert [path.name for path in run.files] == ["slurm-10.out"] * 4
     assert {one.path.name for one in run.strangers} == {"slurm-9.out", "rank1.log"}
-    assert all("slurm-10.out, so of another job; " in one.reason for one in run.strangers)
+    assert all("slurm-10.out; to read it" in one.reason for one in run.strangers)
 
 
 def test_logs_of_the_processes_that_other_files_name_are_read(tmp_path):
