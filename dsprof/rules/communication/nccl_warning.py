@@ -72,7 +72,7 @@ class NcclWarning:
             where = f" on {who}" if warning.ranks else ""
             reports = "report" if warning.ranks.bit_count() > 1 else "reports"
             yield self.meta.finding(
-                Status.FAIL,
+                Status.INFO if highest is Severity.NONE else Status.FAIL,
                 f"“{warning.text}”{where}: {first.meaning}.",
                 title=self.meta.failing_title if logs.is_nccl else "torch reports an error",
                 problem=f"{capitalised(who)} {reports}: {first.meaning}",

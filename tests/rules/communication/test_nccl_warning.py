@@ -230,14 +230,19 @@ def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str
             "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to",
             "A rank reports: the store of the rendezvous cannot be reached",
         ),
-        (
-            "[rank6]:[W729 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76): Conn",
-            "Rank 6 reports: the process with the store (usually rank 0) ended earlier",
-        ),
     ],
 )
 def test_errors_without_a_prefix_of_nccl_are_a_problem(line, problem):
     assert one(nccl_warning, [line]).problem == problem
+
+
+def test_a_store_that_ended_first_is_no_problem_of_its_own():
+    lost = "[rank6]:[W729 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76): Conn"
+    finding = one(nccl_warning, [lost])
+    assert (finding.status, finding.ranks) == (Status.INFO, (6,))
+    assert "the process with the store (usually rank 0) ended earlier" in finding.summary
+    failed = one(nccl_warning, [lost, "[rank2]: NCCL error in: a.cpp:7, remote process exited or"])
+    assert failed.problem.startswith("Rank 2 reports: another rank ended")
 
 
 def test_the_line_that_names_the_cause_of_an_unhandled_error_is_first():
