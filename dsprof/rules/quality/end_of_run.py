@@ -345,7 +345,8 @@ class EndOfRun(NamedTuple):
             action=f"{fix}.{otherwise}{apart}",
             ranks=ranks,
             evidence=evidence,
-            confidence="low" if twice else "high",
+            # A process of unknown rank may have caught what it raised.
+            confidence="low" if twice else "high" if all(raised.values()) else "medium",
         )
 
     def _ended_from_outside(

@@ -348,7 +348,7 @@ def test_of_ranks_that_left_their_group_a_log_tells_what_ended_them(
 def test_the_first_traceback_of_an_unknown_rank_is_quoted():
     finding = said(RULE, *logged({LAUNCHER: "exit code 1", TRACEBACK: "ValueError: x"}))
     assert finding.problem == "A process of the run failed: ValueError"
-    assert finding.cause == "A process raised ValueError: x."
+    assert (finding.cause, finding.confidence) == ("A process raised ValueError: x.", "medium")
 
 
 @pytest.mark.parametrize(
