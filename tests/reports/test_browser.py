@@ -203,6 +203,16 @@ def test_a_calling_site_is_seen_whole_on_a_wide_screen(
     assert set(page.evaluate(cut)) == {0}
 
 
+def test_cells_let_the_shade_through_that_says_that_a_table_scrolls(
+    chromium: browser.Browser, page_file: Path
+) -> None:
+    page = chromium.open(page_file)
+    cells = """[...document.querySelectorAll(".scroll td")]
+      .map((cell) => getComputedStyle(cell).backgroundColor)"""
+    # Written with an alpha below 1: rgba(...), or color(srgb r g b / a).
+    assert [one for one in page.evaluate(cells) if "rgba" not in one and "/" not in one] == []
+
+
 def test_a_heading_sorts_its_table_and_what_was_not_measured_stays_last(
     chromium: browser.Browser, page_file: Path
 ) -> None:

@@ -187,12 +187,21 @@ def test_its_table_sorts_by_value(chromium: browser.Browser, tmp_path: Path) -> 
     for place in (3, 4, 5):
         page.evaluate(click.format(place))
         values = page.evaluate(rows.format(f"Number(row.cells[{place}].dataset.v)"))
-        assert values == sorted(values)
-        assert values[0] < values[-1]
+        assert values == sorted(values, reverse=True)
+        assert values[0] > values[-1]
     page.evaluate(click.format(0))
     ranks = [int(text) for text in page.evaluate(rows.format("row.cells[0].textContent"))]
     assert ranks == sorted(ranks)
     assert ranks[-1] == 11
+
+
+def test_its_table_fits_a_narrow_screen(chromium: browser.Browser, page_file: Path) -> None:
+    page = chromium.open(page_file, width=600)
+    page.evaluate("document.getElementById('timeline').scrollIntoView({ behavior: 'instant' })")
+    page.wait("document.querySelector('#timeline[data-live]')")
+    page.evaluate("document.querySelector('.live details').open = true")
+    table = "document.querySelector('.live .scroll')"
+    assert page.evaluate(f"{table}.scrollWidth - {table}.clientWidth") == 0
 
 
 @pytest.mark.parametrize("width", [390, 1440])

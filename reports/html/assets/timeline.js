@@ -250,11 +250,15 @@
     body.replaceChildren();
     for (const [key, [count, sum, most]] of sums) {
       const row = body.insertRow();
-      for (const text of key.split("\n")) row.insertCell().textContent = text;
+      const cell = (text, name) => {
+        const made = row.insertCell();
+        made.className = name;
+        made.textContent = text;
+        return made;
+      };
+      for (const text of key.split("\n")) cell(text, "short");
       for (const [value, text] of [[count, count], [sum, duration(sum)], [most, duration(most)]]) {
-        const cell = row.insertCell();
-        cell.dataset.v = value;
-        cell.textContent = text;
+        cell(text, "n").dataset.v = value;
       }
     }
   }
