@@ -58,7 +58,7 @@ _AFTER_SIGNAL = {
     "signal SIGBUS": "Check the space in /dev/shm on {host}",
     "signal SIGTERM": "Find out who ended it: the scheduler (preemption, a limit), or a user",
     OF_RAY: "Read its log in /tmp/ray/session_latest/logs, and `dmesg`",
-    RAY_MEMORY: "Give the node more memory, or lower `num_workers` of data loaders",
+    RAY_MEMORY: "Give it more memory, or lower `num_workers` of data loaders",
 }
 """What to do where a process left no traceback."""
 _ENDED_BY_SLURM = {
