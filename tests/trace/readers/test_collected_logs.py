@@ -70,6 +70,7 @@ def quoted(i, line):
         lambda i, line: f"{time(i)}\tkube.train\t" + json.dumps({"log": line}),
         quoted,
         lambda _, line: escape(line),
+        lambda _, line: json.dumps({"log": escape(line)}),
     ],
 )
 def test_what_is_put_around_each_line_changes_nothing(kept):

@@ -73,9 +73,9 @@ class MarkedLines:
             place = end + 1
 
     def _messages(self, line: bytes) -> Iterator[str]:
-        whole = _ESCAPED.sub(lambda found: unescape(found[0]), line.decode("utf-8", "replace"))
-        for text in messages(whole, of_indented=self._is_indented):
-            yield _TERMINAL.sub("", text)
+        # Before a record is read, a quote in its message would end it.
+        for text in messages(line.decode("utf-8", "replace"), of_indented=self._is_indented):
+            yield _TERMINAL.sub("", _ESCAPED.sub(lambda found: unescape(found[0]), text))
 
     def _next(self, text: bytes, place: int, nexts: list[int]) -> int:
         """Return where the next line with a mark begins, -1 if there is none."""
