@@ -13,7 +13,7 @@ from dsprof.trace.readers.logs.prefix import Said
 _READY = re.compile(r"nranks \d+ .{0,199}busId (?P<bus>[\w:.]{1,32}) .{0,199}Init COMPLETE")
 _MOST_PROCESSES = 1 << 16
 _NEAR_BYTES = 1 << 12
-"""Failures of one start are that close to each other, and to the end of a log whose list was cut."""
+"""Failures of one start are that close to each other, and to the end of a log without the list."""
 
 
 class Starts:
