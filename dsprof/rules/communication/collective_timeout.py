@@ -294,7 +294,7 @@ def _table(
             Column("last enqueued"),
         ),
         rows=tuple(rows),
-        caption=f"As the watchdog of each rank wrote it; {_who(waiting)} wrote",
+        caption=f"As written by the watchdog of {_who(waiting)}",
     )
 
 

@@ -245,8 +245,8 @@ def _on_device_cause(split: Attribution | None, run: Run) -> str:
             f"result, or they wait for a late rank (unknown: {why})."
         )
     if split.waiting > split.transfer:
-        who = " for late ranks" if split.latest is None else f", mostly for rank {split.latest},"
-        return f"Ranks wait{who} during most of it, {percent(split.waiting)} of the step."
+        who = " for late ranks" if split.latest is None else f", mostly for rank {split.latest}"
+        return f"For most of it ({percent(split.waiting)} of the step) ranks wait{who}."
     return (
         "No other kernel ran beside these communication kernels: the next kernel needs their "
         f"result. {percent(split.transfer)} of the step is transfer, {percent(split.waiting)} "

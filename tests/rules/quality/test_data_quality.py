@@ -48,7 +48,7 @@ def test_the_number_of_ranks_is_not_stated_where_it_is_unknown():
     ranks = [foreign(rank, 5) for rank in (0, 3, 4)]
     for rank in ranks:
         rank.is_world_known = False
-    expected = "Nothing of ranks 1-2 was given; the number of ranks is unknown."
+    expected = "The files contain nothing of ranks 1-2; the number of ranks is unknown."
     assert said(RULE, *ranks).summary == expected
 
 
