@@ -67,7 +67,10 @@ class DataQuality:
         text = f"The traces of {len(missing)} of {world} ranks are missing: {named(missing)}."
         if not run.is_recorded:
             if not run.is_world_known:
-                text = f"The files contain nothing of {named(missing)}; the number of ranks is unknown."
+                text = (
+                    f"The files contain nothing of {named(missing)}; the number of ranks is "
+                    "unknown."
+                )
             return self.meta.finding(
                 Status.INFO,
                 text,
