@@ -15,6 +15,9 @@ from dsprof.trace.readers.base import Facts, rank_in_name
 _NUMBER = re.compile(r"\d{4}(?:-\d\d){2}(?:[-_T.]\d\d(?:[-.:_]\d\d){1,2})?(?!\d)|\d{3,}")
 """A date with the time of day, or a number that does not count ranks or nodes."""
 _ANY_NUMBER = re.compile(rf"{_NUMBER.pattern}|\d+")
+_OF_NODE = re.compile(
+    r"(?<![a-z])(?:n|node|host|worker|pod|server|machine|gpu|dgx|hgx)[-_]?\d+", re.IGNORECASE
+)
 _OF_SLURM = re.compile(r"slurm-(\d+)(?:_(\d+))?")
 """A job, and its task where it is an array."""
 _NOT_DIGITS = re.compile(r"\D")
@@ -92,7 +95,8 @@ def _numbers_in_names(
     of_process: defaultdict[Process, set[tuple[int, ...]]] = defaultdict(set)
     for file in logs:
         of_slurm = _OF_SLURM.fullmatch(file.path.stem)
-        told = filter(None, of_slurm.groups()) if of_slurm else form.findall(file.path.stem)
+        name = _OF_NODE.sub("", file.path.stem)
+        told = filter(None, of_slurm.groups()) if of_slurm else form.findall(name)
         found = tuple(int(_NOT_DIGITS.sub("", number)) for number in told)
         if rank_in_name(file.path) in found:
             found = tuple(number for number in found if number != file.header.rank)

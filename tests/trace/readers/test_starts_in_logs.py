@@ -176,6 +176,15 @@ def test_logs_of_the_nodes_of_a_job_are_read_together(tmp_path, names):
     assert not find_run([tmp_path]).strangers
 
 
+@pytest.mark.parametrize("node", ["n1", "worker-12", "node_101"])
+def test_watchdogs_of_two_nodes_may_have_one_rank_in_their_groups(tmp_path, node):
+    waits = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
+    for name in (node, "n3"):
+        line = f"{waits}Timeout(ms)=6) ran for 60 milliseconds on {name}"
+        (tmp_path / f"{name}.log").write_text(line)
+    assert not find_run([tmp_path]).strangers
+
+
 def test_logs_of_nodes_whose_ranks_are_guessed_are_read_together(tmp_path):
     for node in (1, 2):
         lines = [make.said("Using network IB", rank, f"node{node}") for rank in range(4)]
