@@ -64,6 +64,7 @@ def test_a_log_that_goes_on_after_a_failure_is_of_ranks_that_torchrun_started_ag
         [],
         ["[0]:", "  rank      : 1 (local_rank: 1)", *LOSSES],
         ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", *LOSSES],
+        ["srun: error: n1: task 3: Exited with exit code 1"] * 100,
     ],
 )
 def test_a_failure_that_ends_the_log_or_is_listed_is_no_restart(end):

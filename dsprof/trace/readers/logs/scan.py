@@ -263,6 +263,8 @@ class LogScan:
             self._writer(-1).log.say(LAUNCHER, how)
             if "failed (exitcode: " in text:
                 self.starts.failed(self._at_bytes + len(line.encode()) + 1)
+            else:
+                self.starts.gave_up()
         elif match := _NO_PROVIDER.search(text):
             log = self._writer(rank).log
             log.say("libfabric failure", f"no {match['name']} device found")

@@ -44,7 +44,7 @@ class Starts:
         self._failed_at = end_bytes
 
     def gave_up(self) -> None:
-        """Take a line of the list with which an agent ends."""
+        """Take a line of the list with which an agent ends, or what another launcher says of it."""
         self._has_given_up = True
 
     def end(self, at_bytes: int) -> None:
