@@ -43,7 +43,7 @@ class Pipelines(Aggregate):
             s.name == "backward" and s.stage >= 0 and s.step in wanted for s in trace.spans
         )
         # Zero-bubble schedules compute gradients of weights apart. In a V a rank has a stage from
-        # the begin and one from the end.
+        # the beginning and one from the end.
         is_split = backwards > len(spans)
         is_v = len(here) == 2 and bool(groups) and max(here) - min(here) != max(groups)
         return cls(stages, len(batches), max(len(here), 1), is_split or is_v)
