@@ -74,7 +74,8 @@ def destination(arguments: Namespace, page: str, inputs: Iterable[Path]) -> Path
     """
     names = arguments.formats()  # not while arguments are parsed: --no-plugins may follow
     if arguments.format is None:
-        ending = arguments.output.suffix[1:].replace("txt", "text") if arguments.output else ""
+        ending = arguments.output.suffix[1:].lower() if arguments.output else ""
+        ending = ending.replace("txt", "text")
         if ending and ending not in names:
             raise DsprofError(
                 f"unknown format '{in_one_line(ending)}' of {arguments.output}"

@@ -65,7 +65,7 @@ def test_the_page_is_written_and_the_text_is_printed(
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("page.html", b"<!doctype html>"), ("found.json", b"{"), ("found.txt", b"Step times")],
+    [("page.HTML", b"<!doctype html>"), ("found.json", b"{"), ("found.txt", b"Step times")],
 )
 def test_the_name_of_a_file_says_its_format(runs: Path, name: str, begins: bytes) -> None:
     assert main(["compare", "one", "two", "-q", "-o", name]) == 0
