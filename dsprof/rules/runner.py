@@ -16,7 +16,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings import brief
-from dsprof.findings.finding import Finding, Range, Status
+from dsprof.findings.finding import Finding, Range, Severity, Status
 from dsprof.plugins.entry_points import reason
 from dsprof.rules.causes import covered, one_for_each_cause
 from dsprof.rules.reasons import NO_ENVIRONMENT, SINGLE_RANK
@@ -221,12 +221,17 @@ def _share(saving_ms: Range | None, step_ms: float) -> Range | None:
     return low / step_ms, high / step_ms
 
 
-def _place(finding: Finding) -> tuple[int, int, float, int, int]:
-    """Return the order of a report: what failed first, then by severity, saving and confidence."""
+def _place(finding: Finding) -> tuple[int, int, bool, float, int, int]:
+    """Return the order of a report: what failed first, then by severity, saving and confidence.
+
+    A run that ended badly comes before what would have made it faster.
+    """
+    ends = finding.category == "quality" and finding.severity is Severity.HIGH
     cost_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else finding.explains_ms
     return (
         _ORDER.index(finding.status),
         finding.severity.order,
+        not ends,
         -cost_ms,
         -(finding.saving_bytes_per_step or 0),
         _CONFIDENCE.index(finding.confidence),
