@@ -22,6 +22,12 @@ from dsprof.recording.recorder.recorder import Recorder
 _FAILURES = 3
 """One odd call must not blind a hook; a library that has changed fails at every call."""
 
+_PASSED_BY_WARNINGS = f"{__file__}#importlib._bootstrap"
+"""The file of wrappers: `warnings` counts no frame with both names for its stacklevel.
+
+So a warning of the original names its caller, and not dsprof.
+"""
+
 Before = Callable[..., Any]
 After = Callable[[Any], None]
 
@@ -180,6 +186,8 @@ class Hook:
                 except BaseException as error:
                     hook.fail(error)
 
+        code = _function(method).__code__.replace(co_filename=_PASSED_BY_WARNINGS)
+        _function(method).__code__ = code
         hide_from_dynamo(method)
         hide_from_dynamo(_function(before), _function(after), and_calls=True)
         return method
