@@ -224,7 +224,7 @@ def _share(saving_ms: Range | None, step_ms: float) -> Range | None:
 def _place(finding: Finding) -> tuple[int, int, bool, float, int, int]:
     """Return the order of a report: what failed first, then by severity, saving and confidence.
 
-    A run that ended badly comes before what would have made it faster.
+    Why a run failed comes before what would have made it faster.
     """
     ends = finding.category == "quality" and finding.severity is Severity.HIGH
     cost_ms = finding.saving_ms_per_step[1] if finding.saving_ms_per_step else finding.explains_ms
