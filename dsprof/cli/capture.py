@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +54,7 @@ FOLDER is where the job writes its traces. Run it as the user of the job."""
         if not 1 <= steps <= MOST_STEPS:
             raise DsprofError(f"--steps must be 1 to {MOST_STEPS:,}, got {steps:,}")
         run = _run(arguments.folder)
+        _check_user(arguments.folder, run.files[0])
         folder = shared_folder(run.files[0])  # where ranks look, also if that of a host is given
         try:
             request = ask(folder, steps, run.headers)
@@ -88,6 +91,27 @@ def _run(folder: Path) -> RunFiles:
             "steps already have full detail"
         )
     return run
+
+
+def _check_user(folder: Path, book: Path) -> None:
+    """Check that this is the user of the job: its ranks follow no other, not even root.
+
+    Raises:
+        DsprofError: it is another user.
+    """
+    import pwd  # Unix
+
+    from dsprof.trace.rolling.parts import is_archived
+
+    if is_archived(book) or (owner := book.stat().st_uid) == os.geteuid():
+        return
+    name = str(owner)
+    with suppress(KeyError):
+        name = pwd.getpwuid(owner).pw_name
+    raise DsprofError(
+        f"{folder}: the job runs as user {name}, and its ranks follow only requests of that user; "
+        f"run this as {name}"
+    )
 
 
 def _wait(folder: Path, books: Sequence[Path], request: Request) -> range:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from getpass import getuser
 from pathlib import Path
 from unittest.mock import Mock, patch
 
@@ -210,3 +211,10 @@ def test_a_job_of_another_mode_is_refused(
 ) -> None:
     write_trace(tmp_path / "trace.rank00000.json", header(0, 1), steps=3)
     assert "recorded without mode: always" in refusal(tmp_path, capsys)
+
+
+def test_another_user_than_that_of_the_job_is_refused_at_once(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patch("dsprof.cli.capture.os.geteuid", return_value=os.geteuid() + 1):
+        assert f"the job runs as user {getuser()}, and its ranks" in refusal(job, capsys)
