@@ -116,9 +116,12 @@ class AutomaticHook(CompleteHook):
         _looked_up.update(vars(torch.ops.c10d))
 
     def _say_operators(self) -> None:
-        """Say which operators Python code has looked up, and may have called unseen, until now."""
+        """Say which operators Python code has looked up, and may have called unseen, until now.
+
+        A table of operators, such as torchao's, looks them up and calls none.
+        """
         used = vars(torch.ops.c10d).keys() & WIRE_OPS.keys() - _looked_up
-        if used and self._dispatcher is None and (used := _unlisted(used)):
+        if used and self._dispatcher is None:
             self.recorder.outbox.define(Note(OPERATORS.format(", ".join(sorted(used)))))
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,19 +143,6 @@ class AutomaticHook(CompleteHook):
             self._go_below()
         except Exception as error:
             self.recorder.fail(self.name, error)
-
-
-def _unlisted(names: set[str]) -> set[str]:
-    """Return the operators that no table holds: a set, or the keys of a dict, as in torchao."""
-    forms = {
-        form: name
-        for name in names
-        for operator in [getattr(torch.ops.c10d, name)]
-        for form in (operator, *(getattr(operator, overload) for overload in operator._dir))
-    }
-    holders = [each for each in gc.get_referrers(*forms) if each is not forms]
-    tables = [each for each in holders if type(each) in (dict, set, frozenset)]
-    return names - {name for form, name in forms.items() if any(form in table for table in tables)}
 
 
 def _ddp_lives() -> bool:
