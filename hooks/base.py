@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, cast
 
 import torch
@@ -30,6 +31,12 @@ So a warning of the original names its caller, and not dsprof.
 
 Before = Callable[..., Any]
 After = Callable[[Any], None]
+
+
+@functools.cache
+def _renamed(code: CodeType) -> CodeType:
+    """Return the code of wrappers under that name: one for all, so that they share its caches."""
+    return code.replace(co_filename=_PASSED_BY_WARNINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +193,8 @@ class Hook:
                 except BaseException as error:
                     hook.fail(error)
 
-        code = _function(method).__code__.replace(co_filename=_PASSED_BY_WARNINGS)
-        _function(method).__code__ = code
+        function = _function(method)
+        function.__code__ = _renamed(function.__code__)
         hide_from_dynamo(method)
         hide_from_dynamo(_function(before), _function(after), and_calls=True)
         return method
