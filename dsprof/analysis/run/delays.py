@@ -114,12 +114,14 @@ def _causes(
         is_earlier[at] = (
             (before >= 0) & (own_ns[before] != _UNKNOWN) & (more_ns[before] >= least_ns)
         )
-    is_earlier &= (times.own_ns != _UNKNOWN).any(axis=0) & ~is_own.any(axis=0)
-    return _few(is_own), _few(is_earlier)
+    is_known = times.own_ns != _UNKNOWN
+    is_earlier &= is_known.any(axis=0) & ~is_own.any(axis=0)
+    compared = int(np.count_nonzero(is_known.any(axis=1)))
+    return _few(is_own, compared), _few(is_earlier, compared)
 
 
-def _few(is_cause: BoolArray) -> BoolArray:
-    return np.asarray(is_cause & (is_cause.sum(axis=0) * 2 < len(is_cause)), np.bool_)
+def _few(is_cause: BoolArray, of: int) -> BoolArray:
+    return np.asarray(is_cause & (is_cause.sum(axis=0) * 2 < of), np.bool_)
 
 
 def _before(numbers: Array) -> Array:

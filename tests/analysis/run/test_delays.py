@@ -79,6 +79,12 @@ def test_the_rank_that_causes_most_of_the_lost_time_is_named() -> None:
     assert found(long=range(400, 420)) is None
 
 
+def test_a_rank_is_not_compared_with_those_that_mark_no_step() -> None:
+    """As of a parameter server, which alone has an optimizer: whether others wait is unknown."""
+    workers = (rank_trace(number, RANKS, comm=[sync("send", 70, 20)]) for number in (0, 2))
+    assert delays(summary(rank(1), *workers)[Steps]) is None
+
+
 @pytest.mark.usefixtures("few")
 def test_long_steps_that_a_sample_misses_are_found() -> None:
     late = summary(*map(rank, range(RANKS)))[Steps]
