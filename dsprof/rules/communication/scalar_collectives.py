@@ -216,7 +216,8 @@ def _is_of_zero3(kind: Kind) -> bool:
 
 _NUMBERS: Details = {
     "action": "Keep losses and metrics as tensors on the device, join them into one tensor, and "
-    "reduce it every N steps. Send objects once, before the loop.",
+    "reduce it every N steps. Send objects once, before the loop. Hugging Face Trainer sends some "
+    "whenever it logs: raise logging_steps.",
     "fix": "Join the metrics into one tensor",
 }
 

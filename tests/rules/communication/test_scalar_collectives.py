@@ -34,6 +34,11 @@ def test_numbers_in_each_step_fail_and_one_is_left():
     assert finding.evidence[0].rows == (("all_reduce", "world", "", "", 4.0, 8, 2.2, 2.0),)
 
 
+def test_users_of_a_trainer_are_told_its_setting():
+    """Calls of transformers have the line of the program that called it, so it has no name here."""
+    assert "raise logging_steps" in said(RULE, *ranks(0.5, 0.6)).action
+
+
 @pytest.mark.parametrize("nbytes", [64, 2048])
 def test_a_library_that_sends_most_of_them_is_named(nbytes):
     """Nobody can join what Lightning broadcasts, nor delay embeddings that the loss needs."""
