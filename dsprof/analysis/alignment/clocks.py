@@ -123,10 +123,12 @@ def merged_samples(one: list[ClockSamples], other: list[ClockSamples]) -> list[C
     ranks = []
     for rank in (*one, *other):
         if rank.seen and rank.is_numbered:
-            seen = kept.setdefault(_node(rank.header), rank.seen)
-            if seen is not rank.seen:
-                _add(seen, rank.seen)
+            node = _node(rank.header)
+            if node in kept:
+                _add(kept[node], rank.seen)
                 rank = replace(rank, seen={})
+            else:  # a copy: Dask may merge the same samples twice
+                rank = replace(rank, seen=kept.setdefault(node, dict(rank.seen)))
         ranks.append(rank)
     return ranks
 
