@@ -53,7 +53,7 @@ _LONG_NS = 10 * 10**9
 _OF_CAUSE = re.compile("^NCCL error|store based barrier|ncclUniqueId|clients joined|socket has ")
 """In errors of communication that name more than a launcher does."""
 _SIGNAL, _EXIT_CODE = "signal ", "exit code "
-_AFTER_SIGNAL = {
+_WITHOUT_TRACEBACK = {
     "signal SIGKILL": "Check the memory of {host}: `dmesg`",
     "signal SIGBUS": "Check the space in /dev/shm on {host}",
     "signal SIGTERM": "Find out who ended it: the scheduler (preemption, a limit), or a user",
@@ -284,7 +284,7 @@ class EndOfRun(NamedTuple):
             first = dict.fromkeys(logs.first_raised() if has_raised else [], 0)
             kinds = [what.partition(":")[0].rpartition(".")[2] for what in first]
             problem = f"A process of the run failed: {', '.join(kinds or failed)}"
-            fix = _after_signal(failed, "its host") or "Find the first traceback in the log"
+            fix = _without_traceback(failed, "its host") or "Find the first traceback in the log"
             yield self._failed_as_logged(problem, fix, raised=first)
         elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
             yield self._ended_from_outside(ended[0], (), {})
@@ -305,7 +305,7 @@ class EndOfRun(NamedTuple):
         ranks = ranks_of(everyone)
         raised = {what: some & everyone for what, some in raised.items() if some & everyone}
         is_one = len(ranks) == 1
-        fix = _after_signal(first, "its host" if is_one else "their hosts")
+        fix = _without_traceback(first, "its host" if is_one else "their hosts")
         fix = fix or f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
         return self._failed_as_logged(
             f"{who_failed(first, raised)} failed first{'' if is_one else ' on their hosts'}",
@@ -498,10 +498,10 @@ class EndOfRun(NamedTuple):
         )
 
 
-def _after_signal(ways: Iterable[str], host: str) -> str:
-    """Say what to do where signals ended processes, which leaves no traceback; "" otherwise."""
+def _without_traceback(ways: Iterable[str], host: str) -> str:
+    """Say what to do where signals or Ray ended processes, without a traceback; "" otherwise."""
     first, *more = ways
-    known = "" if more else _AFTER_SIGNAL.get(first, "").format(host=host)
+    known = "" if more else _WITHOUT_TRACEBACK.get(first, "").format(host=host)
     if known or not all(how.startswith(_SIGNAL) for how in (first, *more)):
         return known
     return "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"

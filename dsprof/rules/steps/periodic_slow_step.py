@@ -247,10 +247,8 @@ class PeriodicSlowStep:
             "Inspect these steps in the timeline, and check what else runs on the hosts then.",
         )
         if part == "other_ns":
-            fix, (cause, action) = (
-                "Find what the loop does there",
-                _why(columns, part, (), "", slow),
-            )
+            fix = "Find what the loop does there"
+            cause, action = _why(columns, part, (), "", slow)
         ranks = columns.ranks_behind(~slow, slow, longer_ns / 2)
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
