@@ -36,7 +36,7 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         comparison.operations = operation_changes(before, after)
         comparison.kinds = kind_changes(before, after)
     if not unrecorded:
-        comparison.configuration = _changes(settings.configuration, before, after)
+        comparison.configuration = settings.configuration_changes(before, after)
         comparison.environment = _changes(settings.environment, before, after)
         comparison.versions = _changes(settings.versions, before, after)
     comparison.verdict = _SAME_RUN if _is_same(before, after) else verdict(comparison)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsprof.diagnosis.comparison.model import Change
 from dsprof.diagnosis.model import Diagnosis
-from dsprof.diagnosis.parts.environment import Difference
+from dsprof.diagnosis.parts.environment import Difference, EngineSettings
 
 _LAUNCH = ("DSPROF", "PYTHON_DSPROF", "MASTER_", "TORCHELASTIC_", "SLURM_", "PMI_", "OMPI_", "RAY_")
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "GROUP_RANK")
@@ -48,14 +48,41 @@ def compared(before: Diagnosis, after: Diagnosis) -> list[str]:
     return [name for name, is_known in parts.items() if is_known]
 
 
+def configuration_changes(before: Diagnosis, after: Diagnosis) -> list[Change]:
+    """Compare what is in force; where only one run is DeepSpeed's, list what its user wrote."""
+    first, second = configuration(before), configuration(after)
+    if bool(first) != bool(second):
+        first, second = (
+            {key: value for key, value in found.items() if key in _written(made)}
+            for made, found in ((before, first), (after, second))
+        )
+        names = [made.run.setup or "no DeepSpeed configuration" for made in (before, after)]
+        return [Change("framework", *names), *changes(first, second)]
+    return changes(first, second)
+
+
 def configuration(diagnosis: Diagnosis) -> dict[str, str]:
     """Return the DeepSpeed configuration as dotted keys: what is in force, else as written."""
-    found = diagnosis.environment
-    settings = dict(_flat(found.written_config)) | dict(_flat(found.effective_config))
-    for one in found.engines[1:]:  # the first is the one above
-        flat = {**dict(_flat(one.written)), **dict(_flat(one.effective))}
-        settings |= {f"engine {one.engine}: {key}": value for key, value in flat.items()}
+    settings = _written(diagnosis)
+    for prefix, engine in _engines(diagnosis):
+        settings |= {f"{prefix}{key}": value for key, value in _flat(engine.effective)}
     return settings
+
+
+def _written(diagnosis: Diagnosis) -> dict[str, str]:
+    return {
+        f"{prefix}{key}": value
+        for prefix, engine in _engines(diagnosis)
+        for key, value in _flat(engine.written)
+    }
+
+
+def _engines(diagnosis: Diagnosis) -> Iterator[tuple[str, EngineSettings]]:
+    """Yield each engine with what its keys begin with."""
+    found = diagnosis.environment
+    yield "", EngineSettings(0, written=found.written_config, effective=found.effective_config)
+    for one in found.engines[1:]:  # the first is the one above
+        yield f"engine {one.engine}: ", one
 
 
 def environment(diagnosis: Diagnosis) -> dict[str, str]:

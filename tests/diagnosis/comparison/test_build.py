@@ -288,6 +288,20 @@ def test_the_same_batch_in_other_micro_steps_is_the_same_work() -> None:
     ]
 
 
+def test_of_ddp_and_deepspeed_the_framework_and_what_was_written_are_listed() -> None:
+    """Without a DeepSpeed configuration before, its defaults after are no change of a user's."""
+    before = environment(written_config={}, effective_config={})
+    after = environment(
+        written_config={"zero_optimization": {"stage": 2}},
+        effective_config={"zero_optimization": {"stage": 1, "overlap_comm": True}, "dump": False},
+    )
+    before.run.setup, after.run.setup = "", "DeepSpeed ZeRO-1"
+    assert compared(before, after).configuration == [
+        Change(name="framework", before="no DeepSpeed configuration", after="DeepSpeed ZeRO-1"),
+        Change(name="zero_optimization.stage", before=None, after="1"),
+    ]
+
+
 def test_of_several_engines_the_settings_of_each_are_compared() -> None:
     before, after = (
         environment(
