@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from dsprof.cli.output import print_lines
+from dsprof.cli.output import print_bytes, print_lines, terminal
 from dsprof.config.settings import did_you_mean, in_one_line
 from dsprof.errors import DsprofError
 
@@ -59,9 +59,12 @@ to do, when it is wrong, and its thresholds.
 
     def run(self, arguments: Namespace) -> int:
         """Print the page."""
+        from dsprof.reports.base import Options
+        from dsprof.reports.text.markdown import EXPLANATION
         from dsprof.rules import all_rules
 
-        print_lines(_page(all_rules(), arguments.rule))
+        page = _page(all_rules(), arguments.rule)
+        print_bytes(EXPLANATION.render(page, Options(**terminal())))
         return 0
 
 
@@ -89,8 +92,8 @@ def _thresholds(rule: Rule) -> str:
     return ", ".join(f"{one.name}={getattr(values, one.name)}" for one in fields(values))
 
 
-def _page(rules: Iterable[Rule], name: str) -> Iterator[str]:
-    """Return the lines of a rule's page; of a plugin without one, what its `RuleMeta` says.
+def _page(rules: Iterable[Rule], name: str) -> str:
+    """Return a rule's page in Markdown; of a plugin without one, what its `RuleMeta` says.
 
     Raises:
         DsprofError: there is no such rule.
@@ -102,8 +105,5 @@ def _page(rules: Iterable[Rule], name: str) -> Iterator[str]:
         near = did_you_mean(name, by_id, listed_by="dsprof rules")
         raise DsprofError(f"there is no rule '{in_one_line(name)}'{near}")
     rule = by_id[name]
-    page = page_of(rule)
-    if page:
-        yield from page.splitlines()
-    else:
-        yield from (f"# {name}", "", rule.meta.why, "", *_listed([rule]))
+    listed = "\n".join(_listed([rule]))
+    return page_of(rule) or f"# {name}\n\n{rule.meta.why}\n\n```\n{listed}\n```\n"
