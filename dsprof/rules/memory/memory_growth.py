@@ -20,6 +20,8 @@ from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 
 _PARTS = 4
+_NOISE_SHARE = 1 / 8
+"""Between two quarters the least changes by so much of the whole growth without meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Thresholds:
 
 class _Growth(NamedTuple):
     rank: int
-    first_bytes: int  # least in use in the first quarter
-    last_bytes: int  # and in the last
+    first_bytes: int  # least in use in the last quarter before the growth, or in the first
+    last_bytes: int  # and in the last of all
     steps: int  # between the two
     room_bytes: int | None  # left on the device at the end, on the host at its minimum
     others_per_step: float = 0.0  # bytes by which others in the same memory grow
@@ -182,17 +184,19 @@ def _growth(
     """Return how a series grows; None if it falls once, or slows down."""
     rows = [int(np.argmin(one.value)) for one in quarters]
     least = [int(one.value[row]) for one, row in zip(quarters, rows, strict=True)]
-    begin, end = (int(quarters[at].step[rows[at]]) for at in (0, -1))
     rises = [after - before for before, after in pairwise(least)]
     total = sum(rises)
-    mean = total / len(rises)
+    mean, noise = total / len(rises), total * _NOISE_SHARE
     needed = max(thresholds.grown_bytes, thresholds.grown_share * least[0])
-    if min(rises) <= 0 or total < needed or rises[-1] < mean / 2:
+    if min(rises) < -noise or total < needed or rises[-1] < mean / 2:
         return None
+    # Growth that begins late has the rate of what follows.
+    first = max(n for n, value in enumerate(least) if value - least[0] <= noise)
+    begin, end = (int(quarters[at].step[rows[at]]) for at in (first, -1))
     # What grows is least where a quarter begins: the minimum of the last says nothing of its end.
     if _rise_within(quarters[-1]) < mean / 4:
         return None
-    return _Growth(rank, least[0], least[-1], end - begin, room_bytes)
+    return _Growth(rank, least[first], least[-1], end - begin, room_bytes)
 
 
 def _rise_within(quarter: Series) -> int:
@@ -206,8 +210,8 @@ def _table(grown: list[_Growth]) -> Table:
     return Table(
         columns=(
             Column("rank"),
-            Column("least in the first quarter", "bytes"),
-            Column("least in the last", "bytes"),
+            Column("least before the growth", "bytes"),
+            Column("least in the last quarter", "bytes"),
             Column("growth per step", "bytes"),
             Column("free", "bytes"),
         ),

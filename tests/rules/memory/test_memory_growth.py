@@ -38,6 +38,13 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
     assert (last - first, growth, free) == (30 * (8 << 20), 8 << 20, 10 << 30)
 
 
+def test_a_leak_that_begins_in_the_middle_has_its_own_rate():
+    series = [16 * max(0, step - 52) for step in range(102)]
+    series[30] = -10  # as noise has it
+    summary = said(RULE, device(*series)).summary
+    assert "uses 16.0 MiB more with each step" in summary
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(
         RULE,
