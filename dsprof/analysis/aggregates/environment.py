@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,7 +16,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
 from dsprof.trace.rank_trace import RankTrace
-from dsprof.trace.schema import EngineConfig, Group
+from dsprof.trace.schema import Group
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
@@ -46,6 +46,7 @@ class EnvironmentFacts(Aggregate):
     missing: RankSet = 0
     checked: RankSet = 0  # ranks with a group whose calls torch checks beforehand
     logged: RankSet = 0  # of the missing: ranks of which NCCL's log tells variables
+    with_engine: RankSet = 0  # ranks that made an engine of DeepSpeed
     variables: Facts[str, str] = field(default_factory=dict)
     hidden: Facts[str, str] = field(default_factory=dict)
     files: Facts[tuple[str, str], str] = field(default_factory=dict)  # (file, name)
@@ -67,8 +68,6 @@ class EnvironmentFacts(Aggregate):
     written: Facts[str, str] = field(default_factory=dict)
     digests: Facts[str, str] = field(default_factory=dict)  # of redacted variables
     written_digests: Facts[str, str] = field(default_factory=dict)  # of redacted keys
-    engine_rank: int = -1  # the rank of `first_engine`
-    first_engine: EngineConfig | None = None
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> EnvironmentFacts:
@@ -86,6 +85,7 @@ class EnvironmentFacts(Aggregate):
             missing=0 if found else me,
             checked=me if any(group.is_checked for group in trace.groups.values()) else 0,
             logged=me if logged else 0,
+            with_engine=me if engine else 0,
             variables=_of(me, _in_force(own)),
             hidden=_of(me, own.effective),
             files=_of(me, {(file, n): v for file, kv in own.files.items() for n, v in kv.items()}),
@@ -104,26 +104,6 @@ class EnvironmentFacts(Aggregate):
             written=_of(me, dict(_flat(engine.written)) if engine else {}),
             digests=_of(me, own.digests),
             written_digests=_of(me, engine.digests if engine else {}),
-            engine_rank=trace.rank if engine else -1,
-            first_engine=engine,
-        )
-
-    def merge(self, other: EnvironmentFacts) -> EnvironmentFacts:
-        """Join the environments of two disjoint sets of ranks."""
-        joined = {
-            f.name: _joined(getattr(self, f.name), getattr(other, f.name))
-            for f in fields(self)
-            if f.default_factory is dict
-        }
-        first = min((self, other), key=lambda part: (part.first_engine is None, part.engine_rank))
-        return EnvironmentFacts(
-            recorded=self.recorded | other.recorded,
-            missing=self.missing | other.missing,
-            checked=self.checked | other.checked,
-            logged=self.logged | other.logged,
-            engine_rank=first.engine_rank,
-            first_engine=first.first_engine,
-            **joined,
         )
 
     @property
@@ -173,15 +153,6 @@ class EnvironmentFacts(Aggregate):
 
 def _of(rank: RankSet, values: Mapping[K, V]) -> dict[K, dict[V, RankSet]]:
     return {name: {value: rank} for name, value in values.items()}
-
-
-def _joined(one: Facts[K, V], other: Facts[K, V]) -> dict[K, dict[V, RankSet]]:
-    joined = {name: dict(values) for name, values in one.items()}
-    for name, values in other.items():
-        here = joined.setdefault(name, {})
-        for value, ranks in values.items():
-            here[value] = here.get(value, 0) | ranks
-    return joined
 
 
 def _told_apart(facts: Facts[str, str], digests: Facts[str, str]) -> Facts[str, str]:

@@ -27,7 +27,7 @@ def environment_info(
         if _in_file(name, file) not in apart:
             files.setdefault(file, {})[name] = _first(values)
     limits = _limits(facts)
-    engine = facts.first_engine
+    engine = engines[0] if engines else None
     return EnvironmentInfo(
         variables=_shared(facts, facts.variables_apart),
         effective=_shared(facts, facts.hidden),

@@ -166,7 +166,7 @@ def _variable(name: str, passes: Callable[[str], bool]) -> Callable[[Environment
 
 
 def _has_deepspeed(facts: EnvironmentFacts) -> Answer:
-    return facts.first_engine is not None or "deepspeed" in facts.versions
+    return bool(facts.with_engine) or "deepspeed" in facts.versions
 
 
 def _arm(facts: EnvironmentFacts) -> Answer:

@@ -94,14 +94,13 @@ def test_differing_names_unset_ranks():
     assert facts.differing(facts.variables) == {"FI_PROVIDER": {"efa": 0b01, "": 0b10}}
 
 
-def test_engine_is_that_of_the_lowest_rank_and_keys_are_flat():
+def test_ranks_with_an_engine_are_known_and_keys_are_flat():
     facts = facts_of(
         rank_trace(1, engine={"zero_optimization": {"stage": 2}, "fp16": {}}),
         rank_trace(0, engine={"zero_optimization": {"stage": 3}, "fp16": {}}),
         rank_trace(2),
     )
-    assert facts.engine_rank == 0
-    assert facts.first_engine.written["zero_optimization"] == {"stage": 3}
+    assert facts.with_engine == 0b11
     assert facts.written["zero_optimization.stage"] == {"2": 0b10, "3": 0b01}
     assert facts.written["fp16"] == {"{}": 0b11}
 
