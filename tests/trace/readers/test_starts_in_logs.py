@@ -61,7 +61,21 @@ def test_a_log_that_goes_on_after_a_failure_is_of_ranks_that_torchrun_started_ag
 @pytest.mark.parametrize(
     "end",
     [
+        LOSSES[:40],
+        ["I0517 api.py:9] Worker group FAILED. 1/3 attempts left; will restart worker group"],
+    ],
+)
+def test_a_restart_is_seen_although_little_follows_it(end):
+    (trace,) = make.read([*ATTEMPT, *end])
+    assert [one.count for one in trace.log.starts] == [2]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
         [],
+        ["$ echo failed"] * 9,
+        ["Traceback (most recent call last):", *LOSSES[:40]],
         ["[0]:", "  rank      : 1 (local_rank: 1)", *LOSSES],
         ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", *LOSSES],
         ["srun: error: n1: task 3: Exited with exit code 1"] * 100,

@@ -41,7 +41,7 @@ from dsprof.trace.readers.logs.prefix import (
     without_launcher,
 )
 from dsprof.trace.readers.logs.printed_config import PrintedConfig
-from dsprof.trace.readers.logs.starts import Starts
+from dsprof.trace.readers.logs.starts import RESTARTS, Starts
 from dsprof.trace.readers.logs.throughput import ThroughputTimer
 from dsprof.trace.readers.logs.torch_messages import gave_up, out_of_memory, rank_of_writer
 from dsprof.trace.readers.logs.tracebacks import MISMATCH, Tracebacks
@@ -56,6 +56,7 @@ MARKS = (
     *(b" socket has ", b" seconds waiting for clients. ", b"Last error:"),
     *(b"Setting OMP_NUM_THREADS ", b"json = {", b"fi_getinfo: provider ", b"SamplesPerSec="),
     *(b": Test CUDA failure ", b" by GPU node-", b"TCPStore server has shut down", b" SocketImpl("),
+    RESTARTS.encode(),
     *launchers.MARKS,
     *benchmark_tables.MARKS,
     *tracebacks.MARKS,
@@ -180,6 +181,8 @@ class LogScan:
         self._at_bytes = at_bytes
         rank, task, text = without_launcher(line)
         self._tracebacks.take(line, text, at_bytes)
+        if tracebacks.BEGIN in text:
+            self.starts.raised()
         if rank < 0 <= task:
             rank = _TASKS + task
         elif rank != task >= 0:
@@ -237,6 +240,8 @@ class LogScan:
             self._before_error[rank] = self._at_bytes
         if "ChildFailedError" in text:
             self.starts.gave_up()
+        elif RESTARTS in text:
+            self.starts.restarts()
         if self._elastic.take(rank, text):
             self._has_ranks_in_tasks |= rank >= _TASKS and rank - _TASKS != self._elastic.rank
             self._elastic_list()

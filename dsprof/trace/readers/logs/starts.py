@@ -1,7 +1,8 @@
 """Where in a log the last start of a job begins.
 
 There DeepSpeed's launcher started again, processes use devices that others had used, or the log
-goes on although agents of torchrun reported failures: an agent that gives up ends with a list.
+goes on although agents of torchrun reported failures: an agent that gives up ends with a traceback
+and a list, one that starts processes again says so only with LOGLEVEL=INFO.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ _READY = re.compile(r"nranks \d+ .{0,199}busId (?P<bus>[\w:.]{1,32}) .{0,199}Ini
 _MOST_PROCESSES = 1 << 16
 _NEAR_BYTES = 1 << 12
 """Failures of one start are that close to each other, and to the end of a log without the list."""
+_NOTES_BYTES = 1 << 9
+"""So much may follow a failure without a traceback, such as what a shell says."""
+RESTARTS = "; will restart worker group"
 
 
 class Starts:
@@ -25,6 +29,7 @@ class Starts:
         self._failures = 0  # starts that agents reported as failed since the last one was counted
         self._failed_at = -1  # behind the last such report
         self._has_given_up = False
+        self._until_bytes = 0  # a log that goes on beyond is of processes that were started again
         self._launched: set[str] = set()  # nodes whose launcher has started
         self._began: dict[tuple[str, int], int] = {}  # where the first line of a process is
         self._last: dict[tuple[str, int], int] = {}  # and its last one so far
@@ -42,6 +47,16 @@ class Starts:
         """Take where the line ends in which an agent of torchrun reports a failure."""
         self._failures += self._failed_at < 0 or end_bytes - self._failed_at > _NEAR_BYTES
         self._failed_at = end_bytes
+        self._until_bytes = end_bytes + _NOTES_BYTES
+
+    def restarts(self) -> None:
+        """Take a line in which an agent of torchrun says that it starts processes again."""
+        self._until_bytes = 0
+
+    def raised(self) -> None:
+        """Take the begin of a traceback: after a failure, it may be that of an agent."""
+        if self._until_bytes:
+            self._until_bytes = self._failed_at + _NEAR_BYTES
 
     def gave_up(self) -> None:
         """Take a line of the list with which an agent ends, or what another launcher says of it."""
@@ -49,7 +64,8 @@ class Starts:
 
     def end(self, at_bytes: int) -> None:
         """Take where the log ends."""
-        if not self._has_given_up and 0 <= self._failed_at < at_bytes - _NEAR_BYTES:
+        has_failed = self._failed_at >= 0
+        if has_failed and not self._has_given_up and at_bytes > self._until_bytes:
             self._count(self._failures, self._failed_at)
 
     def _count(self, starts: int, at_bytes: int) -> None:
