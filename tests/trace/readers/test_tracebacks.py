@@ -124,9 +124,23 @@ def test_the_first_exception_without_a_rank_is_kept_if_a_launcher_says_that_one_
     assert first(f"{before}ValueError: x", *later) == ["a.b.SomeError"]
 
 
-def test_an_exception_that_was_caught_long_before_is_not_kept():
-    caught = [*nobody("ImportError: no x"), *["loss 2.1"] * 9000]
+@pytest.mark.parametrize("losses", [200, 9000])
+def test_an_exception_that_was_caught_before_is_not_kept(losses):
+    caught = [*nobody("ImportError: no x"), *["loss 2.1"] * losses]
     assert first(*caught, *nobody("ValueError: x")) == ["ValueError: x"]
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "RuntimeError: Connection reset by peer",
+        "torch.distributed.DistBackendError: NCCL error",
+        "ray.exceptions.ActorDiedError: The actor died",
+    ],
+)
+def test_what_ranks_raise_because_of_another_does_not_replace_its_exception(exception):
+    frames = ["frame #0: c10::Error::Error"] * 100
+    assert first(*nobody("ValueError: x"), *frames, *nobody(exception)) == ["ValueError: x"]
 
 
 def test_of_chained_exceptions_without_a_rank_the_last_is_kept():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dsprof.files.redaction import redact_text
+from dsprof.trace.lost_peers import lost
 
 BEGIN = "Traceback (most recent call last):"
 MISMATCH = re.compile(r"Detected mismatch between collectives on ranks.{1,2000}")
@@ -28,8 +29,14 @@ _OF_NOBODY = re.compile(
     r"[A-Za-z_][\w.]{0,199}(?:Error|Exception|Interrupt|Timeout)(?:: .{1,2000}|(?=:?\s*$))"
 )
 _NOBODY = -1
+_FOLLOWS = re.compile(
+    r"KeyboardInterrupt|.*(?:(?:Dist|Actor|Worker)\w{1,40}Error|\b(?:aborted|terminated|killed)\b)"
+)
+"""Of a rank that another one ended, beside those that `lost` knows."""
 _BURST_BYTES = 1 << 16
 """Ranks that fail together write their tracebacks within so much of a log."""
+_GOES_ON_BYTES = 1 << 10
+"""If so much lies between two tracebacks, the program went on after the first, which it caught."""
 _LONGEST_EXCEPTION = 1000
 _LONGEST_LINES = 1 << 12
 """One has some 30 lines, and other ranks write theirs in between."""
@@ -41,14 +48,15 @@ class Tracebacks:
     """Follows the traceback of each rank, whose lines may interleave.
 
     `raised` holds what ended each rank, type and message: of chained exceptions, the last.
-    `first` is the first of the last ones that no line gives a rank, "" if there is none; of
-    chained exceptions, again the last.
+    `first` is the first of the last ones that no line gives a rank and that were not caught, ""
+    if there is none; of chained exceptions, again the last.
     """
 
     def __init__(self) -> None:
         self.raised: dict[int, str] = {}
         self.first = ""
         self._first_until = 0
+        self._begun_at = self._ended_at = 0  # the last traceback without a rank
         self._is_first_latest = False
         self._before = ""  # what nodes or pods put before the lines of the last without a rank
         self._open: set[int] = set()
@@ -71,16 +79,23 @@ class Tracebacks:
             text = text.removeprefix(self._before)
         if text.startswith(BEGIN):
             self._open.add(rank)
+            self._begun_at = at_bytes if rank == _NOBODY else self._begun_at
             self._lines_left = _LONGEST_LINES
         elif rank == _NOBODY and self._is_first_latest and text.startswith(_CHAINED):
             self.first = ""
         elif rank in self._open and (found := form.match(text)):
             self._open.remove(rank)
             if rank == _NOBODY:
-                self._is_first_latest = at_bytes > self._first_until or not self.first
+                went_on = self._begun_at - self._ended_at > _GOES_ON_BYTES
+                self._is_first_latest = (
+                    at_bytes > self._first_until
+                    or not self.first
+                    or (went_on and not (lost(found[0]) or _FOLLOWS.match(found[0])))
+                )
                 if self._is_first_latest:
                     self.first = _cut(found[0])
                 self._first_until = at_bytes + _BURST_BYTES
+                self._ended_at = at_bytes
             elif rank in self.raised or len(self.raised) < _MOST_RANKS:
                 self.raised[rank] = _cut(found[0])
 
