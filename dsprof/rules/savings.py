@@ -25,6 +25,10 @@ MOST_DOUBT = 1 / 3
 NOMINAL_NS_PER_BYTE = 2.0
 """All-reduce over 10 Gbit/s, about: what training is run over is rarely slower."""
 
+_BACKWARD_SHARE = 0.5
+"""This share of the time in which a step waits for nothing can hide reductions: backward computes
+twice what forward does, and some of it comes before the first bucket."""
+
 _MIB = 1 << 20
 _LEAST_SPAN = 8
 """How many times larger the largest message must be than the smallest, to tell bytes from calls."""
@@ -101,6 +105,17 @@ def hiding_saves(
     hidden_ms = min(blocked_ms * (1 - 1 / max(parts, 1)), behind_ms)
     free, contended = costs.contention
     return about(hidden_ms * (1 - contended), hidden_ms * (1 - free))
+
+
+def device_backward_ms(steps: Steps) -> float | None:
+    """Return how long a device computes in the backward of a step, about; None if not measured.
+
+    The host's own backward is no measure: it runs ahead of the device, or waits for it.
+    """
+    if steps.total.exposed_ns is None:
+        return None
+    busy_ns = (steps.total.total_ns - steps.total.exposed_ns) / len(steps.measured)
+    return busy_ns / 1e6 * _BACKWARD_SHARE
 
 
 def faster_products_save(

@@ -28,7 +28,7 @@ from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
 from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import hiding_saves
+from dsprof.rules.savings import device_backward_ms, hiding_saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,7 @@ class GiantBucket:
     def _judged(
         self, run: RunSummary, giant: Giant, gradients: AnyCalls, thresholds: Thresholds
     ) -> Finding:
-        cost_ms, phase = blocked_ms(gradients), run[Phases].rows.get("backward")
-        backward_ms = phase.busy_ms_per_step if phase else None
+        cost_ms, backward_ms = blocked_ms(gradients), _backward_ms(run)
         summary = (
             f"{giant.noun}, so one reduction of {size(giant.nbytes)} carries "
             f"{percent(giant.share)} of the gradients of a backward"
@@ -107,6 +106,13 @@ class GiantBucket:
             saving_from="gradients",
             confidence="medium",
         )
+
+
+def _backward_ms(run: RunSummary) -> float | None:
+    if not run[Run].is_cpu:
+        return device_backward_ms(run[Steps])
+    phase = run[Phases].rows.get("backward")
+    return phase.busy_ms_per_step if phase else None
 
 
 def _saving(

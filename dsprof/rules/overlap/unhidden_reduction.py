@@ -27,11 +27,7 @@ from dsprof.rules.evidence.calls import (
 from dsprof.rules.knowledge.deepspeed.conflicts import NEVER_OVERLAPS, before_overlapping
 from dsprof.rules.knowledge.releases import release
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.rules.savings import hiding_saves
-
-_BACKWARD_SHARE = 0.5
-"""This share of the time in which a step waits for nothing can hide reductions: backward computes
-twice what forward does, and some of it comes before the first bucket."""
+from dsprof.rules.savings import device_backward_ms, hiding_saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +152,10 @@ def _in_backward(run: RunSummary, gradients: AnyCalls) -> float:
 
 def _saving(run: RunSummary, gradients: AnyCalls) -> Range | None:
     """Return what it saves to reduce behind backward; waiting for a late rank stays."""
-    own_ms, total = least_blocked_ms(gradients), run[Steps].total
-    if own_ms is None or total.exposed_ns is None:
+    own_ms, backward_ms = least_blocked_ms(gradients), device_backward_ms(run[Steps])
+    if own_ms is None or backward_ms is None:
         return None
-    busy_ms = (total.total_ns - total.exposed_ns) / len(run[Steps].measured) / 1e6
-    parts = _in_backward(run, gradients)
-    return hiding_saves(own_ms, busy_ms * _BACKWARD_SHARE, parts, run[BaselineCosts])
+    return hiding_saves(own_ms, backward_ms, _in_backward(run, gradients), run[BaselineCosts])
 
 
 def _not_applicable(run: RunSummary, engines: Engines) -> str:

@@ -134,6 +134,12 @@ def test_zero_on_a_device_gets_a_patch():
     }
 
 
+def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
+    """It computes 20 ms of each 100 ms; the host is in backward for 30 ms."""
+    finding = said(RULE, device_rank(engine=engine(2), blocked_ms=80))
+    assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8 / 2, 10 * 7 / 8))
+
+
 def test_a_small_model_is_not_divided_into_more_buckets_than_advised():
     """8 MiB in bf16 are four buckets of a million elements and the rest in a fifth."""
     finding = said(RULE, device_rank(engine=engine(2), mib=8))
