@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ from dsprof.analysis.rank.pace import pace
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.sampling import OneIn, sample_calls, share_of, steps_left_out
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, places
-from dsprof.analysis.summary import Aggregate, RankClock, greatest
+from dsprof.analysis.summary import Aggregate, RankClock, greatest, joined_by
 from dsprof.trace.collectives import ROOTED, SYNCHRONISING, family
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -50,7 +50,7 @@ class Arrivals(Aggregate):
     """Rows of each rank, on the time line of the run, and the groups that they name."""
 
     ranks: PerRank[RankArrivals]
-    groups: dict[int, GroupFacts]
+    groups: dict[int, GroupFacts] = field(metadata=joined_by(greatest))
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Arrivals:
@@ -72,10 +72,6 @@ class Arrivals(Aggregate):
             rooted_ns=_rooted(trace),
         )
         return cls(PerRank({trace.rank: arrivals}), facts)
-
-    def merge(self, other: Arrivals) -> Arrivals:
-        """Put the ranks side by side."""
-        return Arrivals(self.ranks | other.ranks, greatest(self.groups, other.groups))
 
     @cached_property
     def matched(self) -> list[Matched]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dsprof.analysis.ending import Ending
 from dsprof.analysis.per_rank import PerRank
 from dsprof.analysis.rank.ending import ending_of
-from dsprof.analysis.summary import Aggregate, RankClock, greatest
+from dsprof.analysis.summary import Aggregate, RankClock, greatest, joined_by
 from dsprof.trace.rank_trace import RankTrace
 
 _STALLED_NS, _STALLED_STEPS = 10_000_000_000, 5
@@ -33,7 +33,7 @@ class Endings(Aggregate):
     """The ranks that dsprof recorded, and their groups by key."""
 
     ranks: Mapping[int, Ending]
-    groups: dict[str, GroupNames]
+    groups: dict[str, GroupNames] = field(metadata=joined_by(greatest))
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Endings:
@@ -97,11 +97,6 @@ class Endings(Aggregate):
         until_ns = min(failed, default=0) + patience_ns(step_ns)
         is_over = all(e.alive_ns < until_ns for e in self.ranks.values() if e.breaks_off)
         return bool(failed) and is_over
-
-    def merge(self, other: Endings) -> Endings:
-        """Put the ranks side by side; a group is kept once."""
-        groups = greatest(self.groups, other.groups)
-        return Endings(PerRank[Ending]() | self.ranks | other.ranks, groups)
 
 
 AGGREGATE = Endings

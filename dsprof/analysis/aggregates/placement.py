@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from dsprof.analysis.aggregates.traffic import PURPOSES, Purpose, purposes
 from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_rows
 from dsprof.analysis.rank.steps import detailed_steps, in_steps
-from dsprof.analysis.summary import Aggregate, RankClock, add_rows, greatest
+from dsprof.analysis.summary import Aggregate, RankClock, greatest, joined_by
 from dsprof.trace.rank_trace import RankTrace
 
 
@@ -40,7 +40,8 @@ class GroupUse(NamedTuple):
 class Placement(Aggregate):
     """Groups of two or more ranks by key, and sums of measured steps in full detail."""
 
-    groups: dict[str, Place]
+    # a rank may know no role of a group
+    groups: dict[str, Place] = field(metadata=joined_by(greatest))
     rows: dict[GroupUse, BlockedTime]
 
     @classmethod
@@ -59,11 +60,6 @@ class Placement(Aggregate):
         rows = blocked_rows(trace, np.flatnonzero(mine), columns, len(steps), use_of)
         places = {g.key: Place(g.role, g.label, tuple(g.ranks)) for g in known.values()}
         return cls(places, rows)
-
-    def merge(self, other: Placement) -> Placement:
-        """Add up rows of the same group and kind; a rank may know no role of a group."""
-        groups = greatest(self.groups, other.groups)
-        return Placement(groups, add_rows(self.rows, other.rows))
 
 
 AGGREGATE = Placement
