@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.run import Headline
 from dsprof.diagnosis.parts.steps import StepParts, TypicalStep
 from dsprof.findings.brief import line, saving, settings
@@ -68,18 +69,12 @@ def has_verdict(findings: Iterable[Finding]) -> bool:
 
 def headline_of(finding: Finding) -> Headline:
     """Return what a finding says in one line."""
-    return Headline(
+    return filled(
+        Headline,
+        finding,
         line=line(finding),
-        problem=finding.problem,
-        fix=finding.fix,
         settings=settings(finding.config_patch or {}),
         saving=saving(finding),
-        saving_ms_per_step=finding.saving_ms_per_step,
-        saving_share=finding.saving_share,
-        saving_bytes_per_step=finding.saving_bytes_per_step,
-        severity=finding.severity,
-        confidence=finding.confidence,
-        rule=finding.rule,
         ranks=list(finding.ranks),
     )
 

@@ -8,6 +8,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.steps import Throughput, TypicalStep, UtilisationInfo
 from dsprof.findings.wording import percent
 from dsprof.rules.hardware.utilisation import Utilisation, divided_by, utilisation
@@ -46,13 +47,7 @@ def _samples(run: RunSummary) -> int | None:
 def utilisation_info(run: RunSummary) -> UtilisationInfo:
     """Say which share of the peak a step reaches, or why that is not known."""
     found = utilisation(run)
-    return UtilisationInfo(
-        share=found.share,
-        flops_per_step=found.flops_per_step,
-        peak_flops_per_s=found.peak_flops_per_s,
-        precision=found.precision,
-        text=_text(found, run),
-    )
+    return filled(UtilisationInfo, found, text=_text(found, run))
 
 
 def _text(found: Utilisation, run: RunSummary) -> str:

@@ -22,6 +22,7 @@ from dsprof.analysis.run.lateness import Causes, Lateness, causes, lateness
 from dsprof.analysis.run.transfer_speed import Path
 from dsprof.analysis.run.wait_attribution import attribution
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.communication import (
     ArrivalInfo,
     ArrivalRow,
@@ -93,14 +94,13 @@ def bucket_fill(summary: RunSummary) -> BucketFill | None:
         step=found.step.step,
         duration_ns=found.step.end_ns - begun,
         flushes=[
-            FillMoment(
+            filled(
+                FillMoment,
+                flush,
                 since_ns=since_ns - begun,
                 start_ns=flush.start_ns - begun,
                 end_ns=flush.end_ns - begun,
-                elements=flush.elements,
-                capacity=flush.capacity,
                 bytes=flush.nbytes,
-                cause=flush.cause,
             )
             for since_ns, flush in found.flushes
         ],
@@ -112,13 +112,7 @@ def fetches(summary: RunSummary) -> list[FetchRow]:
     """List parameter fetches, those that were waited for longest first."""
     order = sorted(summary[Fetches].rows.items(), key=lambda item: (-item[1].wait_ns, item[0]))
     return [
-        FetchRow(
-            **kind._asdict(),
-            calls=sums.calls,
-            calls_per_step=per_rank_step(sums.calls, sums.rank_steps),
-            elements=sums.elements,
-            wait_ns=sums.wait_ns,
-        )
+        filled(FetchRow, kind, sums, calls_per_step=per_rank_step(sums.calls, sums.rank_steps))
         for kind, sums in order
     ]
 
@@ -127,15 +121,15 @@ def copies(summary: RunSummary) -> list[CopyRow]:
     """List copies between host and device, those that take longest first."""
     rows = summary[Copies].rows.items()
     return [
-        CopyRow(
+        filled(
+            CopyRow,
+            sums,
             what=what,
             direction=direction,
             phase=phase,
-            calls=sums.calls,
             calls_per_step=per_rank_step(sums.calls, sums.rank_steps),
             bytes=sums.nbytes,
             bytes_per_step=per_rank_step(sums.nbytes, sums.rank_steps),
-            duration_ns=sums.duration_ns,
         )
         for (what, direction, phase), sums in sorted(
             rows, key=lambda item: (-item[1].duration_ns, item[0])
@@ -145,15 +139,13 @@ def copies(summary: RunSummary) -> list[CopyRow]:
 
 def _communication_row(kind: Kind, row: Row) -> CommunicationRow:
     is_sized = kind.size_class != SIZE_NOT_KNOWN
-    return CommunicationRow(
-        **kind._asdict() | {"group_size": kind.group_size or None},
-        calls=row.calls,
+    return filled(
+        CommunicationRow,
+        kind,
+        row,
+        group_size=kind.group_size or None,
         bytes=row.nbytes if is_sized else None,
-        calls_per_step=per_rank_step(row.calls, row.rank_steps),
-        bytes_per_step=per_rank_step(row.nbytes, row.rank_steps) if is_sized else None,
-        in_flight_ns=row.in_flight_ns,
-        exposed_ns=row.exposed_ns,
-        algbw=row.algbw,
+        bytes_per_step=row.bytes_per_step if is_sized else None,
         busbw=row.busbw(kind),
         site=row.sites[0][0] if row.sites else "",
         group_ranks=[list(ranks) for ranks in row.members],
@@ -161,24 +153,18 @@ def _communication_row(kind: Kind, row: Row) -> CommunicationRow:
 
 
 def _flush_row(kind: FlushKind, sums: FlushSums, *, is_timed: bool) -> FlushRow:
-    return FlushRow(
-        stage=kind.stage,
-        cause=kind.cause,
-        dtype=kind.dtype,
-        elements=kind.elements,
-        capacity=kind.capacity,
+    return filled(
+        FlushRow,
+        kind,
+        sums,
         fill=kind.elements / kind.capacity if kind.capacity else None,
         bytes=kind.nbytes,
-        parameters=kind.parameters,
         slot=kind.slot if kind.slot >= 0 else None,
-        flushes=sums.flushes,
         flushes_per_step=per_rank_step(sums.flushes, sums.rank_steps),
         wire_ops=sorted(sums.wire_ops),
         wire_calls=sums.wire_ops.total(),
         duration_ns=sums.duration_ns // sums.flushes,
         exposed_ns=sums.exposed_ns // sums.flushes if is_timed else None,
-        library=kind.library,
-        module=kind.module,
         bucket=kind.bucket if kind.bucket >= 0 else None,
     )
 
@@ -225,18 +211,12 @@ _PATH_OF = attrgetter("op", "group", "group_size", "hosts")
 
 def _transfer_row(row: Judged, thresholds: Thresholds) -> TransferRow:
     transfer, path = row.transfer, row.transfer.path
-    return TransferRow(
-        op=path.op,
-        group=path.group,
-        group_size=path.group_size,
+    return filled(
+        TransferRow,
+        path,
+        transfer,
         hosts=path.nodes,
-        size_class=path.size_class,
-        calls=transfer.calls,
         bytes=transfer.nbytes,
-        time_ns=transfer.time_ns,
-        algbw=transfer.algbw,
-        busbw=transfer.busbw,
-        quick_busbw=transfer.quick_busbw,
         expected_busbw=row.expected.busbw if row.expected else None,
         expected_from=row.expected.source if row.expected else "",
         is_judged=row.expected is not None and row.is_fair(thresholds),

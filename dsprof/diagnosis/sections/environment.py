@@ -10,6 +10,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
 from dsprof.analysis.rank_sets import RankSet, ranks_of
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.environment import Difference, EngineSettings, EnvironmentInfo
 from dsprof.environment.machine import OF_A_RANK, Accelerator, Adapter
 from dsprof.trace.schema import EngineConfig
@@ -50,13 +51,7 @@ def environment_info(
 
 
 def _settings(engine: EngineConfig) -> EngineSettings:
-    return EngineSettings(
-        engine=engine.engine,
-        kind=engine.kind,
-        parameters=engine.parameters or None,
-        written=engine.written,
-        effective=engine.effective,
-    )
+    return filled(EngineSettings, engine, parameters=engine.parameters or None)
 
 
 def _differences(facts: EnvironmentFacts) -> Iterator[Difference]:

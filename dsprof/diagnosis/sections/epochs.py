@@ -6,6 +6,7 @@ from dsprof.analysis.aggregates.epochs import Epoch, Epochs
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.parts import epochs as parts
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.sections.run import moment
 
 
@@ -15,25 +16,19 @@ def epochs(summary: RunSummary) -> parts.Epochs:
     if not found.each:
         return parts.Epochs()
     shown = run.epoch
-    return parts.Epochs(
-        rows=[_row(one, found.each[0].span.start_ns, shown, run) for one in found.each],
-        whole_ns=found.whole_ns,
-        gap_ns=found.gap_ns,
-        repeated_ns=found.repeated_ns,
-        lost_share=found.lost_share,
-        unread=found.unread,
-    )
+    rows = [_row(one, found.each[0].span.start_ns, shown, run) for one in found.each]
+    return filled(parts.Epochs, found, rows=rows)
 
 
 def _row(one: Epoch, zero_ns: int, shown: int, run: Run) -> parts.EpochRow:
     span, is_shown = one.span, one.number == shown
     trained, moments = span.trained or (None, None), span.steps_ns or (None, None)
     is_running = is_shown and run.is_running
-    return parts.EpochRow(
-        number=one.number,
+    return filled(
+        parts.EpochRow,
+        one,
         is_shown=is_shown,
         started=moment(span.start_ns),
-        world_size=one.world_size,
         hosts=list(one.hosts),
         restarts=one.restarts if one.restarts >= 0 else None,
         start_ns=span.start_ns - zero_ns,
@@ -46,10 +41,7 @@ def _row(one: Epoch, zero_ns: int, shown: int, run: Run) -> parts.EpochRow:
         end="running" if is_running else one.end,
         ranks=[] if is_running else list(one.ranks),
         why="" if is_running else one.why,
-        gap_ns=one.gap_ns,
-        unrecorded=one.unrecorded,
         repeated_steps=one.repeated,
-        repeated_ns=one.repeated_ns,
     )
 
 

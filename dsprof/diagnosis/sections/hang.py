@@ -13,6 +13,7 @@ from dsprof.analysis.hang.flight_recorders import dumped_apart, group_states
 from dsprof.analysis.hang.model import HangReport
 from dsprof.analysis.hang.verdict import hang_of, report_of
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.logs import FlightRow
 
 _ROWS = 200
@@ -37,12 +38,11 @@ def flights(summary: RunSummary) -> list[FlightRow]:
         states = [replace(state, waiting=(), absent=(), unfinished=()) for state in states]
     open_ones = [s for s in states if s.in_flight or s.p2p_in_flight or s.waiting]
     return [
-        FlightRow(
+        filled(
+            FlightRow,
+            state,
             group=state.label,
-            name=state.name,
             ranks=list(state.members),
-            in_flight=state.in_flight,
-            p2p_in_flight=state.p2p_in_flight,
             number=state.seq if state.waiting else None,
             op=state.call.op if state.call else "",
             dtype=state.call.dtype if state.call else "",

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.time_spans import TimeSpan, TimeSpans
 from dsprof.analysis.summary import RunSummary
 from dsprof.diagnosis.history_map import history_map
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts import history as parts
 from dsprof.findings.wording import duration
 
@@ -127,14 +128,7 @@ def _kept(step: int, one: Kept, ended: Mapping[int, int]) -> parts.KeptStep:
     late: list[int] = []
     if one.is_captured and one.ranks < len(ended):
         late = sorted(rank for rank in ended.keys() - one.named if ended[rank] >= step)
-    return parts.KeptStep(
-        step=step,
-        why=one.why,
-        cause=one.cause,
-        times=one.times or None,
-        ranks=one.ranks,
-        late_ranks=late,
-    )
+    return filled(parts.KeptStep, one, step=step, times=one.times or None, late_ranks=late)
 
 
 def _windows(kept: Iterable[parts.KeptStep]) -> list[parts.KeptStep]:
@@ -159,12 +153,11 @@ def _span(begin_s: int, span: Span) -> parts.HistorySpan:
     slowest_ns, negative_rank, step = span.slowest
     count = max(span.rank_steps, 1)
     mean_ns = span.total_ns // count
-    return parts.HistorySpan(
+    return filled(
+        parts.HistorySpan,
+        span,
         begin_s=begin_s,
-        ranks=span.ranks,
-        steps=span.steps,
         mean_ns=mean_ns,
-        fastest_ns=span.fastest_ns,
         slowest_ns=slowest_ns,
         slowest_step=step,
         slowest_rank=-negative_rank,

@@ -9,6 +9,7 @@ from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, StepMemory
 from dsprof.analysis.aggregates.memory import RankMemory as MemoryFacts
 from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.memory import RankMemory, SnapshotRow, StackRow
 from dsprof.trace.columns import IntArray
 from dsprof.trace.device_counters import ALLOCATED, RESERVED, STUCK
@@ -48,14 +49,10 @@ def _negative(value: int | None) -> int | None:
 
 def _memory(rank: int, facts: MemoryFacts) -> RankMemory:
     at_steps = facts.at_steps
-    return RankMemory(
+    return filled(
+        RankMemory,
+        facts,
         rank=rank,
-        peak_rss_bytes=facts.peak_rss_bytes,
-        last_rss_bytes=facts.last_rss_bytes,
-        host_total_bytes=facts.host_total_bytes,
-        least_host_available_bytes=facts.least_host_available_bytes,
-        shm_total_bytes=facts.shm_total_bytes,
-        least_shm_free_bytes=facts.least_shm_free_bytes,
         device=facts.device_max,
         steps=at_steps.step.tolist(),
         rss_bytes=at_steps.rss_bytes.tolist(),
@@ -85,18 +82,10 @@ def snapshots(summary: RunSummary) -> list[SnapshotRow]:
 
 def _snapshot_row(rank: int, one: MemorySnapshot) -> SnapshotRow:
     peak = one.peak
-    return SnapshotRow(
+    return filled(
+        SnapshotRow,
+        one,
         rank=rank,
-        device=one.device,
-        reserved_bytes=one.reserved_bytes,
-        active_bytes=one.active_bytes,
-        cached_bytes=one.cached_bytes,
-        stuck_bytes=one.stuck_bytes,
-        largest_free_bytes=one.largest_free_bytes,
-        expandable_bytes=one.expandable_bytes,
-        private_bytes=one.private_bytes,
-        segments=one.segments,
-        partly_used=one.partly_used,
         failed_bytes=one.oom_bytes or None,
         peak_bytes=peak.requested_bytes if peak else None,
         peak_before_bytes=peak.before_bytes if peak else None,

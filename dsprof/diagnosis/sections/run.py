@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.history import History
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts.run import MOST_SOURCES, RuleInfo, RunInfo, ThresholdInfo
 from dsprof.findings.finding import Finding
 from dsprof.rules.page import page_of
@@ -53,13 +54,10 @@ def rule_infos(rules: Iterable[Rule], findings: Iterable[Finding]) -> list[RuleI
     """Say of each rule what it is about, and explain those that found something."""
     found = {one.rule for one in findings if one.status.is_remark}
     return [
-        RuleInfo(
+        filled(
+            RuleInfo,
+            rule.meta,
             rule=rule.meta.id,
-            title=rule.meta.title,
-            why=rule.meta.why,
-            category=rule.meta.category,
-            package=rule.meta.package,
-            judges_end=rule.meta.judges_end,
             page=page_of(rule)[:_PAGE_LENGTH] if rule.meta.id in found else "",
         )
         for rule in rules

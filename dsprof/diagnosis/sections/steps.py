@@ -16,6 +16,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.step_rows import Parts
 from dsprof.analysis.summary import RunSummary
+from dsprof.diagnosis.parts import filled
 from dsprof.diagnosis.parts import steps as parts
 from dsprof.diagnosis.per_step import per_rank_step
 from dsprof.diagnosis.typical_step import typical_step
@@ -178,42 +179,30 @@ def _warmup(facts: Steps) -> int:
 def _parts(
     step: int | None, part: Parts, is_measured: bool = True, is_counted: bool = False
 ) -> parts.StepParts:
-    return parts.StepParts(
+    return filled(
+        parts.StepParts,
+        part,
         step=step,
-        compute_ns=part.compute_ns,
         exposed_comm_ns=part.exposed_ns,
-        copies_ns=part.copies_ns,
-        idle_ns=part.idle_ns,
-        other_ns=part.other_ns,
-        total_ns=part.total_ns,
         micro_steps=part.micro_steps or None,
         slowest_rank=part.slowest_rank if part.total_ns else None,
         fastest_total_ns=part.fastest_ns or None,
         slowest_total_ns=part.slowest_ns or None,
         is_measured=is_measured,
         is_counted=is_counted,
-        calls=part.calls,
         bytes=part.nbytes,
         ranks=part.ranks or None,
     )
 
 
 def _device_row(rank: int, facts: RankDevice) -> parts.DeviceRow:
-    return parts.DeviceRow(
+    return filled(
+        parts.DeviceRow,
+        facts,
         rank=rank,
-        span_ns=facts.span_ns,
-        compute_ns=facts.compute_ns,
-        communication_ns=facts.communication_ns,
         exposed_comm_ns=facts.exposed_ns,
-        copies_ns=facts.copies_ns,
-        idle_ns=facts.idle_ns,
-        overlap=facts.overlap,
         named_comm_ns=facts.usual_ns,
         named_exposed_ns=facts.usual_exposed_ns,
-        kernels=facts.kernels,
-        communication_kernels=facts.communication_kernels,
-        operations=facts.operations,
-        is_sampled=facts.is_sampled,
     )
 
 
