@@ -29,7 +29,6 @@ class Buffers(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Buffers:
-        """Read the records of one rank."""
         steps = detailed_steps(trace)
         units = {
             (fetch.module, fetch.elements)

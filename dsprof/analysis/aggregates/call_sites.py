@@ -30,7 +30,6 @@ class CallSites(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> CallSites:
-        """Sort the collectives of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
         if not trace.sites:
             return cls({}, 0)

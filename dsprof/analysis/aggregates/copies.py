@@ -27,7 +27,6 @@ class Copies(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Copies:
-        """Group the copies of one rank."""
         steps = detailed_steps(trace)
         wanted = set(steps.tolist())
         rows = summed(

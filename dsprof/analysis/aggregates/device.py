@@ -84,7 +84,6 @@ class Device(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Device:
-        """Add up one rank."""
         device = trace.activity
         if device is None or not len(device):
             return cls(PerRank())

@@ -26,7 +26,6 @@ class Engines(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Engines:
-        """Take the engines of one rank."""
         engines = tuple(trace.engines[key] for key in sorted(trace.engines))
         found = trace.environment.versions if trace.environment else {}
         versions = trace.header.versions | found

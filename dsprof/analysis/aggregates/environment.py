@@ -71,7 +71,6 @@ class EnvironmentFacts(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> EnvironmentFacts:
-        """Read the environment of one rank."""
         me, header, found = 1 << trace.rank, trace.header, trace.environment
         engine = trace.engines[min(trace.engines)] if trace.engines else None
         place = {"backend": header.backend, "device": header.device, "host": header.host}

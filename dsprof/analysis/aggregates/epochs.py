@@ -109,7 +109,6 @@ class Epochs(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Epochs:
-        """Read the span of one rank."""
         header, steps, length_ns = trace.header, trace.steps, last_ns(trace)
         start_ns, begin_ns = header.started_epoch_ns, header.started_monotonic_ns
         end_ns = start_ns + length_ns

@@ -45,7 +45,6 @@ class Fetches(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Fetches:
-        """Group the fetches of one rank."""
         steps = detailed_steps(trace)
         wanted = set(steps.tolist())
         fetches = [fetch for fetch in trace.fetches if fetch.step in wanted]

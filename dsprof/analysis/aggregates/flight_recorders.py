@@ -40,7 +40,6 @@ class FlightRecorders(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> FlightRecorders:
-        """Sort one rank's dump by groups."""
         if (dump := trace.flight) is None:
             return cls({})
         entries: defaultdict[str, list[FlightEntry]] = defaultdict(list)

@@ -54,7 +54,6 @@ class HostWaits(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> HostWaits:
-        """Count the synchronising calls of one rank."""
         device, steps = kernels(trace), detailed_steps(trace)
         if device is not None and device.host is not None:
             return cls._of_profile(trace, device, device.host)

@@ -38,7 +38,6 @@ class Logs(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Logs:
-        """Take the log of one rank."""
         if trace.log is None:
             return cls()
         host = trace.log.host or trace.header.host

@@ -62,7 +62,6 @@ class Memory(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Memory:
-        """Read the samples of one rank."""
         samples = sorted(trace.memory, key=lambda sample: sample.time_ns)
         if not samples:
             return cls(PerRank())

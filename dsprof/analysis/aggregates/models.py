@@ -19,7 +19,6 @@ class Models(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Models:
-        """Take the models of one rank."""
         return cls(trace.rank, tuple(trace.models[number] for number in sorted(trace.models)))
 
     def merge(self, other: Models) -> Models:

@@ -36,7 +36,6 @@ class Overlap(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Overlap:
-        """Measure the collectives of one rank."""
         rows, steps = trace.collectives, detailed_steps(trace)
         if (device := kernels(trace)) is not None:
             return cls._of_device(trace, device, steps)

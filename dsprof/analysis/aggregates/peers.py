@@ -27,7 +27,6 @@ class Peers(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Peers:
-        """Sort the transfers of one rank."""
         rank = trace.rank
         sent = {(rank, peer): sums for peer, sums in _by_peer(trace, "send")}
         return cls(sent, {(peer, rank): sums for peer, sums in _by_peer(trace, "recv")})

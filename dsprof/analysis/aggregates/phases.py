@@ -56,7 +56,6 @@ class Phases(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Phases:
-        """Measure the spans of one rank."""
         steps = detailed_steps(trace)
         spans = span_columns(trace)
         is_measured = in_steps(spans.step, steps)

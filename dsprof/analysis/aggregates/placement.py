@@ -46,7 +46,6 @@ class Placement(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Placement:
-        """Sort the collectives of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
         known = {n: group for n, group in trace.groups.items() if len(group.ranks) > 1}
         mine = in_steps(table.step, steps) & table.on_wire & np.isin(table.group, list(known))

@@ -40,7 +40,6 @@ class PointToPoint(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> PointToPoint:
-        """Sort the transfers of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
         mine = table.of_families(POINT_TO_POINT) & in_steps(table.step, steps) & table.on_wire
         batched = np.asarray(table.coalesced > 0, np.bool_)

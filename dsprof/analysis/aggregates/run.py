@@ -84,7 +84,6 @@ class Run(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Run:
-        """Read header, trailer and counts of one rank."""
         facts = RankFacts(
             path=trace.path,
             header=trace.header,
@@ -113,7 +112,6 @@ class Run(Aggregate):
         return cls(PerRank({trace.rank: facts}))
 
     def merge(self, other: Run) -> Run:
-        """Put the ranks side by side."""
         return replace(self, ranks=self.ranks | other.ranks)
 
     @property

@@ -24,7 +24,6 @@ class SharedGroups(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> SharedGroups:
-        """Look for such groups on one rank."""
         trace = to_the_end(trace)
         table = trace.collectives
         both = np.intersect1d(

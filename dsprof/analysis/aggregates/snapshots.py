@@ -17,7 +17,6 @@ class Snapshots(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Snapshots:
-        """Take one rank's snapshot."""
         return cls({} if trace.snapshot is None else {trace.rank: trace.snapshot})
 
 

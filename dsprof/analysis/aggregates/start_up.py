@@ -73,7 +73,6 @@ class StartUp(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> StartUp:
-        """Read the start of one rank."""
         if trace.is_foreign:
             return cls(0, 0, 0, 0, 0, {})
         steps = step_columns(trace)
@@ -83,7 +82,6 @@ class StartUp(Aggregate):
         return cls(1, clock.offset_ns, int(len(first) > 0), ended_ns, clock.bound_ns, entries)
 
     def merge(self, other: StartUp) -> StartUp:
-        """Join two sets of ranks."""
         if not (self.ranks and other.ranks):
             return self if self.ranks else other
         bounds = (self.bound_ns, other.bound_ns)

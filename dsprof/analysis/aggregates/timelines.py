@@ -86,7 +86,6 @@ class Timelines(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Timelines:
-        """Draw the candidate steps of one rank."""
         clocks = PerRank({trace.rank: clock})
         if not trace.steps:
             drawn = draw_without_steps(trace, clock)

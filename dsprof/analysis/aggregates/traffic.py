@@ -75,7 +75,6 @@ class Traffic(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Traffic:
-        """Sort the collectives of one rank."""
         rows, steps = trace.collectives, measured_steps(trace)
         mine = in_steps(rows.step, steps) & rows.on_wire
         purpose = purposes(trace)

@@ -33,7 +33,6 @@ class WireDtypes(Aggregate):
 
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> WireDtypes:
-        """Sort the collectives of one rank."""
         table, steps = trace.collectives, detailed_steps(trace)
         chosen = between_ranks(trace, steps)
         purpose = purposes(trace)

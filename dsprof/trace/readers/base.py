@@ -106,9 +106,7 @@ class OneRankReader(ABC):
         """
 
     def read_headers(self, path: Path) -> Sequence[Header]:
-        """Read who wrote the file."""
         return [self.read_header(path)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
-        """Read the one rank of the file."""
         return [self.read_trace(path)]

@@ -51,15 +51,9 @@ class FlightReader(OneRankReader):
     order = 60
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins as a dump does."""
         return start.lstrip()[:1] in (b"\x80", b"{") and sum(m in start for m in _MARKS) >= 2
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read a dump.
-
-        Raises:
-            TraceError: it cannot be read, or does not tell its rank.
-        """
         with Source(path) as source:
             document = _document(source, str(path))
             nbytes = source.nbytes

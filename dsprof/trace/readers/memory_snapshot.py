@@ -46,24 +46,14 @@ class SnapshotReader(OneRankReader):
     order = 70
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a pickle begins as a snapshot does."""
         marks = (b"total_size", b"segment_type", b"device_traces", b"allocator_settings")
         return start[:1] == b"\x80" and b"segments" in start and any(m in start for m in marks)
 
     def read_header(self, path: Path) -> Header:
-        """Find out whose snapshot it is.
-
-        Raises:
-            TraceError: it cannot be read.
-        """
         return _read(path).header
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read a snapshot; of several devices the one with most memory.
-
-        Raises:
-            TraceError: it cannot be read.
-        """
+        """Read a snapshot; of several devices the one with most memory."""
         found = _read(path)
         return RankTrace(
             path=str(path),

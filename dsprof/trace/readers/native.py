@@ -29,11 +29,9 @@ class NativeReader(OneRankReader):
         return line.lstrip().startswith(b"[") and b'"cat":"header"' in line.replace(b" ", b"")
 
     def read_header(self, path: Path) -> Header:
-        """Read the first line."""
         return read_header(path)
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read the whole file, cut anywhere."""
         return read_trace(path)
 
 

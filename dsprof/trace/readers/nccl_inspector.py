@@ -87,16 +87,11 @@ class InspectorReader(OneRankReader):
     order = 40
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins with an object that the Inspector signed."""
         bare = start.lstrip(b"\xef\xbb\xbf \r\n\t")
         return bare[:1] == b"{" and _MARK.search(bare) is not None
 
     def read_header(self, path: Path) -> Header:
-        """Read all records: the largest communicator, whose rank counts, may come last.
-
-        Raises:
-            TraceError: the file cannot be read, or holds no record.
-        """
+        """Read all records: the largest communicator, whose rank counts, may come last."""
         with Source(path) as source:
             dump = _Dump(source, str(path))
             for _ in dump:
@@ -104,11 +99,6 @@ class InspectorReader(OneRankReader):
         return dump.header(path)
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read one file, cut anywhere.
-
-        Raises:
-            TraceError: the file cannot be read, or holds no record.
-        """
         rows = CallRows()
         with Source(path) as source:
             dump = _Dump(source, str(path))

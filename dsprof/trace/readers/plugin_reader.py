@@ -44,20 +44,10 @@ class PluginReader:
             return False
 
     def read_headers(self, path: Path) -> Sequence[Header]:
-        """Read which ranks the file is of.
-
-        Raises:
-            TraceError: the plugin cannot read it.
-        """
         with self._named(path):
             return [_checked_header(header) for header in self.reader.read_headers(path)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
-        """Read the file, one trace a rank.
-
-        Raises:
-            TraceError: the plugin cannot read it.
-        """
         with self._named(path):
             for trace in self.reader.read_traces(path):
                 if not isinstance(trace, RankTrace):

@@ -44,17 +44,11 @@ class ExecutionTraceReader(OneRankReader):
     order = 50
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins as an execution trace does: a schema, and then nodes."""
         head = start[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \r\n\t")
         nodes = _NODES.search(head)
         return head[:1] == b"{" and nodes is not None and bool(_SCHEMA.search(head, 0, nodes.end()))
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read one file, cut anywhere.
-
-        Raises:
-            TraceError: the file cannot be read.
-        """
         rows, groups = CallRows(), GroupTable()
         calls = NodeCalls(groups)
         with Source(path) as source:

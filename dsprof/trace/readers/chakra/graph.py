@@ -43,7 +43,6 @@ class ChakraGraphReader(OneRankReader):
     order = 80
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins with Chakra's metadata, a version or a schema, and a node."""
         with suppress(ValueError):
             size, begin = varint(start, 0)
             _, node = varint(start, begin + size)
@@ -53,11 +52,6 @@ class ChakraGraphReader(OneRankReader):
         return False
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read one file, cut anywhere.
-
-        Raises:
-            TraceError: the file cannot be read.
-        """
         rows, table = CallRows(), GroupTable()
         calls = GraphCalls(table)
         with Source(path) as source:

@@ -55,16 +55,11 @@ class KinetoReader(OneRankReader):
     order = 20
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins as a profiler's trace does."""
         bare = start.lstrip(b"\xef\xbb\xbf \r\n\t")
         return bare[:1] in (b"{", b"[") and _MARK.search(bare) is not None
 
     def read_header(self, path: Path) -> Header:
-        """Read what precedes the events, and what follows them where that does not suffice.
-
-        Raises:
-            TraceError: the file cannot be read, or holds no events.
-        """
+        """Read what precedes the events, and what follows them where that does not suffice."""
         with Source(path) as source:
             events = Events(source, str(path), EVENT)
             head, chunks = _metadata(events.head), iter(events)
@@ -87,11 +82,6 @@ class KinetoReader(OneRankReader):
         return _header(path, head, first_us)
 
     def read_trace(self, path: Path) -> RankTrace:
-        """Read one file, cut anywhere.
-
-        Raises:
-            TraceError: the file cannot be read, or holds no events.
-        """
         with Source(path) as source:
             events = Events(source, str(path), EVENT)
             columns: EventColumns | None = None

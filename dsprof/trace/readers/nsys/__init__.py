@@ -36,25 +36,16 @@ class NsysReader:
     order = 30
 
     def recognises(self, start: bytes) -> bool:
-        """Say whether a file begins as a database with tables of Nsight Systems."""
         return start.startswith(MAGIC) and any(mark in start for mark in _MARKS)
 
     def read_headers(self, path: Path) -> Sequence[Header]:
-        """Read which processes used a device.
-
-        Raises:
-            TraceError: the file cannot be read, or no process used a device.
-        """
+        """Read which processes used a device; none is a `TraceError`."""
         with Tables(path) as tables:
             host = host_of(tables)
             return [_header(path, host, process) for process in _processes(tables, path, host)]
 
     def read_traces(self, path: Path) -> Iterable[RankTrace]:
-        """Read the processes that used a device, one rank each.
-
-        Raises:
-            TraceError: the file cannot be read, or no process used a device.
-        """
+        """Read the processes that used a device, one rank each."""
         with Tables(path) as tables:
             host = host_of(tables)
             processes = _processes(tables, path, host)
