@@ -18,7 +18,7 @@ from dsprof.findings.wording import size
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.knowledge.deepspeed.combinations import refused
-from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
+from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS, before_overlapping
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
@@ -113,25 +113,37 @@ def _options(run: RunSummary) -> list[_Option]:
     weights = round(engine.parameters * item_bytes(engine.parameter_dtype) * shared)
     gradients = round(engine.parameters * item_bytes(communication_dtype(engine)) * shared)
     found = []
-    if engines.stage == 3 and not engines.zero("offload_param") and _accepts(engines, 2):
-        found.append(_Option("ZeRO-2 instead of ZeRO-3", weights + gradients, {"stage": 2}))
-    if engines.stage == 2 and engines.accumulation > 1 and _accepts(engines, 1):
-        found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, {"stage": 1}))
+    buffers = gradient_buffers(engines)
+    second = buffers.capacity * buffers.item_bytes if buffers else 0
+    lower = _lower_stage(engines)
+    if engines.stage == 3 and not engines.zero("offload_param") and _accepts(engines, lower):
+        needed = weights + gradients + second * ("overlap_comm" in lower)
+        found.append(_Option("ZeRO-2 instead of ZeRO-3", needed, lower))
+    if engines.stage == 2 and engines.accumulation > 1 and _accepts(engines, lower):
+        found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, lower))
     hpz = engines.zero("zero_hpz_partition_size", 1)
     if isinstance(hpz, int) and hpz > 1:
         found.clear()  # hpZ has bought less traffic with memory already
-    buffers = gradient_buffers(engines)
     if buffers and buffers.capacity < engine.parameters:
         larger = f"reduce_bucket_size of {2 * buffers.capacity:,}"
         found.append(_Option(larger, buffers.nbytes, {}))
     return found
 
 
-def _accepts(engines: Engines, stage: int) -> bool:
-    """Say whether nothing that the user wrote is refused, or conflicts, only at a lower stage."""
+def _lower_stage(engines: Engines) -> dict[str, object]:
+    """Return the keys of the next lower stage, with the overlap that is the default of stage 3."""
+    stage = (engines.stage or 0) - 1
+    is_default = stage == 2 and engines.written_zero("overlap_comm") is None
+    if is_default and not before_overlapping(engines.deepspeed, stage):
+        return {"stage": stage, "overlap_comm": True}
+    return {"stage": stage}
+
+
+def _accepts(engines: Engines, keys: dict[str, object]) -> bool:
+    """Say whether nothing that the user wrote is refused, or conflicts, only with these keys."""
     written = engines.main.written if engines.main else {}
     zero = written.get("zero_optimization")
-    lower = {**(zero if isinstance(zero, dict) else {}), "stage": stage}
+    lower = {**(zero if isinstance(zero, dict) else {}), **keys}
     now, then = (
         EngineSettings(EngineConfig(0, config), {}, engines.deepspeed, engines.device)
         for config in (written, {**written, "zero_optimization": lower})

@@ -25,12 +25,22 @@ def test_room_for_a_lower_stage_is_known():
     finding = said(RULE, run(30), run(40, rank=1))
     assert finding.status is Status.INFO
     assert "40.0 GiB of 80.0 GiB were never reserved on rank 1" in finding.summary
-    assert "ZeRO-2 instead of ZeRO-3 (needs about 1.86 GiB)" in finding.action
-    assert finding.config_patch == {"zero_optimization": {"stage": 2}}
+    assert "ZeRO-2 instead of ZeRO-3 (needs about 2.79 GiB)" in finding.action
+    assert finding.config_patch == {"zero_optimization": {"stage": 2, "overlap_comm": True}}
     assert finding.evidence[0].rows == (
-        ("ZeRO-2 instead of ZeRO-3", 2 * 10**9, 32 << 30, True),
+        ("ZeRO-2 instead of ZeRO-3", 3 * 10**9, 32 << 30, True),
         ("reduce_bucket_size of 1,000,000,000", 10**9, 32 << 30, True),
     )
+
+
+def test_the_overlap_of_stage_3_is_kept_unless_it_was_switched_off():
+    """At stage 2 it is off by default, and has a second bucket."""
+    finding = said(RULE, run(30, overlap_comm=False))
+    assert finding.config_patch == {"zero_optimization": {"stage": 2}}
+    assert finding.evidence[0].rows[0][1] == 2 * 10**9
+    early = run(30)
+    early.header.versions["deepspeed"] = "0.18.9"  # its overlap is wrong at stage 2
+    assert said(RULE, early).config_patch == {"zero_optimization": {"stage": 2}}
 
 
 def test_half_of_the_device_is_half():
@@ -58,7 +68,7 @@ def test_where_nothing_lower_fits_batches_may(trace):
 @pytest.mark.parametrize(
     ("offload", "patch"),
     [
-        ({"device": "cpu"}, {"zero_optimization": {"stage": 2}}),
+        ({"device": "cpu"}, {"zero_optimization": {"stage": 2, "overlap_comm": True}}),
         ({"device": "cpu", "ratio": 0.5}, None),
         ({"device": "nvme", "nvme_path": "/nvme"}, None),
     ],
