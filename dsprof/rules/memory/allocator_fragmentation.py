@@ -14,11 +14,15 @@ from dsprof.findings.finding import Column, Details, Finding, Severity, Status, 
 from dsprof.findings.wording import percent, plural, size
 from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
-from dsprof.trace.device_counters import RESERVED, STUCK
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 
 _OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"
 _CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."
+_FULL = (
+    "Little is stuck at the ends of steps: the device was probably full. The allocator then frees "
+    "its whole cache and tries again."
+)
 _EXPAND = f"Set {EXPAND} on every rank; if that does not help, "
 _EXPANDED = "expandable_segments is already on for these ranks: "
 _SMALLER = "pad batches to few lengths, and use smaller micro-batches."
@@ -34,6 +38,8 @@ _USE_LESS = (
     "Shard, offload or recompute more, or use smaller micro-batches; the memory section shows what "
     "held most at the peak."
 )
+_RARE_STEPS = 100
+"""A retry in more steps than these costs little: the device is close to its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +105,29 @@ class AllocatorFragmentation:
             f"{size(memory[STUCK])} of {size(memory[RESERVED])} reserved on rank {worst} are stuck "
             "in fragments"
         )
+        action = _action(run, affected)
+        if not retrying and all(_has_room(ranks[rank]) for rank in stuck):
+            return self.meta.finding(
+                Status.INFO,
+                f"{summary}; the device has as much memory that was never reserved.",
+                title="Fragments of device memory do no harm yet",
+                cause=_CAUSE,
+                action=f"No change is needed. To prevent harm: {action}",
+                ranks=affected,
+                evidence=(_table(ranks, affected),),
+                confidence="medium",
+            )
         if retrying:
             most = max(retries(ranks[rank]) for rank in retrying)
             summary += f"; allocations were retried up to {plural(most, 'time')} on a rank"
+        is_often = any(_retries_often(ranks[rank]) for rank in retrying)
         return self.meta.finding(
             Status.FAIL,
             summary + ".",
             title="" if stuck else "Device allocations were retried",
-            severity=Severity.HIGH if retrying else Severity.MEDIUM,
-            cause=_CAUSE,
-            action=_action(run, affected),
+            severity=Severity.HIGH if is_often else Severity.MEDIUM,
+            cause=_CAUSE if stuck else _FULL,
+            action=action,
             ranks=affected,
             evidence=(_table(ranks, affected),),
             confidence="high" if retrying else "medium",
@@ -204,6 +223,18 @@ def _words(status: Status, action: str, one: MemorySnapshot) -> Details:
 
 def _is_much(stuck: int, reserved: int, thresholds: Thresholds) -> bool:
     return stuck >= thresholds.stuck_bytes and stuck >= thresholds.stuck_share * reserved
+
+
+def _has_room(memory: RankMemory) -> bool:
+    """Say whether the device has more memory that was never reserved than is stuck."""
+    most = memory.device_max
+    free = most.get(DEVICE_TOTAL, 0) - most.get(PEAK_RESERVED, most[RESERVED])
+    return free >= memory.device_last[STUCK]
+
+
+def _retries_often(memory: RankMemory) -> bool:
+    steps = memory.at_steps.step
+    return retries(memory) * _RARE_STEPS >= int(steps[-1] - steps[0])
 
 
 def _table(ranks: dict[int, RankMemory], affected: tuple[int, ...]) -> Table:

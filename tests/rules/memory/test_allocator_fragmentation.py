@@ -10,7 +10,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.memory.allocator_fragmentation import RULE
 from dsprof.rules.runner import judge
-from dsprof.trace.device_counters import RESERVED, RETRIES, STUCK
+from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, RETRIES, STUCK
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
@@ -64,6 +64,20 @@ def test_retries_after_the_first_step_are_severe():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.title == "Device allocations were retried"
     assert "up to 3 times" in finding.summary
+
+
+def test_a_full_device_is_not_called_fragmented_and_a_rare_retry_not_severe():
+    samples = [counters(0.1, retries=tried) for tried in (*[0] * 200, 1)]
+    finding = said(RULE, on_device(*samples))
+    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert "the device was probably full" in finding.cause
+
+
+@pytest.mark.parametrize(("total", "status"), [(26, Status.INFO), (25, Status.FAIL)])
+def test_fragments_beside_as_much_free_memory_do_no_harm(total, status):
+    finding = said(RULE, on_device({**counters(6), DEVICE_TOTAL: total * GIB}))
+    assert finding.status is status
+    assert finding.action.startswith("No change is needed") == (status is Status.INFO)
 
 
 def test_as_many_retries_as_the_threshold_fail():
