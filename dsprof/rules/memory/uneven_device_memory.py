@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -37,7 +37,7 @@ class UnevenDeviceMemory:
         "memory first.",
         category="memory",
         order=480,
-        needs=(Memory, Engines, Steps),
+        needs=(Memory, Pipelines, Steps),
         on_cpus=ON_CPUS,
         needs_ranks=True,
     )
@@ -69,8 +69,7 @@ class UnevenDeviceMemory:
         self, run: RunSummary, peaks: dict[int, int], above: list[int], usual: float
     ) -> Finding:
         worst = max(above, key=peaks.__getitem__)
-        engine = run[Engines].main
-        staged = engine is not None and engine.pipeline_stages > 1
+        staged = run[Pipelines].stages > 1
         status = Status.INFO if staged else Status.FAIL
         return self.meta.finding(
             status,
@@ -94,9 +93,8 @@ class UnevenDeviceMemory:
 def _cause(above: list[int]) -> str:
     if above == [0]:
         return (
-            "Rank 0 does more than the others: it evaluates, collects or loads checkpoints, or "
-            "other processes put tensors on its device (torch.load without map_location, "
-            "torch.cuda.set_device not called)."
+            "Rank 0 does more than the others: it evaluates, or collects or loads checkpoints "
+            "(torch.load without map_location)."
         )
     return (
         "Micro-batches of different length, experts that get more tokens, or parameters that are "

@@ -7,7 +7,7 @@ from dsprof.rules.memory.uneven_device_memory import RULE
 from dsprof.trace.device_counters import PEAK_ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, rank_trace, said, step
+from tests.factories.trace import engine, rank_trace, said, span, step
 
 
 def peaks(*gib: float, **fields):
@@ -50,6 +50,13 @@ def test_stages_of_a_pipeline_differ_by_design():
     finding = said(RULE, *peaks(14, 10, 10, engine=config))
     assert finding.status is Status.INFO
     assert "pipeline" in finding.cause
+
+
+def test_stages_of_torch_pipelining_differ_by_design():
+    ranks = peaks(14, 10, 10)
+    for rank, trace in enumerate(ranks):
+        trace.steps, trace.spans = [step(0, 0, 9)], [span("forward", 0, 1, stage=rank)]
+    assert said(RULE, *ranks).status is Status.INFO
 
 
 @pytest.mark.parametrize("gib", [(10, 10.5, 11), (0.1, 0.1, 0.9), (10, 11.9, 10)])
