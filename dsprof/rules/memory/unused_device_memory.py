@@ -10,7 +10,8 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
-from dsprof.analysis.aggregates.traffic import Traffic
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.aggregates.traffic import Purpose, Traffic
 from dsprof.analysis.rank.intent import communication_dtype
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -22,6 +23,7 @@ from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS, before_overlappi
 from dsprof.rules.memory.gradient_buffers import gradient_buffers
 from dsprof.rules.reasons import ON_CPUS
 from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.savings import is_hidden
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.schema import EngineConfig
@@ -33,6 +35,7 @@ class Thresholds:
 
     free_share: float = 0.3  # of the device's memory, never reserved by any rank
     kept_share: float = 0.1  # of it: stays free after the change
+    held_share: float = 0.05  # of the step; a lower stage saves none of what holds less of it
 
 
 class _Option(NamedTuple):
@@ -55,7 +58,7 @@ class UnusedDeviceMemory:
         "time is wasted.",
         category="memory",
         order=510,
-        needs=(Engines, Logs, Memory, Run, Traffic),
+        needs=(Engines, Logs, Memory, Run, Steps, Traffic),
         on_cpus=ON_CPUS,
     )
     thresholds = Thresholds()
@@ -81,11 +84,13 @@ class UnusedDeviceMemory:
         rank = min(rooms, key=lambda one: rooms[one][0] - rooms[one][1])
         total, peak = rooms[rank]
         if total - peak >= thresholds.free_share * total:
-            room = round(total - peak - thresholds.kept_share * total)
-            yield self._unused(run, rank, total, peak, room)
+            yield self._unused(run, rank, total, peak, thresholds)
 
-    def _unused(self, run: RunSummary, rank: int, total: int, peak: int, room: int) -> Finding:
-        options = _options(run)
+    def _unused(
+        self, run: RunSummary, rank: int, total: int, peak: int, thresholds: Thresholds
+    ) -> Finding:
+        room = round(total - peak - thresholds.kept_share * total)
+        options = _options(run, thresholds.held_share)
         fitting = [option for option in options if option.needs_bytes <= room]
         best = next((option for option in fitting if option.patch), None)
         others = "a larger micro-batch, or less recomputation of activations"
@@ -103,7 +108,7 @@ class UnusedDeviceMemory:
         )
 
 
-def _options(run: RunSummary) -> list[_Option]:
+def _options(run: RunSummary, held_share: float) -> list[_Option]:
     """Return what a lower stage and a larger bucket would need in addition, the best first."""
     engines, world = run[Engines], _data_ranks(run[Traffic])
     engine = engines.main
@@ -118,9 +123,11 @@ def _options(run: RunSummary) -> list[_Option]:
     lower = _lower_stage(engines)
     if engines.stage == 3 and not engines.zero("offload_param") and _accepts(engines, lower):
         needed = weights + gradients + second * ("overlap_comm" in lower)
-        found.append(_Option("ZeRO-2 instead of ZeRO-3", needed, lower))
+        patch = lower if _holds_step(run, "parameters", held_share) else {}
+        found.append(_Option("ZeRO-2 instead of ZeRO-3", needed, patch))
     if engines.stage == 2 and engines.accumulation > 1 and _accepts(engines, lower):
-        found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, lower))
+        patch = lower if _holds_step(run, "gradients", held_share) else {}
+        found.append(_Option("ZeRO-1 instead of ZeRO-2", gradients, patch))
     hpz = engines.zero("zero_hpz_partition_size", 1)
     if isinstance(hpz, int) and hpz > 1:
         found.clear()  # hpZ has bought less traffic with memory already
@@ -128,6 +135,13 @@ def _options(run: RunSummary) -> list[_Option]:
         larger = f"reduce_bucket_size of {2 * buffers.capacity:,}"
         found.append(_Option(larger, buffers.nbytes, {}))
     return found
+
+
+def _holds_step(run: RunSummary, purpose: Purpose, share: float) -> bool:
+    """Say whether a step may wait as long for what a lower stage sends less often."""
+    traffic = run[Traffic]
+    held_ns = sum(traffic.per_step(one.exposed_ns) for one in traffic.of(purpose).values())
+    return not is_hidden(held_ns / 1e6, run[Steps], share)
 
 
 def _lower_stage(engines: Engines) -> dict[str, object]:

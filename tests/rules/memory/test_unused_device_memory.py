@@ -5,6 +5,7 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.memory.unused_device_memory import RULE
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
+from tests.factories.device_run import device_rank
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import assert_reached_at, engine, header, rank_trace, said, zero_rank
 
@@ -41,6 +42,15 @@ def test_the_overlap_of_stage_3_is_kept_unless_it_was_switched_off():
     early = run(30)
     early.header.versions["deepspeed"] = "0.18.9"  # its overlap is wrong at stage 2
     assert said(RULE, early).config_patch == {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.parametrize(("blocked_ms", "patch"), [(6, {"stage": 1}), (4, None)])
+def test_a_lower_stage_is_advised_only_where_the_step_waits_for_what_it_spares(blocked_ms, patch):
+    trace = device_rank(blocked_ms=blocked_ms, engine=engine(2, 4))
+    trace.memory = on_device({DEVICE_TOTAL: 80 * GIB, PEAK_RESERVED: 30 * GIB}).memory
+    finding = said(RULE, trace)
+    assert finding.config_patch == (patch and {"zero_optimization": patch})
+    assert finding.evidence[0].rows[0][0] == "ZeRO-1 instead of ZeRO-2"
 
 
 def test_half_of_the_device_is_half():
