@@ -132,11 +132,12 @@ def _demands(
         return dict(demands_of_zero(engine, course))
     scattered = gradients[trace.collectives.of_families({"reduce_scatter"})[gradients]]
     shards = [_size(trace, int(group)) for group in np.unique(trace.collectives.group[scattered])]
+    summed = gradients[_is_among_replicas(trace.collectives)[gradients]]
     sharing = Sharing(
         reductions=progress.reducing_micro_steps,
         micro_steps=progress.micro_steps,
         ranks=max(shards, default=0),
-        has_replicas=bool(len(scattered)) and _has_replicas(trace.collectives, gradients),
+        replica_reductions=_micro_steps(trace.collectives, summed) if len(scattered) else 0,
         gradient_bytes=_item_bytes(trace.collectives, gradients),
         parameter_bytes=_item_bytes(trace.collectives, parameters),
     )
@@ -144,10 +145,13 @@ def _demands(
     return dict(chain(demands_of_ddp(trace.layouts, progress.reducing_micro_steps), demands))
 
 
-def _has_replicas(rows: Collectives, gradients: Array) -> bool:
-    """Say whether FSDP all-reduces shards; DTensor does it for tensor parallelism, by its name."""
-    among = rows.of_families({"all_reduce"}) & (rows.requested == rows.code(""))
-    return bool(among[gradients].any())
+def _is_among_replicas(rows: Collectives) -> BoolArray:
+    """Say where FSDP all-reduces shards; DTensor does it for tensor parallelism, by its name."""
+    return np.asarray(rows.of_families({"all_reduce"}) & (rows.requested == rows.code("")))
+
+
+def _micro_steps(rows: Collectives, chosen: Array) -> int:
+    return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))
 
 
 def _item_bytes(rows: Collectives, chosen: Array) -> float:
@@ -190,7 +194,7 @@ def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:
     return Progress(
         steps=len(part.steps),
         micro_steps=micro_steps if part.trains else forwards,
-        reducing_micro_steps=len(group_rows([rows.step[gradients], rows.micro_step[gradients]])),
+        reducing_micro_steps=_micro_steps(rows, gradients),
         forwards=forwards,
         flushes=len(flushes),
         flushed_elements=sum(flush.elements for flush in flushes),

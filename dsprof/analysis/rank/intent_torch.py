@@ -22,7 +22,7 @@ class Sharing(NamedTuple):
     reductions: int
     micro_steps: int
     ranks: int  # that share the gradients of a unit
-    has_replicas: bool  # shards are all-reduced among groups of such ranks
+    replica_reductions: int  # in which shards were all-reduced among groups of such ranks
     gradient_bytes: float  # of an element on the wire: mixed precision decides
     parameter_bytes: float
 
@@ -49,9 +49,9 @@ def demands_of_fsdp(
     """Yield what the units of one rank ask for: one reduction of each, one or two all-gathers."""
     elements, parameters = _units(flushes)
     padded = round(elements * (1 + _PADDING)) + sharing.ranks * parameters
-    times = sharing.reductions * sharing.gradient_bytes
-    among_replicas = 1 / sharing.ranks if sharing.has_replicas and sharing.ranks else 0.0
-    low, high = (round(n * times * (1 + among_replicas)) for n in (elements, padded))
+    # FSDP2 may all-reduce only in the last micro-step: set_requires_all_reduce
+    times = sharing.reductions + sharing.replica_reductions / max(sharing.ranks, 1)
+    low, high = (round(n * times * sharing.gradient_bytes) for n in (elements, padded))
     families = ("reduce_scatter", "all_reduce")
     yield from _asked("gradients", families, "FSDP, every unit in each reduction", low, high)
     elements, _ = _units(fetch for fetch in fetches if fetch.kind != "release")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.aggregates.traffic import SCALAR_BYTES, Traffic
+from dsprof.analysis.aggregates.traffic import SCALAR_BYTES, Traffic, Use, Volume
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, plural, size
@@ -93,9 +94,12 @@ class ReductionEveryMicroStep:
         is_by_design: bool,
     ) -> Finding:
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
-        gradients = traffic.of("gradients").values()
-        nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients))
-        extra = round(nbytes * (1 - 1 / reductions))
+        gradients = traffic.of("gradients")
+        spared = _spared_shares(gradients, reductions)
+        nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients.values()))
+        extra = round(
+            traffic.per_step(sum(gradients[use].nbytes * share for use, share in spared.items()))
+        )
         summary = (
             f"Gradients are reduced {plural(reductions, 'time')} per step, over "
             f"{count(traffic.micro_steps / traffic.rank_steps)} micro-steps: {size(extra)} of "
@@ -106,8 +110,8 @@ class ReductionEveryMicroStep:
             rows=((count(reductions), round(nbytes)), ("1", round(nbytes) - extra)),
             caption="As recorded, and with one reduction per step",
         )
-        exposed_ms = traffic.per_step(sum(volume.exposed_ns for volume in gradients)) / 1e6
-        spared_ms = exposed_ms * (1 - 1 / reductions)
+        spared_ns = sum(gradients[use].exposed_ns * share for use, share in spared.items())
+        spared_ms = traffic.per_step(spared_ns) / 1e6
         if is_by_design:
             if not is_hidden(spared_ms, steps, thresholds.held_share):
                 summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
@@ -142,6 +146,22 @@ class ReductionEveryMicroStep:
             saving_bytes_per_step=extra,
             confidence="high",
         )
+
+
+def _spared_shares(gradients: Mapping[Use, Volume], reductions: float) -> dict[Use, float]:
+    """Return which share of each use one reduction per step would spare.
+
+    With hybrid sharding FSDP2 may reduce-scatter in each micro-step, but all-reduce among replicas
+    only in the last: `set_requires_all_reduce`.
+    """
+    calls: Counter[str] = Counter()
+    for use, volume in gradients.items():
+        calls[use.family] += volume.calls
+    times = dict.fromkeys(calls, reductions)
+    if calls["all_reduce"] < calls["reduce_scatter"]:
+        share = calls["all_reduce"] / calls["reduce_scatter"]
+        times["all_reduce"] = max(1.0, reductions * share)
+    return {use: 1 - 1 / times[use.family] for use in gradients}
 
 
 def _is_pairwise(traffic: Traffic) -> bool:

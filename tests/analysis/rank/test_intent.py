@@ -171,8 +171,8 @@ def test_ddp_reduces_the_latest_buckets_of_one_or_more_models():
     assert not list(demands_of_ddp([], 5))
 
 
-@pytest.mark.parametrize(("has_replicas", "times"), [(False, 1), (True, 1.25)])
-def test_fsdp_reduces_and_gathers_each_unit(has_replicas, times):
+@pytest.mark.parametrize(("replica_reductions", "times"), [(0, 3), (1, 3.25), (3, 3.75)])
+def test_fsdp_reduces_and_gathers_each_unit(replica_reductions, times):
     units = [
         flush(number, 0, 1, library="FSDP2", module=module, elements=1000, parameters=5)
         for number, module in enumerate(("a", "b", "b"))
@@ -182,9 +182,9 @@ def test_fsdp_reduces_and_gathers_each_unit(has_replicas, times):
         fetch(2, 0, 1, library="FSDP2", module="a", elements=300, kind="release"),
         fetch(3, 0, 1, library="ZeRO", module="b", elements=300),
     ]
-    sharing = Sharing(3, 6, 4, has_replicas, gradient_bytes=4, parameter_bytes=2)
+    sharing = Sharing(3, 6, 4, replica_reductions, gradient_bytes=4, parameter_bytes=2)
     reduced, gathered = demands_of_fsdp(units, gathers, sharing)
     # Two units of 1000 elements and 5 parameters, each filled up to shares of 4 ranks and a tenth.
-    low, high = 2000 * 3 * 4, (2200 + 4 * 10) * 3 * 4
+    low, high = 2000 * 4, (2200 + 4 * 10) * 4
     assert reduced[1] == Expected(None, Span(round(low * times), round(high * times)))
     assert gathered[1] == Expected(None, Span(300 * 6 * 2, round(2.2 * 300 * 6 * 2)))

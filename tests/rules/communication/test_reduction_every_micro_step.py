@@ -120,16 +120,21 @@ def test_steps_that_were_skipped_are_no_accumulation():
     assert "skipped steps" in finding.summary
 
 
-def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design():
+@pytest.mark.parametrize(("all_reduced_in", "redundant"), [((0, 1), 2 * MIB), ((1,), MIB)])
+def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(all_reduced_in, redundant):
+    """With set_requires_all_reduce(False) shards are all-reduced in the last micro-step only."""
+
     def replicas(number, start):
         told = {"step": number, "phase": "backward"}
-        return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in range(2)]
+        return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in all_reduced_in]
 
     trace = zero_rank(
         accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], extra=replicas
     )
     trace.collectives.flush[:] = 0
-    assert said(RULE, trace).status is Status.INFO
+    finding = said(RULE, trace)
+    assert finding.status is Status.INFO
+    assert finding.saving_bytes_per_step == redundant
 
 
 def test_one_reduction_a_step_passes():
