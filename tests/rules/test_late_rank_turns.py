@@ -112,7 +112,7 @@ def test_of_ranks_that_take_turns_the_one_that_is_waited_for_longest_is_named():
     """Other findings name it, too: so this one must not seem to say that all cost the same."""
     finding = said(RULE, *in_turn(30, 70))
     assert (finding.status, finding.ranks) == (Status.INFO, ())
-    assert finding.summary.endswith("in turn, but rank 1 causes more than two thirds of the wait.")
+    assert finding.summary.endswith("in turn, but rank 1 causes over two thirds of the wait.")
 
 
 def test_of_two_ranks_that_wait_for_one_stall_none_takes_turns() -> None:

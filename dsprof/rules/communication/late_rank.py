@@ -160,7 +160,7 @@ class LateRank:
                 f"the steps by {percent(thresholds.step_share)} or more.{known.note}",
             )
         rank = late.waited_for
-        longest = "" if rank is None else f", but rank {rank} causes more than two thirds of the wait"
+        longest = "" if rank is None else f", but rank {rank} causes over two thirds of the wait"
         return self.meta.finding(
             Status.INFO,
             f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
