@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
-from dsprof.analysis.aggregates.communication import Communication, Kind
+from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -20,11 +20,11 @@ from dsprof.rules.evidence.calls import (
     calls_table,
     over_all_ranks,
     own_ms,
+    sends_buffers,
     share_of_step,
 )
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import omitting_saves
-from dsprof.trace.collectives import family
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class BufferBroadcasts:
             yield self.meta.not_applicable("No model is wrapped in DistributedDataParallel.")
             return
         rows = run[Communication].rows
-        sent = over_all_ranks({k: r for k, r in rows.items() if _is_of_ddp(k)}, run[Steps])
+        found = {kind: row for kind, row in rows.items() if sends_buffers(kind, run[Run])}
+        sent = over_all_ranks(found, run[Steps])
         if sent:
             yield self._judged(sent, run, thresholds)
         elif run[Steps].is_counted:
@@ -89,12 +90,6 @@ class BufferBroadcasts:
             saving_from="other",
             confidence="medium",
         )
-
-
-def _is_of_ddp(kind: Kind) -> bool:
-    """Say whether this is what DDP's C++ sends: a program that calls a broadcast waits for it."""
-    is_sent = family(kind.op) == "broadcast" and kind.group_size > 1 and kind.role == "data"
-    return is_sent and kind.phase == "forward" and kind.is_async and not kind.requested
 
 
 RULE: Rule = BufferBroadcasts()

@@ -14,12 +14,18 @@ from dsprof.analysis.aggregates.communication import Communication, Kind, Row
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.flushes import Flushes
 from dsprof.analysis.aggregates.pipelines import Pipelines
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Range, Severity, Status, Table
 from dsprof.findings.wording import count, size
-from dsprof.rules.evidence.calls import calls_per_step, calls_table, over_all_ranks
+from dsprof.rules.evidence.calls import (
+    calls_per_step,
+    calls_table,
+    over_all_ranks,
+    sends_buffers,
+)
 from dsprof.rules.evidence.scalars import is_scalar
 from dsprof.rules.knowledge.buckets import KNOBS, Buckets, Knob
 from dsprof.rules.reasons import NO_COLLECTIVE
@@ -71,7 +77,7 @@ _SHARDED_OPTIMIZER = _Origin(
 _OF_UNITS = frozenset({"all_gather", "reduce_scatter"})
 
 _TOLD = frozenset({"barrier"})
-"""Traffic with a rule of its own; so have scalars, and at stage 3 parameters."""
+"""Traffic with a rule of its own; so have scalars, DDP's buffers, and at stage 3 parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,8 @@ class SmallCollectives:
         category="communication",
         order=240,
         needs=(
-            *(Arrivals, BaselineCosts, Communication, Engines, Flushes, Pipelines, Steps, Traffic),
+            *(Arrivals, BaselineCosts, Communication, Engines, Flushes, Pipelines, Run),
+            *(Steps, Traffic),
         ),
         needs_sizes=True,
         needs_groups=True,
@@ -122,6 +129,7 @@ class SmallCollectives:
             if row.nbytes < row.calls * thresholds.small_bytes
             and family(kind.op) not in told
             and not is_scalar(kind)
+            and not sends_buffers(kind, run[Run])
         }
         small = over_all_ranks(small, run[Steps])
         if not found and calls_per_step(small) >= thresholds.calls_per_step:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.communication import Kind, Row
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.collectives import SIZE_NOT_KNOWN
 from dsprof.analysis.rank.blocked_time import BlockedTime
@@ -60,6 +61,16 @@ def _of_all(row: Row, rank_steps: int, ranks: int) -> Row:
     least = row.least_exposed_ns if row.ranks.bit_count() >= ranks else 0.0
     known = least if row.least_exposed_ns is not None else None
     return replace(row, rank_steps=rank_steps, least_exposed_ns=known)
+
+
+def sends_buffers(kind: Kind, run: Run) -> bool:
+    """Say whether this is what DDP's C++ sends before a forward.
+
+    A program that calls a broadcast waits for it.
+    """
+    is_sent = family(kind.op) == "broadcast" and kind.group_size > 1 and kind.role == "data"
+    is_in_cpp = kind.phase == "forward" and kind.is_async and not kind.requested
+    return run.has_ddp and is_sent and is_in_cpp
 
 
 def calls_per_step(calls: AnyCalls) -> float:

@@ -4,6 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Status
 from dsprof.rules.communication.small_collectives import RULE
+from dsprof.trace.schema import BucketLayout
 from tests.factories.trace import (
     assert_reached_at,
     flush,
@@ -101,6 +102,15 @@ def test_other_small_collectives_are_mentioned():
     assert finding.title == "Many collectives are small"
     (row,) = finding.evidence[0].rows
     assert (row[0], row[4:6]) == ("all_gather", (40.0, 4 * KIB))
+
+
+def test_buffers_of_ddp_have_a_rule_of_their_own():
+    told = {"step": 0, "phase": "forward", "is_async": True}
+    comm = [sync("broadcast", 2 * n, 1, nbytes=4 * KIB, **told) for n in range(40)]
+    one = rank_trace(comm=comm, steps=[step(0, 0, 1000)], groups={1: group(role="data")})
+    assert said(RULE, one).status is Status.INFO
+    one.layouts = [BucketLayout(0, 1, [1 << 20])]
+    assert said(RULE, one).status is Status.PASS
 
 
 @pytest.mark.parametrize(
