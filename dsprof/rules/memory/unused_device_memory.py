@@ -98,7 +98,7 @@ class UnusedDeviceMemory:
             Status.INFO,
             f"{size(total - peak)} of {size(total)} were never reserved on rank {rank}, "
             "the fullest.",
-            cause="The configuration saves more memory than this model needs on this device.",
+            cause="The model and its micro-batches need less memory than the device has.",
             action=f"Use {best.what} (needs about {size(best.needs_bytes)}), or {others}."
             if best
             else f"Try {others}.",
