@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import or_
 
+import numpy as np
+
 from dsprof.findings.wording import listed, named
 
 RankSet = int
@@ -25,7 +27,8 @@ def rank_set(ranks: Iterable[int]) -> RankSet:
 
 def ranks_of(ranks: RankSet) -> tuple[int, ...]:
     """Return the ranks of a set in ascending order."""
-    return tuple(rank for rank, bit in enumerate(reversed(f"{ranks:b}")) if bit == "1")
+    eights = np.frombuffer(ranks.to_bytes(ranks.bit_length() // 8 + 1, "little"), np.uint8)
+    return tuple(np.flatnonzero(np.unpackbits(eights, bitorder="little")).tolist())
 
 
 def written_ranks(ranks: RankSet) -> str:

@@ -87,13 +87,15 @@ class Logs(Aggregate):
         """Whether Slurm says that it ended the job, and not to start it again."""
         return not {"time limit", "cancelled"}.isdisjoint(self.values(FROM_OUTSIDE))
 
-    def kinds(self) -> list[str]:
-        """Return the kinds of facts that there are, by name."""
-        return sorted({kind for log in self.ranks.values() for kind in log.facts})
-
-    def lines(self, kind: str, value: str) -> int:
-        """Return how many lines of all ranks state a fact."""
-        return sum(log.values(kind).get(value, 0) for log in self.ranks.values())
+    def facts(self) -> dict[tuple[str, str], tuple[RankSet, int]]:
+        """Return all facts by kind and value, each with its ranks and lines."""
+        found: dict[tuple[str, str], tuple[RankSet, int]] = {}
+        for rank, log in self.ranks.items():
+            for kind, values in log.facts.items():
+                for value, lines in values.items():
+                    ranks, before = found.get((kind, value), (0, 0))
+                    found[kind, value] = ranks | 1 << rank, before + lines
+        return found
 
     def warnings(self) -> dict[str, tuple[RankSet, int]]:
         """Return warnings and errors, each with its ranks, as far as known, and lines."""

@@ -16,16 +16,14 @@ _LOGGED_BY = "DeepSpeed's comms_logger"
 
 def logged_facts(summary: RunSummary) -> list[LoggedFact]:
     """List what the logs state, each with the ranks that state it."""
-    logs = summary[Logs]
     return [
         LoggedFact(
             kind=kind,
             value=value,
             ranks=[] if kind in OF_JOB else list(ranks_of(ranks)),
-            lines=logs.lines(kind, value),
+            lines=lines,
         )
-        for kind in logs.kinds()
-        for value, ranks in sorted(logs.values(kind).items())
+        for (kind, value), (ranks, lines) in sorted(summary[Logs].facts().items())
     ]
 
 
