@@ -69,10 +69,14 @@ def _asked(
 
 
 def _units(records: Iterable[Flush | Fetch]) -> tuple[int, int]:
-    """Return elements and parameters of the modules that FSDP treats as one."""
+    """Return elements and parameters of the modules that FSDP treats as one.
+
+    FSDP2 names them in the first forward: what is unsharded before has no name, and is one of them.
+    """
     units = {
         (one.module, one.elements): getattr(one, "parameters", 0)
         for one in records
         if one.library.startswith("FSDP")
     }
-    return sum(elements for _, elements in units), sum(units.values())
+    named = {unit: parameters for unit, parameters in units.items() if unit[0]} or units
+    return sum(elements for _, elements in named), sum(named.values())

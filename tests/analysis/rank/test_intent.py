@@ -178,6 +178,7 @@ def test_fsdp_reduces_and_gathers_each_unit(replica_reductions, times):
         for number, module in enumerate(("a", "b", "b"))
     ]
     gathers = [
+        fetch(4, 0, 1, library="FSDP2", elements=300),  # before the first forward
         fetch(1, 0, 1, library="FSDP2", module="a", elements=300),
         fetch(2, 0, 1, library="FSDP2", module="a", elements=300, kind="release"),
         fetch(3, 0, 1, library="ZeRO", module="b", elements=300),
