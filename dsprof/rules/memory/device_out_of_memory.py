@@ -16,6 +16,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, named_if_known, percent, plural, size, some
 from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
+from dsprof.rules.memory.memory_growth import device_growth
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, STUCK
@@ -33,8 +34,13 @@ _USE_LESS = (
     "Use a smaller micro-batch or shorter sequences; checkpoint activations, shard more (a higher "
     "ZeRO stage, more ranks), or offload the optimizer"
 )
+_STOP_GROWTH = (
+    "Keep no tensors from step to step; memory-growth says how to find them. Smaller batches would "
+    "only fail later"
+)
 
-
+_LEAK_SHARE = 0.1
+"""Growth during the run by less of the device may have filled it, but a longer batch, too."""
 _OWN_DEVICE = "call torch.cuda.set_device with LOCAL_RANK before anything else"
 _NAMED = 2
 _ROUNDED_BYTES = 3 * (1 << 30) // 100
@@ -159,7 +165,7 @@ class DeviceOutOfMemory:
             *([self._crowded(crowded)] if crowded else []),
             *([self._refused(refused)] if refused else []),
             *([self._fragmented(run, fragmented)] if fragmented else []),
-            *([self._needy(needy)] if needy else []),
+            *([self._needy(run, needy)] if needy else []),
         ]
         if len(found) == 1 and is_of_any:
             ranks = tuple(sorted({*found[0].ranks, *untold}))
@@ -194,6 +200,8 @@ class DeviceOutOfMemory:
                 "large."
             )
             action = "Read torch's message in the log"
+        elif growth := device_growth(run[Memory].ranks[worst], _LEAK_SHARE * total):
+            cause, action = _grown(worst, growth), _STOP_GROWTH
         elif stuck >= thresholds.stuck_share * reserved:
             is_set = _is_expandable(run, [worst])
             although = ", although expandable_segments is on" if is_set else ""
@@ -307,21 +315,26 @@ class DeviceOutOfMemory:
             "medium" if in_pool else "low",
         )
 
-    def _needy(self, failures: list[_Failure]) -> Finding:
+    def _needy(self, run: RunSummary, failures: list[_Failure]) -> Finding:
         worst = min(failures, key=lambda failure: failure.available_bytes or 0)
         text = worst.text
         in_use = f"{size(text.allocated_bytes)} of {size(text.capacity_bytes)} in use"
         is_known = all(failure.available_bytes is not None for failure in failures)
-        return self._finding(
-            failures,
-            "The run needs more memory than the device has",
-            f"{worst.arithmetic(failures)} torch has {in_use}.",
+        memory = run[Memory].ranks.get(worst.rank)
+        growth = device_growth(memory, _LEAK_SHARE * text.capacity_bytes) if memory else None
+        cause = (
             "Free and unallocated memory together are too small for the request, even in one "
             "piece: expandable_segments, which torch always suggests, would not help."
             if is_known
             else "The unused memory that torch states is too small for the request, even in one "
-            "piece.",
-            f"{_USE_LESS}.",
+            "piece."
+        )
+        return self._finding(
+            failures,
+            "The run needs more memory than the device has",
+            f"{worst.arithmetic(failures)} torch has {in_use}.",
+            f"{_grown(worst.rank, growth)} {cause}" if growth else cause,
+            f"{_STOP_GROWTH if growth else _USE_LESS}.",
             "high" if is_known else "medium",
         )
 
@@ -345,6 +358,13 @@ class DeviceOutOfMemory:
             evidence=(_table(failures),),
             confidence=confidence,
         )
+
+
+def _grown(rank: int, growth: float) -> str:
+    return (
+        f"Memory in use on rank {rank} grew by {size(growth)} with each step: tensors that are "
+        "kept from step to step filled the device."
+    )
 
 
 def _ranks(failures: Iterable[_Failure]) -> tuple[int, ...]:

@@ -87,13 +87,9 @@ class MemoryGrowth:
                 (host_series(memory), memory.least_host_available_bytes, host),
             ):
                 longest = max(longest, len(series.step))
-                if len(series.step) < thresholds.steps:
-                    continue
-                quarters = _quarters(series)
-                if min(len(one.step) for one in quarters) < thresholds.of_quarter:
-                    continue
-                is_known = True
-                if grown := _growth(rank, quarters, room_bytes, thresholds):
+                quarters = _full_quarters(series, thresholds)
+                is_known = is_known or quarters is not None
+                if quarters and (grown := _growth(rank, quarters, room_bytes, thresholds)):
                     found.append(grown)
         if not is_known:
             yield self.meta.unknown(_too_few(longest, thresholds))
@@ -141,6 +137,14 @@ class MemoryGrowth:
         )
 
 
+def device_growth(memory: RankMemory, least_bytes: float) -> float | None:
+    """Return by how many bytes a step device memory grows; None if by less in all, or not known."""
+    thresholds = MemoryGrowth.thresholds
+    quarters = _full_quarters(device_series(memory, ALLOCATED), thresholds)
+    found = _growth(0, quarters, None, thresholds) if quarters else None
+    return found.per_step if found and found.last_bytes - found.first_bytes >= least_bytes else None
+
+
 def _device_room(memory: RankMemory) -> int | None:
     last = memory.device_last
     known = DEVICE_TOTAL in last and RESERVED in last
@@ -171,11 +175,14 @@ def _too_few(longest: int, thresholds: Thresholds) -> str:
     )
 
 
-def _quarters(series: Series) -> list[Series]:
-    """Split a series by the numbers of steps."""
+def _full_quarters(series: Series, thresholds: Thresholds) -> list[Series] | None:
+    """Split a series by the numbers of steps; None if it has too few of them."""
+    if len(series.step) < thresholds.steps:
+        return None
     first, last = int(series.step[0]), int(series.step[-1])
     part = (series.step - first) // max((last - first + 1) // _PARTS, 1)
-    return [Series(*(column[part == n] for column in series)) for n in range(_PARTS)]
+    quarters = [Series(*(column[part == n] for column in series)) for n in range(_PARTS)]
+    return quarters if min(len(one.step) for one in quarters) >= thresholds.of_quarter else None
 
 
 def _growth(

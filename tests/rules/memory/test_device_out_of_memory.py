@@ -8,7 +8,7 @@ from dsprof.rules.memory.device_out_of_memory import RULE
 from dsprof.rules.memory.unused_device_memory import RULE as UNUSED_MEMORY
 from dsprof.rules.quality.data_quality import RULE as DATA_QUALITY
 from dsprof.rules.runner import judge
-from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
+from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.factories import logs as make
@@ -284,6 +284,32 @@ def test_a_trace_without_its_log_shows_what_was_left(reserved, stuck, cause) -> 
     assert f"had reserved {size(int(reserved * GIB))} of the device's 80.0 GiB" in finding.summary
     assert cause in finding.cause
     assert "expandable_segments" in finding.action or not stuck > 1
+
+
+def growing(gib: float) -> RankTrace:
+    """A rank without memory in the end, whose tensors grew by so many GiB in each of 40 steps."""
+    counters = {DEVICE_TOTAL: 80 * GIB, RESERVED: 79 * GIB}
+    trace = ended(79)
+    trace.memory = on_device(
+        *(counters | {ALLOCATED: int(n * gib * GIB)} for n in range(40))
+    ).memory
+    return trace
+
+
+def test_little_growth_is_not_what_filled_a_device() -> None:
+    [finding] = judge(summary(growing(0.1)), [RULE])
+    assert "grew by" not in finding.cause
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_device_that_a_leak_filled_needs_no_smaller_batch(has_log: bool) -> None:
+    trace = growing(1)
+    if has_log:
+        text = make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
+        trace.log = make.read([f"[rank0]: {text}"])[0].log
+    [finding] = judge(summary(trace), [RULE])
+    assert "grew by 1.00 GiB with each step" in finding.cause
+    assert finding.action.startswith("Keep no tensors from step to step")
 
 
 def test_the_log_of_a_rank_says_more_than_its_trace() -> None:
