@@ -107,7 +107,8 @@ class ThroughputDrop:
         before, after = median(first), median(last)
         rises = sum(b.allocated_gib >= a.allocated_gib for a, b in pairwise(reports))
         grown = after - before
-        is_steady = rises >= 0.9 * (len(reports) - 1)
+        middle = reports[len(reports) // 2].allocated_gib  # a cache that fills up grows until then
+        is_steady = rises >= 0.9 * (len(reports) - 1) and after - middle >= grown / 4
         least = max(thresholds.growth_gib, thresholds.growth * before)
         if min(first) >= 0 and grown >= least and is_steady:
             yield self.meta.finding(

@@ -134,6 +134,12 @@ def test_memory_that_grows():
     assert "from 10.0 GiB in step 20 to 13.0 GiB" in grown([10.0 + i // 6 for i in range(21)])
 
 
+def test_a_cache_that_fills_up_is_no_growth():
+    gib = [10.0 + min(0.4 * i, 4.0) for i in range(21)]
+    statuses = {one.status for one in judged(RULE, *make.read(reports([200.0] * 21, gib)))}
+    assert statuses == {Status.PASS}
+
+
 @pytest.mark.parametrize(("falls", "grows"), [([10], True), ([10, 14], False)])
 def test_memory_falls_in_one_of_ten_reports_at_most(falls, grows):
     gib = [10.0 + i - 3 * (i in falls) for i in range(21)]
