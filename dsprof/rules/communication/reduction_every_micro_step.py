@@ -94,7 +94,9 @@ class ReductionEveryMicroStep:
         is_by_design: bool,
     ) -> Finding:
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
-        gradients = traffic.of("gradients")
+        found = traffic.of("gradients")
+        # A single rank's group sends nothing: that of experts, where each rank has its own.
+        gradients = {use: volume for use, volume in found.items() if use.group_size != 1}
         spared = _spared_shares(gradients, reductions)
         nbytes = traffic.per_step(sum(volume.nbytes for volume in gradients.values()))
         extra = round(

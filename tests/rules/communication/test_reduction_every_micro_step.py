@@ -6,7 +6,16 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.trace.schema import BucketLayout, HookStatus
 from tests.factories.engines import interleaved
-from tests.factories.trace import MS, assert_reached_at, captured, said, span, sync, zero_rank
+from tests.factories.trace import (
+    MS,
+    assert_reached_at,
+    captured,
+    group,
+    said,
+    span,
+    sync,
+    zero_rank,
+)
 
 MIB = 1 << 20
 
@@ -135,6 +144,19 @@ def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(all_reduc
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
     assert finding.saving_bytes_per_step == redundant
+
+
+def test_what_the_group_of_a_single_rank_reduces_is_not_sent():
+    """Experts that each rank has for itself are reduced in a group of this rank."""
+
+    def alone(number, start):
+        told = {"step": number, "phase": "backward", "group": 2}
+        return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in range(2)]
+
+    trace = zero_rank(accumulation=2, extra=alone, engine=None, flushes=[])
+    trace.collectives.flush[:] = 0
+    trace.groups[2] = group(1, id=2)
+    assert said(RULE, trace).saving_bytes_per_step == MIB
 
 
 def test_one_reduction_a_step_passes():
