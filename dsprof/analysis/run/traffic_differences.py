@@ -20,6 +20,7 @@ _TITLES: dict[Kind, str] = {
     "parameters": "parameters for use",
     "update": "parameters after the step",
 }
+NO_GRADIENT = "of the parameters had no gradient"
 _FIRST_USE = "nothing of the kind is asked for in each step: parameters at their first use"
 _OWN = "small messages of the program"
 _MAKES = {
@@ -126,7 +127,7 @@ class _Asking:
         whole = expected.nbytes.low / size * changes[1][0]
         filled = _share(done.flushed_elements, whole)
         if filled < 1:
-            changes.append((filled, f"{percent(1 - filled)} of the parameters had no gradient"))
+            changes.append((filled, f"{percent(1 - filled)} {NO_GRADIENT}"))
         changes = [change for change in changes if abs(change[0] - 1) > self._tolerance]
         explained = self._within(total.nbytes, expected, prod(factor for factor, _ in changes))
         return "; ".join(words for _, words in changes) if explained else ""

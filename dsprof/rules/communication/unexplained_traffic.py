@@ -9,7 +9,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.intent import Account, Intent
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.traffic_differences import Line, compare
+from dsprof.analysis.run.traffic_differences import NO_GRADIENT, Line, compare
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, count, sentence, size
@@ -80,6 +80,7 @@ class UnexplainedTraffic:
                 Status.INFO,
                 f"{capitalised(words)}.",
                 title="Traffic differs from the configuration for known reasons",
+                action=_NOT_TRAINED if NO_GRADIENT in words else "",
                 evidence=(_table(lines),),
                 confidence="high",
             )
@@ -107,6 +108,13 @@ class UnexplainedTraffic:
             saving_bytes_per_step=round(extra) if extra > 0 else None,
             confidence="medium",
         )
+
+
+_NOT_TRAINED = (
+    "Check that the loss depends on all parameters: those without a gradient are not trained. "
+    "Reentrant activation checkpointing makes no gradients where no input requires one: use the "
+    "non-reentrant variant, or call requires_grad_() on the input."
+)
 
 
 def _silent(number: int, account: Account, *, has_ddp: bool) -> str:

@@ -104,6 +104,7 @@ def test_parameters_without_a_gradient_are_named():
     finding = said(RULE, rank(nbytes=WHOLE * 3 // 4))
     assert finding.status is Status.INFO
     assert rows(finding)["gradients"]["cause"] == "25 % of the parameters had no gradient"
+    assert "non-reentrant" in finding.action
 
 
 def test_fewer_bytes_than_were_flushed_are_unexplained():
