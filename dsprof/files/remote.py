@@ -67,7 +67,9 @@ _KINDS = {
         "IncompleteReadError",
         "ResponseStreamingError",
         "ChunkedEncodingError",
+        "PayloadEncodingError",  # of aiohttp, one of the errors below
     ),
+    "the answers of the server are not valid HTTP; download the file": ("HttpProcessingError",),
     "no answer in time; try again": ("TimeoutError", "ReadTimeoutError", "FSTimeoutError"),
     _UNREACHABLE: (
         "ConnectionError",
@@ -427,7 +429,8 @@ def _told(path: RemotePath) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    for one in (error.__cause__, error):  # fsspec calls whatever a web server says "not found"
+    cause = error.__cause__  # fsspec calls whatever a web server says "not found"
+    for one in (getattr(cause, "__cause__", None), cause, error):  # aiohttp gives all a status
         status = _status(one)
         names = {kind.__name__ for kind in type(one).__mro__} | {_STATUSES.get(status, "")}
         for reason, kinds in _KINDS.items():

@@ -351,6 +351,15 @@ def test_redirects_in_a_circle_are_said_in_one_line(capsys):
     assert "redirects in a circle; check the address" in line
 
 
+def test_an_answer_that_is_no_http_is_not_taken_for_a_status(capsys):
+    """Such as one that is longer than announced: aiohttp gives all of them status 400."""
+    damaged = answering("200 OK", "text/plain", b"", **{"Content-Length": "many"})
+    with serving(damaged) as (address, _):
+        assert main(["report", f"{address}/run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith("the answers of the server are not valid HTTP; download the file")
+
+
 def test_a_store_that_denies_access_is_said_in_one_line(monkeypatch, capsys):
     body = f"<Error><Code>AccessDenied</Code><Message>{SECRET}</Message></Error>".encode()
     with serving(answering("403 Forbidden", "application/xml", body)) as (endpoint, _):
