@@ -1,6 +1,6 @@
 /* `DeepSpeedFetchHook`: what ZeRO-3 calls around each fetch, and for each parameter it releases. */
 
-#include "lines.h"
+#include "hot.h"
 
 typedef struct { /* the fetch and the release that go on, for all wrappers of the hook */
     PyObject_HEAD
@@ -16,8 +16,7 @@ enum held {
     SHARES,     /* engine -> ranks that a parameter is shared out over */
     GRAPH_TASK, /* returns -1 unless autograd is at work */
 };
-enum own { WHAT, WAIT_NS, IS_AGAIN };      /* of the span */
-enum what { A_PREFETCH, A_FETCH, A_RELEASE };
+enum own { WAIT_NS }; /* of the span */
 enum kind {
     FETCH = 1, PREFETCH = 2, WAIT = 3, KIND_MASK = 3, OF_BACKWARD = 4, OF_FORWARD = 8,
     OTHER = 16, /* nothing is to be done for it */
@@ -59,53 +58,16 @@ static void keep(PyObject **kept, PyObject *object)
     Py_XDECREF(old);
 }
 
-static PyObject *name_of(const Span *span) /* borrowed */
-{
-    return span->own[WHAT] == A_FETCH      ? NAME("fetch")
-           : span->own[WHAT] == A_PREFETCH ? NAME("prefetch")
-                                           : NAME("release");
-}
+static const Field fetch_fields[] = {
+    SPAN_NUMBER("id", id, EACH), SPAN_WORD("kind", what), SPAN_NUMBER("elements", elements, EACH),
+    SPAN_TIMES, SPAN_NUMBER("wait_ns", own[WAIT_NS], 0),
+    FIELD(Span, A_FLAG, "is_recomputation", is_again, 0), SPAN_STEP, SPAN_WORD("phase", phase),
+    CONSTANT(NO_TEXT) /* library */, CONSTANT(NO_TEXT) /* module */, SPAN_ENGINE, SPAN_THREAD,
+};
 
-static PyObject *made(const Span *span)
-{
-    PyObject *fields[] = {
-        PyLong_FromLongLong(span->id),
-        held(name_of(span)),
-        PyLong_FromLongLong(span->elements),
-        PyLong_FromLongLong(span->start_ns),
-        PyLong_FromLongLong(span->end_ns),
-        PyLong_FromLongLong(span->own[WAIT_NS]),
-        PyBool_FromLong(span->own[IS_AGAIN]),
-        PyLong_FromLongLong(span->step),
-        PyLong_FromLongLong(span->micro_step),
-        held(span->phase),
-        held(no_text), /* library */
-        held(no_text), /* module */
-        PyLong_FromLongLong(span->engine),
-        PyLong_FromUnsignedLong(span->thread),
-    };
-    return made_of(fetch_record, sizeof fields / sizeof *fields, fields);
-}
+static PyObject *name_of(const Span *span) { return span->what; }
 
-static void put_fetch(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
-{
-    PyObject *kind = name_of(span);
-    PUT_FIRST(text, "id", span->id);
-    PUT_WORD(text, "kind", kind);
-    PUT_NEXT(text, "elements", span->elements);
-    PUT_NEXT(text, "start_ns", start_ns);
-    PUT_NEXT(text, "end_ns", end_ns);
-    PUT_UNLESS(text, "wait_ns", span->own[WAIT_NS], 0);
-    PUT_FLAG(text, "is_recomputation", span->own[IS_AGAIN]);
-    PUT_UNLESS(text, "step", span->step, -1);
-    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
-    PUT_WORD(text, "phase", span->phase);
-    PUT_UNLESS(text, "engine", span->engine, -1);
-    PUT(text, "},\"name\":");
-    put_word(text, kind);
-}
-
-static const SpanKind fetch_span = {"fetch", made, put_fetch};
+static const Kind fetch_span = KIND("fetch", fetch_record, fetch_fields, name_of);
 
 /* Hand over the release that goes on. */
 static int end_release(const Wrapper *self)
@@ -183,9 +145,9 @@ static int record(const Wrapper *self, int kind, int64_t elements, int64_t share
         span->elements = elements;
         span->start_ns = start_ns;
         span->end_ns = now;
-        span->own[WHAT] = is_wait ? A_FETCH : A_PREFETCH;
+        span->what = held(is_wait ? NAME("fetch") : NAME("prefetch"));
         span->own[WAIT_NS] = wait_ns;
-        span->own[IS_AGAIN] = again;
+        span->is_again = (char)again;
         failed = add_record(hot, (PyObject *)span) < 0;
     }
     state->fetch = state->submit_ns = 0;
@@ -259,7 +221,7 @@ static int begin_release(const Wrapper *self, int64_t start_ns)
     if (release == NULL)
         return -1;
     int failed = next_of(self->hot->ids, &release->id) < 0;
-    release->own[WHAT] = A_RELEASE;
+    release->what = held(NAME("release"));
     release->start_ns = start_ns;
     if (!failed)
         keep(&state_of(self)->release, (PyObject *)release);

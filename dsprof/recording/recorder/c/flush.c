@@ -1,6 +1,6 @@
 /* `DeepSpeedZeroHook` for the flush of one gradient bucket, by DeepSpeed 0.17 or later. */
 
-#include "lines.h"
+#include "hot.h"
 
 enum held {
     DTYPES,       /* dtype -> (name, bytes of an element) */
@@ -8,7 +8,7 @@ enum held {
     AFTER,        /* is called with the step after a flush; None: nothing is */
 };
 enum number { STAGE /* 0: the optimizer knows whether it is 1 or 2 */ };
-enum own { OF_STAGE, CAPACITY, ALL_BYTES, PARAMETERS, SLOT, IS_LAST }; /* of the span */
+enum own { OF_STAGE, CAPACITY, ALL_BYTES, PARAMETERS, SLOT }; /* of the span */
 
 typedef struct {
     PyObject *dtype; /* name; borrowed from `DTYPES` */
@@ -113,59 +113,26 @@ static Context *begin(Hot *hot, long long id)
     return outer;
 }
 
-static PyObject *made(const Span *span)
+static const Field flush_fields[] = {
+    SPAN_NUMBER("id", id, EACH), SPAN_NUMBER("stage", own[OF_STAGE], EACH),
+    SPAN_NUMBER("elements", elements, EACH), SPAN_TIMES, SPAN_NUMBER("capacity", own[CAPACITY], 0),
+    SPAN_NUMBER("nbytes", own[ALL_BYTES], 0), SPAN_WORD("dtype", text),
+    SPAN_NUMBER("parameters", own[PARAMETERS], 0), SPAN_WORD("cause", what),
+    SPAN_NUMBER("slot", own[SLOT], -1), SPAN_STEP, SPAN_WORD("phase", phase),
+    CONSTANT(NO_TEXT) /* library */, CONSTANT(NO_TEXT) /* module */,
+    CONSTANT(MINUS_ONE) /* bucket */, SPAN_ENGINE, SPAN_THREAD,
+};
+
+static PyObject *name_of(const Span *span)
 {
-    PyObject *fields[] = {
-        PyLong_FromLongLong(span->id),
-        PyLong_FromLongLong(span->own[OF_STAGE]),
-        PyLong_FromLongLong(span->elements),
-        PyLong_FromLongLong(span->start_ns),
-        PyLong_FromLongLong(span->end_ns),
-        PyLong_FromLongLong(span->own[CAPACITY]),
-        PyLong_FromLongLong(span->own[ALL_BYTES]),
-        held(span->text),
-        PyLong_FromLongLong(span->own[PARAMETERS]),
-        held(span->own[IS_LAST] ? NAME("end of backward") : NAME("full")),
-        PyLong_FromLongLong(span->own[SLOT]),
-        PyLong_FromLongLong(span->step),
-        PyLong_FromLongLong(span->micro_step),
-        held(span->phase),
-        held(no_text),       /* library */
-        held(no_text),       /* module */
-        PyLong_FromLong(-1), /* bucket */
-        PyLong_FromLongLong(span->engine),
-        PyLong_FromUnsignedLong(span->thread),
-    };
-    return made_of(flush_record, sizeof fields / sizeof *fields, fields);
+    return span->what == NAME("full") ? NAME("flush: full") : NAME("flush: end of backward");
 }
 
-static void put_flush(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
-{
-    const int is_last = (int)span->own[IS_LAST];
-    PUT_FIRST(text, "id", span->id);
-    PUT_NEXT(text, "stage", span->own[OF_STAGE]);
-    PUT_NEXT(text, "elements", span->elements);
-    PUT_NEXT(text, "start_ns", start_ns);
-    PUT_NEXT(text, "end_ns", end_ns);
-    PUT_UNLESS(text, "capacity", span->own[CAPACITY], 0);
-    PUT_UNLESS(text, "nbytes", span->own[ALL_BYTES], 0);
-    PUT_WORD(text, "dtype", span->text);
-    PUT_UNLESS(text, "parameters", span->own[PARAMETERS], 0);
-    PUT_WORD(text, "cause", is_last ? NAME("end of backward") : NAME("full"));
-    PUT_UNLESS(text, "slot", span->own[SLOT], -1);
-    PUT_UNLESS(text, "step", span->step, -1);
-    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
-    PUT_WORD(text, "phase", span->phase);
-    PUT_UNLESS(text, "engine", span->engine, -1);
-    PUT(text, "},\"name\":");
-    put_word(text, is_last ? NAME("flush: end of backward") : NAME("flush: full"));
-}
-
-static const SpanKind flush_span = {"flush", made, put_flush};
+static const Kind flush_span = KIND("flush", flush_record, flush_fields, name_of);
 
 static int end(Wrapper *self, Span *span)
 {
-    span->own[IS_LAST] = self->hot->in_epilogue;
+    span->what = held(self->hot->in_epilogue ? NAME("end of backward") : NAME("full"));
     span->end_ns = now_ns();
     int failed = add_record(self->hot, (PyObject *)span) < 0;
     if (!failed && self->held[AFTER] != Py_None) {

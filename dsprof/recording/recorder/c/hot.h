@@ -82,20 +82,55 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
 
 typedef struct Span { /* a phase, a step, a flush or a fetch */
     PyObject_HEAD
-    const struct SpanKind *kind;
+    const struct Kind *kind;
     long long id, elements, start_ns, end_ns, step, micro_step, engine, own[6];
     unsigned long thread;
+    char is_again; /* of a fetch */
     PyObject *phase, *text; /* of the scope; a dtype, or the source of steps */
+    PyObject *what;         /* the kind of a fetch, or the cause of a flush */
 } Span;
 
-struct Text;
-typedef struct SpanKind {
-    const char *name;                /* `cat` of its lines */
-    PyObject *(*made)(const Span *); /* the record */
-    /* writes a line from the first field of `args` to `name`; the times are since the start of the
-       trace. NULL: Python writes the line */
-    void (*put)(struct Text *, const Span *, int64_t start_ns, int64_t end_ns);
-} SpanKind;
+/* How a struct has a field of the record, and when a line shows it. */
+enum field_kind {
+    A_NUMBER,    /* long long: unless it is the usual one */
+    A_MOMENT,    /* the same, since the start of the trace; 0, which means unknown, stays 0 */
+    A_FLAG,      /* char: if it is true */
+    A_WORD,      /* str: unless it is empty */
+    AN_OBJECT,   /* in no line */
+    A_THREAD,    /* unsigned long; in no line */
+    A_LANE,      /* the same; as the lane of the thread, if it has one */
+    A_REDUCE_OP, /* of a `Call`: if it names one */
+    MINUS_ONE, NO_TEXT, ON_WIRE, /* equal in all that C records; in no line */
+};
+enum { EACH = INT32_MIN }; /* no usual number: each line has the field */
+
+typedef struct {
+    char key[24]; /* in a line; of one length, to be copied at once */
+    unsigned char length, kind;
+    unsigned short offset;
+    int usual;
+} Field;
+
+#define FIELD(of, kind, key, place, usual)                                                         \
+    {",\"" key "\":", sizeof ",\"" key "\":" - 1, kind, offsetof(of, place), usual}
+#define CONSTANT(kind) {"", 0, kind, 0, 0}
+#define SPAN_NUMBER(key, place, usual) FIELD(Span, A_NUMBER, key, place, usual)
+#define SPAN_WORD(key, place) FIELD(Span, A_WORD, key, place, 0)
+#define SPAN_TIMES                                                                                 \
+    FIELD(Span, A_MOMENT, "start_ns", start_ns, EACH), FIELD(Span, A_MOMENT, "end_ns", end_ns, EACH)
+#define SPAN_STEP SPAN_NUMBER("step", step, -1), SPAN_NUMBER("micro_step", micro_step, 0)
+#define SPAN_ENGINE SPAN_NUMBER("engine", engine, -1)
+#define SPAN_THREAD FIELD(Span, A_THREAD, "", thread, 0)
+
+typedef struct Kind { /* of records, whose fields are in the order of `dsprof.trace.schema` */
+    const char *cat;   /* of lines */
+    PyObject **record; /* the struct of the schema */
+    const Field *fields;
+    size_t count;
+    PyObject *(*name)(const Span *); /* of a span's line, borrowed; NULL: Python writes the line */
+} Kind;
+
+#define KIND(cat, record, fields, name) {cat, &record, fields, sizeof fields / sizeof *fields, name}
 
 enum { MOST_HELD = 16, MOST_NUMBERS = 4, MOST_EVENTS = 8 };
 
@@ -174,9 +209,9 @@ PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned);
 /* records.c */
 int add_records(PyObject *module);
 Call *new_call(void);
-Span *new_span(const Hot *hot, const SpanKind *kind); /* in the scope of now */
+Span *new_span(const Hot *hot, const Kind *kind); /* in the scope of now */
 int read_async(Call *call);
-
+extern const Kind call_kind;
 PyObject *made_record(PyObject *recorded);
 
 /* queue.c */

@@ -3,7 +3,7 @@
    module writes what is unusual: a lane without a name yet, text that JSON escapes, a time of more
    digits than a double holds. */
 
-#include "lines.h"
+#include "hot.h"
 
 #include <string.h>
 
@@ -31,13 +31,20 @@ typedef struct {
 
 /* -- text -------------------------------------------------------------------------------------- */
 
-void put(Text *text, const char *part, size_t length)
+typedef struct {
+    char *at;        /* the end; there is room for one more line */
+    char is_unusual; /* Python has to write the line */
+} Text;
+
+#define PUT(text, part) put(text, part, sizeof(part) - 1)
+
+static void put(Text *text, const char *part, size_t length)
 {
     memcpy(text->at, part, length);
     text->at += length;
 }
 
-void put_number(Text *text, int64_t number)
+static void put_number(Text *text, int64_t number)
 {
     char digits[20], *first = digits + sizeof digits;
     uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
@@ -65,7 +72,7 @@ static void put_us(Text *text, int64_t time_ns)
     put(text, rest, length);
 }
 
-void put_word(Text *text, PyObject *word)
+static void put_word(Text *text, PyObject *word)
 {
     Py_ssize_t length = 0;
     const char *from = PyUnicode_AsUTF8AndSize(word, &length);
@@ -82,7 +89,7 @@ void put_word(Text *text, PyObject *word)
     *text->at++ = '"';
 }
 
-int is_empty(PyObject *word) { return PyUnicode_GetLength(word) == 0; }
+static int is_empty(PyObject *word) { return PyUnicode_GetLength(word) == 0; }
 
 /* -- lanes ------------------------------------------------------------------------------------- */
 
@@ -137,17 +144,91 @@ static PyObject *collective_lane(Lines *self, PyObject *args)
 
 /* -- lines ------------------------------------------------------------------------------------- */
 
-static void begin_line(Text *text, const char *kind)
+/* Return a time since the start of the trace; 0, which means unknown, stays 0. */
+static int64_t since(const Lines *self, int64_t time_ns)
 {
-    PUT(text, "{\"cat\":\"");
-    put(text, kind, strlen(kind));
-    PUT(text, "\",\"args\":{");
+    return time_ns ? time_ns - self->start_ns : 0;
 }
 
-/* Write what follows `name`: process, thread, begin and duration. */
-static void end_line(const Lines *self, Text *text, long long lane, int64_t start_ns,
+/* Return the name of the reduce op of a call, borrowed; NULL: Python has to find it. */
+static PyObject *reduce_op_of(const Lines *self, const Call *call)
+{
+    PyObject *op = PyObject_GetAttr(call->options, NAME("reduceOp"));
+    if (op == NULL) { /* it is one itself */
+        PyErr_Clear();
+        op = held(call->options);
+    }
+    Py_hash_t number = PyObject_Hash(op);
+    Py_DECREF(op);
+    PyErr_Clear();
+    int is_known = number >= 0 && number < PyTuple_Size(self->op_names);
+    return is_known ? PyTuple_GetItem(self->op_names, number) : NULL;
+}
+
+static void put_key(Text *text, const Field *field)
+{
+    memcpy(text->at, field->key, sizeof field->key);
+    text->at += field->length;
+}
+
+/* Write a field with what precedes it, unless it is as usual. */
+static void put_field(const Lines *self, Text *text, const Field *field, const void *recorded,
+                      long long lane)
+{
+    const void *at = (const char *)recorded + field->offset;
+    long long number = 0;
+    PyObject *word = NULL;
+    switch (field->kind) {
+    case A_NUMBER:
+        number = *(const long long *)at;
+        break;
+    case A_MOMENT:
+        number = *(const long long *)at;
+        number = field->usual == EACH ? number - self->start_ns : since(self, number);
+        break;
+    case A_LANE:
+        number = lane;
+        break;
+    case A_WORD:
+        word = *(PyObject *const *)at;
+        break;
+    case A_REDUCE_OP:
+        word = ((const Call *)recorded)->names_op ? reduce_op_of(self, recorded) : no_text;
+        text->is_unusual |= word == NULL;
+        break;
+    case A_FLAG:
+        if (*(const char *)at) {
+            put_key(text, field);
+            PUT(text, "true");
+        }
+        return;
+    default:
+        return;
+    }
+    if (word == NULL ? number == field->usual : is_empty(word))
+        return;
+    put_key(text, field);
+    if (word != NULL)
+        put_word(text, word);
+    else
+        put_number(text, number);
+}
+
+/* Write the line of a record, on a lane of its own; `thread` is the lane of its thread. */
+static void put_line(const Lines *self, Text *text, const Kind *kind, const void *recorded,
+                     PyObject *name, long long thread, long long lane, int64_t start_ns,
                      int64_t end_ns)
 {
+    PUT(text, "{\"cat\":\"");
+    put(text, kind->cat, strlen(kind->cat));
+    PUT(text, "\",\"args\":"); /* the comma before the first field becomes its brace */
+    char *brace = text->at;
+    for (size_t at = 0; at < kind->count; at++)
+        put_field(self, text, kind->fields + at, recorded, thread);
+    *brace = '{';
+    PUT(text, "},\"name\":");
+    text->is_unusual |= is_empty(name);
+    put_word(text, name);
     if (self->rank) {
         PUT(text, ",\"pid\":");
         put_number(text, self->rank);
@@ -161,76 +242,19 @@ static void end_line(const Lines *self, Text *text, long long lane, int64_t star
     PUT(text, "},\n");
 }
 
-/* Return a time since the start of the trace; 0, which means unknown, stays 0. */
-static int64_t since(int64_t time_ns, int64_t start_ns) { return time_ns ? time_ns - start_ns : 0; }
-
-/* Write the name of the reduce op, if the call names one. */
-static void put_reduce_op(const Lines *self, Text *text, const Call *call)
-{
-    if (!call->names_op)
-        return;
-    PyObject *op = PyObject_GetAttr(call->options, NAME("reduceOp"));
-    if (op == NULL) { /* it is one itself */
-        PyErr_Clear();
-        op = held(call->options);
-    }
-    Py_hash_t number = PyObject_Hash(op);
-    Py_DECREF(op);
-    PyErr_Clear();
-    if (number >= 0 && number < PyTuple_Size(self->op_names))
-        PUT_WORD(text, "reduce_op", PyTuple_GetItem(self->op_names, number));
-    else
-        text->is_unusual = 1;
-}
-
 /* Write the line of a collective. 1: done, 0: Python has to, -1: error. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
-    int64_t start_ns = self->start_ns, issue_ns = call->issue_ns - start_ns;
-    int64_t return_ns = since(call->return_ns, start_ns), done_ns = since(call->done_ns, start_ns);
-    int64_t waited_ns = since(call->waited_ns, start_ns);
-    int64_t end_ns = done_ns ? done_ns : waited_ns ? waited_ns : return_ns;
+    int64_t issue_ns = call->issue_ns - self->start_ns, end_ns = since(self, call->done_ns);
+    end_ns = end_ns ? end_ns : since(self, call->waited_ns);
+    end_ns = end_ns ? end_ns : since(self, call->return_ns);
     long long thread = lane_of(self, call->thread);
-    if (!thread || !has_free_lane(self, issue_ns) || is_empty(call->op))
+    if (!thread || !has_free_lane(self, issue_ns))
         return 0;
     if (read_async(call) < 0)
         return -1;
-    begin_line(text, "comm");
-    PUT_FIRST(text, "id", call->id);
-    PUT_NEXT(text, "group", call->group);
-    PUT_NEXT(text, "seq", call->seq);
-    PUT_NEXT(text, "nbytes", call->nbytes);
-    PUT_NEXT(text, "elements", call->elements);
-    PUT_NEXT(text, "issue_ns", issue_ns);
-    PUT_UNLESS(text, "tensors", call->tensors, 1);
-    PUT_WORD(text, "dtype", call->dtype);
-    PUT_WORD(text, "requested", call->requested);
-    PUT_UNLESS(text, "request", call->request, 0);
-    PUT_FLAG(text, "is_async", call->is_async);
-    put_reduce_op(self, text, call);
-    PUT_UNLESS(text, "site", call->site, 0);
-    PUT_UNLESS(text, "step", call->step, -1);
-    PUT_UNLESS(text, "micro_step", call->micro_step, 0);
-    PUT_WORD(text, "phase", call->phase);
-    PUT_UNLESS(text, "engine", call->engine, -1);
-    PUT_UNLESS(text, "flush", call->flush, 0);
-    PUT_UNLESS(text, "fetch", call->fetch, 0);
-    PUT_UNLESS(text, "coalesced", call->coalesced, 0);
-    PUT_NEXT(text, "thread", thread);
-    PUT_UNLESS(text, "return_ns", return_ns, 0);
-    PUT_UNLESS(text, "stream", call->stream, 0);
-    PUT_UNLESS(text, "pending_ns", since(call->pending_ns, start_ns), 0);
-    PUT_UNLESS(text, "done_ns", done_ns, 0);
-    PUT_UNLESS(text, "wait_ns", since(call->wait_ns, start_ns), 0);
-    PUT_UNLESS(text, "waited_ns", waited_ns, 0);
-    PUT_UNLESS(text, "blocked_ns", call->blocked_ns, 0);
-    PUT_UNLESS(text, "waits", call->waits, 0);
-    PUT_FLAG(text, "captured", call->captured);
-    PUT_FLAG(text, "is_estimated", call->is_estimated);
-    PUT(text, "},\"name\":");
-    put_word(text, call->op);
     int at = free_lane(self);
-    end_line(self, text, FIRST_LANE + at, issue_ns, end_ns);
+    put_line(self, text, &call_kind, call, call->op, thread, FIRST_LANE + at, issue_ns, end_ns);
     if (!text->is_unusual)
         self->ends[at] = end_ns;
     return !text->is_unusual;
@@ -240,12 +264,10 @@ static int put_call(Lines *self, Text *text, Call *call)
 static int put_span(const Lines *self, Text *text, const Span *span)
 {
     long long lane = lane_of(self, span->thread);
-    if (!lane || !span->end_ns || span->kind->put == NULL)
+    if (!lane || !span->end_ns || span->kind->name == NULL)
         return 0;
-    int64_t start_ns = span->start_ns - self->start_ns, end_ns = span->end_ns - self->start_ns;
-    begin_line(text, span->kind->name);
-    span->kind->put(text, span, start_ns, end_ns);
-    end_line(self, text, lane, start_ns, end_ns);
+    put_line(self, text, span->kind, span, span->kind->name(span), lane, lane,
+             span->start_ns - self->start_ns, span->end_ns - self->start_ns);
     return !text->is_unusual;
 }
 
@@ -295,7 +317,7 @@ static Sum of_call(const Call *call)
 
 static Sum of_span(const Span *span)
 {
-    return (Sum){span->kind->name, span->phase, span->thread, 0, 1, 0,
+    return (Sum){span->kind->cat, span->phase, span->thread, 0, 1, 0,
                  span->end_ns - span->start_ns};
 }
 

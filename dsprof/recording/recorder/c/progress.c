@@ -1,40 +1,19 @@
 /* `Progress`: phases, micro-steps and steps of training. Each is one call with the interpreter lock
    held, so that neither a thread nor a signal handler comes between. */
 
-#include "lines.h"
+#include "hot.h"
 
 enum own { STAGE, SITE_OF_PHASE }; /* of a phase; the stage is set from outside, too */
 enum own_of_step { TAKEN_BEFORE };
 
-static PyObject *made(const Span *span)
-{
-    PyObject *fields[] = {
-        PyLong_FromLongLong(span->start_ns),
-        PyLong_FromLongLong(span->end_ns),
-        PyLong_FromLongLong(span->step),
-        PyLong_FromLongLong(span->micro_step),
-        PyLong_FromLongLong(span->engine),
-        PyLong_FromLongLong(span->own[STAGE]),
-        held(span->phase),
-        PyLong_FromUnsignedLong(span->thread),
-    };
-    return made_of(phase_record, sizeof fields / sizeof *fields, fields);
-}
+static const Field phase_fields[] = {
+    SPAN_TIMES, SPAN_STEP, SPAN_ENGINE, SPAN_NUMBER("stage", own[STAGE], -1),
+    FIELD(Span, AN_OBJECT, "", phase, 0), SPAN_THREAD,
+};
 
-static void put_phase(Text *text, const Span *span, int64_t start_ns, int64_t end_ns)
-{
-    text->is_unusual |= is_empty(span->phase);
-    PUT_FIRST(text, "start_ns", start_ns);
-    PUT_NEXT(text, "end_ns", end_ns);
-    PUT_UNLESS(text, "step", span->step, -1);
-    PUT_UNLESS(text, "micro_step", span->micro_step, 0);
-    PUT_UNLESS(text, "engine", span->engine, -1);
-    PUT_UNLESS(text, "stage", span->own[STAGE], -1);
-    PUT(text, "},\"name\":");
-    put_word(text, span->phase);
-}
+static PyObject *name_of(const Span *span) { return span->phase; }
 
-static const SpanKind phase_span = {"phase", made, put_phase};
+static const Kind phase_span = KIND("phase", phase_record, phase_fields, name_of);
 
 /* Say whether an engine is in a phase; -1 in an error. */
 int is_in_phase(const Hot *hot, PyObject *phase, long long engine)
@@ -138,21 +117,11 @@ static PyObject *end_micro_step(Hot *hot, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *made_step(const Span *span)
-{
-    PyObject *fields[] = {
-        PyLong_FromLongLong(span->step),
-        PyLong_FromLongLong(span->start_ns),
-        PyLong_FromLongLong(span->end_ns),
-        PyLong_FromLongLong(span->micro_step),
-        held(span->text),
-        PyLong_FromLongLong(span->engine),
-        PyLong_FromLongLong(span->own[TAKEN_BEFORE]),
-    };
-    return made_of(step_record, sizeof fields / sizeof *fields, fields);
-}
-
-static const SpanKind step_span = {"step", made_step, NULL};
+static const Field step_fields[] = {
+    SPAN_NUMBER("step", step, EACH), SPAN_TIMES, SPAN_NUMBER("micro_steps", micro_step, 0),
+    SPAN_WORD("source", text), SPAN_ENGINE, SPAN_NUMBER("taken_before", own[TAKEN_BEFORE], -1),
+};
+static const Kind step_span = KIND("step", step_record, step_fields, NULL);
 
 /* (source, engine, micro_steps, taken_before) -> the step that has ended */
 static PyObject *next_step(Hot *hot, PyObject *args)

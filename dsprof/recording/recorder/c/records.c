@@ -5,6 +5,8 @@
 
 #include "hot.h"
 
+enum { MOST_FIELDS = 40 };
+
 PyTypeObject *call_type;
 PyTypeObject *span_type;
 PyObject *scope_record, *collective_record, *phase_record, *step_record;
@@ -12,7 +14,7 @@ PyObject *flush_record, *fetch_record;
 
 Call *new_call(void) { return (Call *)PyType_GenericAlloc(call_type, 0); }
 
-Span *new_span(const Hot *hot, const SpanKind *kind)
+Span *new_span(const Hot *hot, const Kind *kind)
 {
     Span *span = (Span *)PyType_GenericAlloc(span_type, 0);
     if (span != NULL) {
@@ -53,48 +55,60 @@ static PyObject *reduce_op(Call *self, void *unused)
     return held(self->names_op ? self->options : Py_None);
 }
 
+#define COUNT(name, usual) FIELD(Call, A_NUMBER, #name, name, usual)
+#define TIME(name, usual) FIELD(Call, A_MOMENT, #name, name, usual)
+#define WORD(name) FIELD(Call, A_WORD, #name, name, 0)
+#define TOLD(name) FIELD(Call, A_FLAG, #name, name, 0)
+static const Field call_fields[] = {
+    COUNT(id, EACH), COUNT(group, EACH), COUNT(seq, EACH), COUNT(nbytes, EACH),
+    COUNT(elements, EACH), TIME(issue_ns, EACH), FIELD(Call, AN_OBJECT, "", op, 0),
+    COUNT(tensors, 1), WORD(dtype), WORD(requested), COUNT(request, 0), TOLD(is_async),
+    FIELD(Call, A_REDUCE_OP, "reduce_op", options, 0), CONSTANT(MINUS_ONE) /* peer */,
+    COUNT(site, 0), COUNT(step, -1), COUNT(micro_step, 0), WORD(phase), COUNT(engine, -1),
+    COUNT(flush, 0), COUNT(fetch, 0), COUNT(coalesced, 0), FIELD(Call, A_LANE, "thread", thread, 0),
+    TIME(return_ns, 0), COUNT(stream, 0), TIME(pending_ns, 0), TIME(done_ns, 0), TIME(wait_ns, 0),
+    TIME(waited_ns, 0), COUNT(blocked_ns, 0), COUNT(waits, 0), CONSTANT(ON_WIRE), TOLD(captured),
+    TOLD(is_estimated), FIELD(Call, AN_OBJECT, "", outputs, 0),
+};
+const Kind call_kind = KIND("comm", collective_record, call_fields, NULL);
+
+static PyObject *value_of(const Field *field, const void *recorded)
+{
+    const void *at = (const char *)recorded + field->offset;
+    switch (field->kind) {
+    case A_NUMBER:
+    case A_MOMENT:
+        return PyLong_FromLongLong(*(const long long *)at);
+    case A_FLAG:
+        return PyBool_FromLong(*(const char *)at);
+    case A_THREAD:
+    case A_LANE:
+        return PyLong_FromUnsignedLong(*(const unsigned long *)at);
+    case A_REDUCE_OP:
+        return reduce_op((Call *)recorded, NULL);
+    case MINUS_ONE:
+        return PyLong_FromLong(-1);
+    case NO_TEXT:
+        return held(no_text);
+    case ON_WIRE:
+        return held(Py_True);
+    default:
+        return held(*(PyObject *const *)at);
+    }
+}
+
+static PyObject *made_as(const Kind *kind, const void *recorded)
+{
+    PyObject *values[MOST_FIELDS];
+    for (size_t at = 0; at < kind->count; at++)
+        values[at] = value_of(kind->fields + at, recorded);
+    return made_of(*kind->record, kind->count, values);
+}
+
 /* Return the `Collective`. */
 static PyObject *made_collective(Call *self, PyObject *unused)
 {
-    PyObject *was_async = is_async(self, NULL); /* first: blocked_ns depends on it */
-    PyObject *fields[] = {
-        PyLong_FromLongLong(self->id),
-        PyLong_FromLongLong(self->group),
-        PyLong_FromLongLong(self->seq),
-        PyLong_FromLongLong(self->nbytes),
-        PyLong_FromLongLong(self->elements),
-        PyLong_FromLongLong(self->issue_ns),
-        held(self->op),
-        PyLong_FromLongLong(self->tensors),
-        held(self->dtype),
-        held(self->requested),
-        PyLong_FromLongLong(self->request),
-        was_async,
-        reduce_op(self, NULL),
-        PyLong_FromLong(-1), /* peer */
-        PyLong_FromLongLong(self->site),
-        PyLong_FromLongLong(self->step),
-        PyLong_FromLongLong(self->micro_step),
-        held(self->phase),
-        PyLong_FromLongLong(self->engine),
-        PyLong_FromLongLong(self->flush),
-        PyLong_FromLongLong(self->fetch),
-        PyLong_FromLongLong(self->coalesced),
-        PyLong_FromUnsignedLong(self->thread),
-        PyLong_FromLongLong(self->return_ns),
-        PyLong_FromLongLong(self->stream),
-        PyLong_FromLongLong(self->pending_ns),
-        PyLong_FromLongLong(self->done_ns),
-        PyLong_FromLongLong(self->wait_ns),
-        PyLong_FromLongLong(self->waited_ns),
-        PyLong_FromLongLong(self->blocked_ns),
-        PyLong_FromLongLong(self->waits),
-        held(Py_True), /* on_wire */
-        PyBool_FromLong(self->captured),
-        PyBool_FromLong(self->is_estimated),
-        held(self->outputs),
-    };
-    return made_of(collective_record, sizeof fields / sizeof *fields, fields);
+    return read_async(self) < 0 ? NULL : made_as(&call_kind, self);
 }
 
 /* Return what a hook recorded as a record of the schema; a record of the schema stays as it is. */
@@ -103,7 +117,7 @@ PyObject *made_record(PyObject *recorded)
     if (Py_TYPE(recorded) == call_type)
         return made_collective((Call *)recorded, NULL);
     if (Py_TYPE(recorded) == span_type)
-        return ((Span *)recorded)->kind->made((Span *)recorded);
+        return made_as(((Span *)recorded)->kind, recorded);
     return held(recorded);
 }
 
@@ -120,6 +134,7 @@ static void span_dealloc(Span *self)
 {
     Py_CLEAR(self->phase);
     Py_CLEAR(self->text);
+    Py_CLEAR(self->what);
     free_of_heap_type((PyObject *)self);
 }
 
