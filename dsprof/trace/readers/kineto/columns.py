@@ -46,7 +46,7 @@ from dsprof.trace.readers.kineto.host import (
     is_issue,
     span_message,
 )
-from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, HostUses
+from dsprof.trace.readers.kineto.names import CALL, HOST_CALL, SPAN, STEP, DeviceKinds, use_of
 from dsprof.trace.schema import Header, Note, Step
 
 _MOST_CATEGORIES = 1 << 10
@@ -64,7 +64,6 @@ class EventColumns:
         self._on_device: list[TraceEvent] = []
         self._parts: list[IntArray] = []
         self._kinds = DeviceKinds(self._words)
-        self._uses = HostUses()
         self._calls: list[Call] = []
         self._call_devices: list[int] = []
         self._cpu_calls: list[Call] = []
@@ -89,8 +88,7 @@ class EventColumns:
         operators = [event for event in spans if event.cat in OPERATORS]
         self._numbers.add(spans, operators)
         self._count_foreign([e.pid for e in operators if e.cat != ANNOTATION])
-        uses = self._uses
-        used = [e for e in spans if e.cat in DEVICE_CATEGORIES or uses[e.name]]
+        used = [e for e in spans if e.cat in DEVICE_CATEGORIES or use_of(e.name)]
         on_device = [event for event in used if event.cat in DEVICE_CATEGORIES]
         self._on_device += on_device
         if len(self._on_device) >= _BATCH:
@@ -112,7 +110,7 @@ class EventColumns:
 
     def _host_events(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
-            use = self._uses[event.name]
+            use = use_of(event.name)
             if use == STEP:
                 self._step(event)
             elif event.cat in ON_DEVICE:

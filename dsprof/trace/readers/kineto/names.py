@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from dsprof.trace.device_activity import COMMUNICATION, COMPUTE, COPY
@@ -27,17 +28,9 @@ calls that may keep a device idle, by their kind.
 _MOST_NAMES = 1 << 16
 
 
-class HostUses(dict[str, int]):
-    """Kinds of the host's events by their names; fills itself, within bounds."""
-
-    def __missing__(self, name: str) -> int:
-        if len(self) >= _MOST_NAMES:
-            self.clear()
-        use = self[name] = _use(name)
-        return use
-
-
-def _use(name: str) -> int:
+@lru_cache(_MOST_NAMES)
+def use_of(name: str) -> int:
+    """Return the kind of the host's events of a name."""
     if name.startswith(STEP_PREFIX):
         return STEP
     if name.startswith(CPU_COLLECTIVES):
