@@ -89,7 +89,8 @@ def put_away(folder: Path, rank: int, budget_bytes: int) -> Earlier:
         if over:
             _archive(over, [archive], budget_bytes // 8, MOST_RECORDINGS)
     used += _recordings_in(archive) + _recordings_in(folder / MOVED)
-    return Earlier(_size(archive, folder, rank), max(_numbers(used, rank), default=-1) + 1)
+    numbers = (number for of_rank, number in map(_place, used) if of_rank == rank)
+    return Earlier(_size(archive, folder, rank), max(numbers, default=-1) + 1)
 
 
 def put_away_moved(folder: Path, header: Header, most_bytes: int) -> int:
@@ -142,26 +143,19 @@ def _recordings(folder: Path, rank: int | None = None) -> list[Path]:
     ]
     by_clock = [book for _, book in sorted(found, reverse=True)]
     by_number: defaultdict[int, list[Path]] = defaultdict(list)
-    for book in sorted(by_clock, key=_number):
+    for book in sorted(by_clock, key=lambda book: _place(book.name)[1]):
         by_number[_rank(book)].append(book)
     return [by_number[_rank(book)].pop() for book in by_clock]
 
 
+def _place(name: str) -> tuple[int, int]:
+    """Return the rank of a file, and the number of its recording; -1 of any other file."""
+    found = _FILE.fullmatch(name)
+    return (int(found[2]), int(found[1] or 0)) if found else (-1, -1)
+
+
 def _rank(book: Path) -> int:
-    name = _BOOK.fullmatch(book.name)
-    return int(name[2]) if name else -1
-
-
-def _number(book: Path) -> int:
-    name = _BOOK.fullmatch(book.name)
-    return int(name[1] or 0) if name else -1
-
-
-def _numbers(names: Iterable[str], rank: int) -> Iterator[int]:
-    """Yield the numbers of the recordings of a rank that have these files."""
-    for name in map(_FILE.fullmatch, names):
-        if name and int(name[2]) == rank:
-            yield int(name[1] or 0)
+    return _place(book.name)[0]
 
 
 def _is_mine(path: Path) -> bool:

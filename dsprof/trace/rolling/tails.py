@@ -36,11 +36,6 @@ class Tails:
         self._refused: OSError | None = None
         self._put(begin(0))
 
-    @property
-    def oldest(self) -> int:
-        """The number of the older segment."""
-        return max(self.segment - 1, 0)
-
     def write(self, data: bytes) -> Extent:
         """Append lines, in the next segment if this one is full; `flush` writes them."""
         if self._end + len(data) > self._most_bytes:
