@@ -50,9 +50,11 @@ class Symptoms:
     """Symptoms of a process, seen at the moment of a hang or now; empty: not looked at.
 
     `stack` is of the thread that trains, the innermost call first: `file:line function`.
+    `native` are calls in C++ that the innermost one made.
     """
 
     stack: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
     state: str = ""  # letter of /proc/PID/stat; "X": there is no such process
     waits_in: str = ""  # function of the kernel (wchan)
     holds_interpreter: bool = False  # a C call kept Python from running

@@ -169,7 +169,7 @@ def test_what_a_rank_wrote_of_itself_lies_beside_its_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_killed(tmp_path, 0, 1)
-    stack = ThreadStack(1, "MainThread", ("/usr/lib/python3/queue.py:171 get",))
+    stack = ThreadStack("MainThread", ("/usr/lib/python3/queue.py:171 get",))
     later_ns = 51 * 10**9
     for rank, pid in ((0, 7), (2, 102)):  # the one of rank 0 is of another process
         head = header(rank, 3, pid=pid)

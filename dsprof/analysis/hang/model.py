@@ -65,7 +65,8 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     `chain` leads from a rank that waits to one of `ranks`, by the calls in which they wait; the
     stacks have the innermost call first. `last_calls` has the call sites of the last collectives
-    of ranks without a stack: they may have gone on from there.
+    of ranks without a stack: they may have gone on from there. `native` are the calls in C++ that
+    the innermost call of a stack made.
     """
 
     kind: Kind
@@ -77,6 +78,7 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     cause: Cause = Cause("unknown", "")
     remedy: str = ""  # what to do; "": the verdict does not say
     stacks: dict[str, tuple[str, ...]] = {}
+    native: dict[str, tuple[str, ...]] = {}
     last_calls: dict[str, str] = {}
     chain: tuple[tuple[int, int, str], ...] = ()
     confidence: Literal["high", "medium", "low"] = "low"
@@ -87,7 +89,8 @@ class HangVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> dict[str, tuple[str, ...]]:
         """Where ranks are, in lines; without a stack, that it is unknown."""
         unknown = "unknown; last collective called at"
-        return {rank: (f"{unknown} {at}",) for rank, at in self.last_calls.items()} | self.stacks
+        known = {rank: (*self.native.get(rank, ()), *calls) for rank, calls in self.stacks.items()}
+        return {rank: (f"{unknown} {at}",) for rank, at in self.last_calls.items()} | known
 
     @property
     def is_healthy(self) -> bool:

@@ -75,15 +75,17 @@ class Telling:
                 found[str(rank)] = stack
         return found
 
-    def with_last_calls(self, verdict: HangVerdict) -> HangVerdict:
-        """Add where ranks called their last collective, if it is unknown where they are."""
+    def with_further_calls(self, verdict: HangVerdict) -> HangVerdict:
+        """Add where ranks called their last collective, or which calls in C++ they are in."""
         flights = self.hang.flights.ranks
         sites = {
             str(rank): flights[rank].last_frame
             for rank in (*verdict.ranks[:2], *verdict.waiting[:1])
             if rank in flights and flights[rank].last_frame and str(rank) not in verdict.stacks
         }
-        return msgspec.structs.replace(verdict, last_calls=sites)
+        symptoms = {rank: self.endings.ranks[int(rank)].symptoms for rank in verdict.stacks}
+        native = {rank: seen.native for rank, seen in symptoms.items() if seen.native}
+        return msgspec.structs.replace(verdict, last_calls=sites, native=native)
 
     def _waits_in(self, rank: int) -> Call | None:
         waits = (state for state in self.hang.stuck_groups if rank in state.waiting)

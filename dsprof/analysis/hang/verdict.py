@@ -116,7 +116,7 @@ class _Judge:
             *self._entered_by_all(),
             *self._mismatched(mismatched[blocking:]),
         ]
-        found = [*map(self.tell.with_last_calls, found or [ended(self.tell)])]
+        found = [*map(self.tell.with_further_calls, found or [ended(self.tell)])]
         found = [*map(self._without_tails, found)]
         note = _stale(self.hang)
         yield from (_doubted(one, note) if note else one for one in found)

@@ -21,7 +21,8 @@ from dsprof.environment.processes import GONE
 from dsprof.trace.collectives import POINT_TO_POINT, family, is_even
 from dsprof.trace.columns import BoolArray
 from dsprof.trace.dumps.faulthandler_text import threads_of
-from dsprof.trace.dumps.hang_dump import HangDump, connections, store_call
+from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack, connections, store_call
+from dsprof.trace.dumps.py_spy import MAIN, native_calls
 from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.rolling.parts import TAILS
 from dsprof.trace.schema import EXIT, INTERRUPTED, OF_PLUGIN, Heartbeat
@@ -124,8 +125,10 @@ class _Reading:
         dump = self.trace.hang_dump
         if dump is None:
             return self._starved()
+        trains = dump.threads[0] if dump.threads else ThreadStack("", ())
         return Symptoms(
-            stack=dump.threads[0].frames if dump.threads else (),
+            stack=trains.frames,
+            native=native_calls(dump.native_stacks) if trains.name == MAIN else (),
             state=dump.process.state,
             waits_in=dump.process.waits_in,
             holds_interpreter=dump.holds_interpreter,

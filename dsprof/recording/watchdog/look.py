@@ -46,7 +46,7 @@ def stacks() -> list[ThreadStack]:
     """Return where all threads are in Python, those that are not ours first."""
     names = {thread.ident: thread.name for thread in list(threading.enumerate())}
     found = [
-        ThreadStack(ident, names.get(ident, ""), frames_of(frame))
+        ThreadStack(names.get(ident, ""), frames_of(frame))
         for ident, frame in list(sys._current_frames().items())[:_THREADS]
     ]
     return sorted(found, key=lambda one: (one.name.startswith("dsprof-"), one.name != "MainThread"))

@@ -38,7 +38,6 @@ FILE_WAITS = (
 class ThreadStack(msgspec.Struct, frozen=True):
     """The calls of a thread in Python, the innermost one first: `file:line function`."""
 
-    ident: int
     name: str
     frames: tuple[str, ...]
 

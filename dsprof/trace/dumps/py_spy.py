@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from itertools import islice, takewhile
 
 _PROCESS = re.compile(r"Process (\d{1,9}): ")
 _THREAD = re.compile(r'Thread \S+ \([^)]*\)(?:: "(.*)")?')
-_MAIN = "MainThread"
+MAIN = "MainThread"
 _MOST_FRAMES = 200
+
+_MOST_NATIVE = 3
+_LONGEST_NATIVE = 120
+_NATIVE = re.compile(
+    # What all programs call, and how Python came there, says nothing.
+    r"(?!0x|std::|pybind11::|.* \((?:libc|libpthread|libstdc\+\+|libpython)\b).* \([^:()]+\)"
+)
 
 START = "Process "
 LARGEST_BYTES = 1 << 20
@@ -31,10 +39,18 @@ def main_stacks(text: str) -> dict[int, tuple[str, ...]]:
         elif len(frames) < _MOST_FRAMES and (frame := _frame(line)):
             frames.append(frame)
     stacks = {
-        pid: threads.get(_MAIN) or next(filter(None, threads.values()), [])
+        pid: threads.get(MAIN) or next(filter(None, threads.values()), [])
         for pid, threads in found.items()
     }
     return {pid: tuple(stack) for pid, stack in stacks.items() if stack}
+
+
+def native_calls(text: str) -> tuple[str, ...]:
+    """Return what the main thread called in C++, the innermost call first: `function (library)`."""
+    _, _, main = text.partition(f'"{MAIN}"\n')
+    calls = takewhile(lambda line: line and not _frame(line), map(str.strip, main.splitlines()))
+    known = (call[:_LONGEST_NATIVE] for call in calls if _NATIVE.fullmatch(call))
+    return tuple(islice(known, _MOST_NATIVE))
 
 
 def _frame(line: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.ending import Symptoms
 from dsprof.analysis.hang.verdict import verdicts
-from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState
+from dsprof.trace.dumps.hang_dump import Connection, HangDump, ProcessState, ThreadStack
 from tests.analysis.hang.judging import root
 from tests.factories.hangs import CTRL_C, END, EXIT, KILLED, RANKS, rank, waits, without
 from tests.factories.trace import group, header, summary, sync
@@ -178,6 +178,19 @@ def noticed(at_s: float, **fields: Any) -> HangDump:
         reason="",
         **(given | fields),
     )
+
+
+def test_the_calls_in_cpp_are_shown_before_those_that_made_them() -> None:
+    traces = without(2, **KILLED)
+    native = 'Thread 9: "MainThread"\n  cudaStreamSynchronize (libcudart.so.12)\n  f (a.py:3)\n'
+    own, other = ThreadStack("MainThread", ("a.py:3 f",)), ThreadStack("", ("b.py:4 g",))
+    traces[2].hang_dump = noticed(20, threads=[own], native_stacks=native)
+    (found, *_) = verdicts(summary(*traces)[Endings])
+    assert found.where["2"] == ("cudaStreamSynchronize (libcudart.so.12)", "a.py:3 f")
+    assert found.stacks["2"] == ("a.py:3 f",)
+    traces[2].hang_dump = noticed(20, threads=[other], native_stacks=native)
+    (found, *_) = verdicts(summary(*traces)[Endings])
+    assert found.where["2"] == ("b.py:4 g",)
 
 
 @pytest.mark.parametrize(

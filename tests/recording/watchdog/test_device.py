@@ -68,7 +68,7 @@ def dump(rank: int, calls: list[StateCall]) -> HangDump:
         noticed_ns=NOW,
         reason="waits",
         state=state,
-        threads=[ThreadStack(1, "MainThread", ("/home/user/train.py:8 main",))],
+        threads=[ThreadStack("MainThread", ("/home/user/train.py:8 main",))],
         process=ProcessState(state="S", waits_in="futex_wait"),
     )
 

@@ -21,7 +21,7 @@ def dump():
         noticed_epoch_ns=5,
         noticed_ns=7,
         reason="rank 3 has waited 61 s in all_reduce 4",
-        threads=[ThreadStack(1, "MainThread", ("train.py:3 main",))],
+        threads=[ThreadStack("MainThread", ("train.py:3 main",))],
         process=ProcessState(state="S", waits_in="futex_wait", oom_kills=0),
     )
 

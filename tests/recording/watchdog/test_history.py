@@ -10,7 +10,7 @@ SECOND_NS = 1_000_000_000
 
 
 def dump(at_s, *frames, **fields):
-    threads = [ThreadStack(1, "MainThread", frames)]
+    threads = [ThreadStack("MainThread", frames)]
     return HangDump(header(), at_s * SECOND_NS, 7, "waits", threads=threads, **fields)
 
 

@@ -105,7 +105,7 @@ def dump(rank):
         noticed_ns=NOW,
         reason="waits",
         state=state,
-        threads=[ThreadStack(n, "MainThread", frames) for n in range(20)],
+        threads=[ThreadStack("MainThread", frames) for n in range(20)],
         process=ProcessState(state="S", waits_in="futex_wait", sockets=("ESTABLISHED",) * 64),
     )
 

@@ -123,14 +123,14 @@ def test_computing_reading_and_writing_are_activity():
 def test_a_prompt_of_pdb_is_a_debugger():
     frames = ("/usr/lib/python3.11/cmd.py:126 cmdloop", "/usr/lib/python3.11/pdb.py:90 x")
 
-    assert look.is_debugged([ThreadStack(1, "MainThread", frames)], ProcessState())
+    assert look.is_debugged([ThreadStack("MainThread", frames)], ProcessState())
     assert look.is_debugged([], ProcessState(tracer=12))
-    assert not look.is_debugged([ThreadStack(1, "MainThread", ("a/train.py:1 f",))], ProcessState())
+    assert not look.is_debugged([ThreadStack("MainThread", ("a/train.py:1 f",))], ProcessState())
 
 
 def test_a_checkpoint_is_being_saved_where_the_stack_says_so():
     def saves(*frames):
-        return look.is_saving([ThreadStack(1, "MainThread", frames)])
+        return look.is_saving([ThreadStack("MainThread", frames)])
 
     assert saves("io.py:3 write", "/site/torch/serialization.py:987 save", "train.py:8 main")
     assert saves("/site/deepspeed/runtime/engine.py:3300 save_checkpoint", "train.py:8 main")
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_being_saved_where_the_stack_says_so():
 
 def test_a_rank_waits_for_the_store_in_calls_that_use_it():
     def waits(*frames):
-        return store_call([ThreadStack(1, "MainThread", frames)])
+        return store_call([ThreadStack("MainThread", frames)])
 
     c10d = "/site/torch/distributed/distributed_c10d.py"
     assert waits(f"{c10d}:9 _store_based_barrier", f"{c10d}:5 new_group", "a.py:1 f") == "new_group"

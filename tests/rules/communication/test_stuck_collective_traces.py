@@ -99,7 +99,7 @@ def test_who_never_came_is_named_with_the_collective(end: dict[str, Any]) -> Non
     ],
 )
 def test_the_remedy_fits_a_cause_that_is_known(frame: str, remedy: str) -> None:
-    threads = [ThreadStack(1, "MainThread", (frame, "train.py:50 train"))]
+    threads = [ThreadStack("MainThread", (frame, "train.py:50 train"))]
     dump = HangDump(header(), 0, 10**15, "quiet", threads=threads)
     traces = without(2, **KEPT)
     traces[2].hang_dump = dump
@@ -117,7 +117,7 @@ def test_ranks_that_wait_in_a_call_that_is_not_recorded_are_reported() -> None:
     traces = [rank(n, [], **KEPT) for n in range(RANKS)]
     for trace in traces:
         frames = ("train.py:50 train",) if trace.rank == 2 else (creates, "train.py:51 train")
-        threads = [ThreadStack(1, "MainThread", frames)]
+        threads = [ThreadStack("MainThread", frames)]
         trace.hang_dump = HangDump(header(), 0, 10**15, "quiet", threads=threads)
     finding = said(RULE, *traces)
     assert (finding.ranks, finding.confidence) == ((2,), "medium")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsprof.trace.dumps.py_spy import main_stacks
+from dsprof.trace.dumps.py_spy import main_stacks, native_calls
 
 TEXT = """\
 Process 102: python train.py --name "a (b:1)"
@@ -32,6 +32,18 @@ def test_the_main_thread_counts_and_native_frames_do_not() -> None:
         ),
         103: ("x.py:1 other",),
     }
+
+
+def test_of_native_frames_those_count_that_the_main_thread_is_in_and_that_say_something() -> None:
+    native = """\
+    0x7f282faa3f16 (libc.so.6)
+    std::condition_variable::wait (libstdc++.so.6.0.30)
+    c10d::Work::wait (libtorch_cpu.so)
+    pybind11::cpp_function::dispatcher (libtorch_python.so)
+"""
+    text = TEXT.replace("    wait_for_file", f"{native}    wait_for_file")
+    assert native_calls(text) == ("c10d::Work::wait (libtorch_cpu.so)",)
+    assert native_calls(TEXT) == native_calls("") == ()
 
 
 def test_any_other_text_has_no_stacks() -> None:
