@@ -26,6 +26,7 @@ from dsprof.rules.evidence.calls import (
 )
 from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.knowledge.giant_buckets import Giant, by_hand, of_flushes
+from dsprof.rules.overlap.unhidden_reduction import stops
 from dsprof.rules.reasons import NO_DETAILED_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import device_backward_ms, hiding_saves
@@ -130,13 +131,23 @@ def _saving(
 def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
     backwards = run[Traffic].reductions_per_step
     if run[Flushes].rows:
-        found, engines = of_flushes(run[Flushes], backwards), run[Engines]
-        first = before_overlapping(engines.deepspeed, engines.stage)
-        return replace(found, action=f"{found.action}{first}") if found and found.is_zero else found
+        found = of_flushes(run[Flushes], backwards)
+        return _overlapping(found, run[Engines]) if found and found.is_zero else found
     is_wrapped = run[Engines].main is not None or run[Run].has_ddp
     if is_wrapped or any(kind.is_async for kind in gradients):
         return None
     return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)
+
+
+def _overlapping(giant: Giant, engines: Engines) -> Giant:
+    """Add what else ZeRO needs to overlap smaller buckets."""
+    patch = dict(giant.config_patch or {})
+    action = giant.action
+    if engines.stage in (1, 2) and (off := stops(engines)):
+        patch["zero_optimization"] = patch["zero_optimization"] | dict.fromkeys(off, True)
+        action += f" Set {' and '.join(off)} to true, too: false blocks the host at each bucket."
+    action += before_overlapping(engines.deepspeed, engines.stage)
+    return replace(giant, action=action, config_patch=patch)
 
 
 def _figures(giant: Giant, cost_ms: float | None, backward_ms: float | None) -> Table:

@@ -170,12 +170,12 @@ def _not_applicable(run: RunSummary, engines: Engines) -> str:
 
 def _patch(engines: Engines) -> dict[str, Any]:
     """Return the keys of zero_optimization that keep reductions from overlapping, as advised."""
-    patch = dict.fromkeys(_stops(engines), True)
+    patch = dict.fromkeys(stops(engines), True)
     return patch if engines.zero("overlap_comm") else {"overlap_comm": True, **patch}
 
 
-def _stops(engines: Engines) -> list[str]:
-    """Return the keys whose false makes each bucket wait for the device."""
+def stops(engines: Engines) -> list[str]:
+    """Return the keys whose false makes each bucket wait for the device, at stages 1 and 2."""
     split = ["use_multi_rank_bucket_allreduce"] if engines.zero("reduce_scatter", True) else []
     keys = ["contiguous_gradients", *split]
     return [key for key in keys if engines.zero(key, True) is False]
@@ -183,7 +183,7 @@ def _stops(engines: Engines) -> list[str]:
 
 def _cause(engines: Engines) -> str:
     if engines.zero("overlap_comm"):
-        off = _stops(engines)
+        off = stops(engines)
         return (
             f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} false: with overlap_comm "
             "DeepSpeed then waits for the whole device at each bucket."

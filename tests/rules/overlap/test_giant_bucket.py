@@ -134,6 +134,13 @@ def test_zero_on_a_device_gets_a_patch():
     }
 
 
+def test_a_patch_sets_what_would_keep_smaller_buckets_from_overlapping():
+    finding = said(RULE, device_rank(engine=engine(2, contiguous_gradients=False)))
+    zero = finding.config_patch["zero_optimization"]
+    assert (zero["overlap_comm"], zero["contiguous_gradients"]) == (True, True)
+    assert "Set contiguous_gradients to true, too" in finding.action
+
+
 def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
     """It computes 20 ms of each 100 ms; the host is in backward for 30 ms."""
     finding = said(RULE, device_rank(engine=engine(2), blocked_ms=80))
