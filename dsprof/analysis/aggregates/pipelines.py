@@ -46,6 +46,7 @@ class Pipelines(Aggregate):
         # the beginning and one from the end.
         is_split = backwards > len(spans)
         is_v = len(here) == 2 and bool(groups) and max(here) - min(here) != max(groups)
+        is_v |= any(one.kind.startswith("DualPipeV") for one in trace.engines.values())
         return cls(stages, len(batches), max(len(here), 1), is_split or is_v)
 
     @property

@@ -62,6 +62,13 @@ def test_the_bubble_of_a_v_is_not_that_of_interleaved_stages():
         assert (found.stages, found.bubble) == (4, bubble)
 
 
+def test_the_bubble_of_deepspeeds_dualpipev_is_unknown():
+    trace = rank(stages=4)
+    (one,) = trace.engines.values()
+    one.kind = "DualPipeVEngine"
+    assert summary(trace)[Pipelines].bubble is None
+
+
 def test_the_bubble_of_stages_that_compute_weight_gradients_later_is_unknown():
     trace = rank(of_rank=(0, 2))
     forward = [*trace.spans]
