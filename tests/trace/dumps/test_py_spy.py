@@ -38,6 +38,7 @@ def test_of_native_frames_those_count_that_the_main_thread_is_in_and_that_say_so
     native = """\
     0x7f282faa3f16 (libc.so.6)
     std::condition_variable::wait (libstdc++.so.6.0.30)
+    time_sleep (libpython3.11.so.1.0)
     c10d::Work::wait (libtorch_cpu.so)
     pybind11::cpp_function::dispatcher (libtorch_python.so)
 """
