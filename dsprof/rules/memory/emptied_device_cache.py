@@ -25,9 +25,12 @@ class Thresholds:
     """When it is a habit."""
 
     steps: int = 4  # after warm-up; fewer do not tell
-    emptied_share: float = 0.5  # of the steps in which segments were given back
+    emptied_share: float = 0.1  # of the steps in which segments were given back
     segments: int = 100  # given back in the history of a snapshot
 
+
+_RECURS = 3
+"""Segments given back in fewer steps may be those of one evaluation or checkpoint."""
 
 _CALLED = (
     "The recorded call stacks show torch.cuda.empty_cache().",
@@ -94,7 +97,7 @@ class EmptiedDeviceCache:
             )
             yield self.meta.unknown(text)
             return
-        if often := [o for o in long if o.emptied_steps >= thresholds.emptied_share * o.steps]:
+        if often := [one for one in long if _is_habit(one, thresholds)]:
             yield self._emptied(often)
 
     def _in_history(
@@ -123,14 +126,14 @@ class EmptiedDeviceCache:
         worst = max(often, key=lambda one: one.segments)
         return self.meta.finding(
             Status.FAIL,
-            f"Rank {worst.rank} returns {count(worst.segments / worst.steps)} segments per step to "
-            f"the device. Affected in at least half of the steps: "
+            f"Rank {worst.rank} returned {count(worst.segments)} segments to the device, in "
+            f"{worst.emptied_steps} of {plural(worst.steps, 'step')}. Affected: "
             f"{named([one.rank for one in often])}.",
             severity=Severity.MEDIUM,
             cause="No allocation failed, so the program or a setting asked for it: "
             "torch.cuda.empty_cache() in the training loop or in a callback, "
             "get_accelerator().empty_cache(), or garbage_collection_threshold of the allocator.",
-            action="Do not empty the cache in every step: the next step reuses it. Empty it once "
+            action="Do not empty the cache in the loop: the next step reuses it. Empty it once "
             "after an evaluation or a checkpoint.",
             ranks=tuple(one.rank for one in often),
             evidence=(_table(often),),
@@ -149,6 +152,10 @@ def _count(rank: int, memory: RankMemory) -> _Emptied:
     is_next = np.diff(freed.step) == 1
     rises = np.where(np.diff(retries.value) == 0, np.diff(freed.value), 0)[is_next]
     return _Emptied(rank, len(rises), int(np.count_nonzero(rises > 0)), int(rises.sum()))
+
+
+def _is_habit(one: _Emptied, thresholds: Thresholds) -> bool:
+    return one.emptied_steps >= max(_RECURS, thresholds.emptied_share * one.steps)
 
 
 def _table(often: list[_Emptied]) -> Table:

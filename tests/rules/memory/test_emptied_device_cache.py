@@ -23,9 +23,16 @@ def test_a_cache_emptied_in_each_step_fails():
     finding = said(RULE, run(list(range(0, 100, 10))), run([0] * 10, rank=1))
     assert finding.status is Status.FAIL
     assert finding.ranks == (0,)
-    assert "10 segments per step" in finding.summary
+    assert "returned 70 segments to the device, in 7 of 7 steps" in finding.summary
     assert "empty_cache" in finding.cause
     assert finding.evidence[0].rows == ((0, 7, 7, 70),)
+
+
+@pytest.mark.parametrize(
+    ("every", "status"), [(4, Status.FAIL), (9, Status.FAIL), (30, Status.PASS)]
+)
+def test_a_cache_emptied_in_each_tenth_step_is_a_habit(every, status):
+    assert said(RULE, run([step // every * 30 for step in range(100)])).status is status
 
 
 def test_its_thresholds_are_reached_at_their_value():
@@ -39,9 +46,10 @@ def test_its_thresholds_are_reached_at_their_value():
     [
         run([0, 50, *[60] * 10]),
         run([0] * 6 + [40] * 6),
+        run([0] * 4 + [40] * 3 + [80] * 3),
         run(list(range(0, 100, 10)), list(range(10))),
     ],
-    ids=["warm-up", "once", "after retries"],
+    ids=["warm-up", "once", "twice", "after retries"],
 )
 def test_what_is_no_habit_passes(trace):
     assert said(RULE, trace).status is Status.PASS
