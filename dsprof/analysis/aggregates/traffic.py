@@ -110,7 +110,7 @@ class Traffic(Aggregate):
         """In how many backwards of a step gradients were reduced; at least one."""
         return max(1.0, self.reducing_micro_steps / max(self.rank_steps, 1))
 
-    def per_step(self, total: int) -> float:
+    def per_step(self, total: float) -> float:
         """Return a sum over ranks and steps as the mean of one rank and step."""
         return total / self.rank_steps if self.rank_steps else 0.0
 
