@@ -33,10 +33,6 @@ class Cgroup:
                     return int(count)
         return None
 
-    def memory_bytes(self) -> int | None:
-        """Its use of memory."""
-        return next(self._numbers("memory.current", "memory.usage_in_bytes"), None)
-
     def limit_bytes(self) -> int | None:
         """Its limit of memory; None: as much as there is."""
         limits = self._numbers("memory.max", "memory.limit_in_bytes")

@@ -58,7 +58,6 @@ class OutOfMemory:
     unallocated_bytes: int
     process_bytes: int = -1
     allowed_bytes: int = -1  # by set_per_process_memory_fraction
-    private_bytes: int = 0  # in pools of CUDA graphs
     others: tuple[tuple[int, int], ...] = ()  # pid and bytes of other processes
 
 

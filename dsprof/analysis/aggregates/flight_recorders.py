@@ -21,7 +21,6 @@ CALLS_KEPT = 100
 class DumpedRank:
     """One rank's dump, group by group."""
 
-    backend: str
     world_size: int
     knows_completion: bool
     groups: dict[str, RankFlight]
@@ -48,7 +47,6 @@ class FlightRecorders(Aggregate):
         framed = [entry for entry in dump.entries if entry.frame]
         last = max(framed, key=lambda entry: entry.created_ns, default=None)
         rank = DumpedRank(
-            backend=dump.backend,
             world_size=trace.header.world_size,
             knows_completion=dump.knows_completion,
             groups={name: _rank_flight(dump, name, entries[name]) for name in dump.groups},

@@ -245,7 +245,6 @@ def _dump(ending: Ending, endings: Endings, most_completed: Mapping[str, float])
         if key in most_completed
     }
     return DumpedRank(
-        backend=ending.backend,
         world_size=ending.world_size,
         knows_completion=not ending.is_on_device,
         groups=groups,

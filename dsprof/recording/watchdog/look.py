@@ -110,7 +110,6 @@ def process_state(pid: int, root: Path = _PROC) -> ProcessState:
         io_bytes=sum(_fields(read_text(own / "io")).values()),
         thread_io_bytes=_moved_bytes(own / "task" / str(pid) / "io"),
         oom_kills=group.oom_kills(),
-        memory_bytes=group.memory_bytes(),
     )
 
 

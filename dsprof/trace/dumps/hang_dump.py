@@ -52,7 +52,6 @@ class ProcessState(msgspec.Struct, frozen=True, omit_defaults=True):
     io_bytes: int = 0  # read and written, by any call
     thread_io_bytes: int = 0  # the same of its first thread
     oom_kills: int | None = None  # of its cgroup, ever
-    memory_bytes: int | None = None  # of its cgroup
     sockets: tuple[str, ...] = ()  # TCP: "state local-remote unsent/unread bytes"
 
 

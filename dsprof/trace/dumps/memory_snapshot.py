@@ -14,7 +14,6 @@ class Peak:
     """
 
     requested_bytes: int
-    last_bytes: int  # requested when the snapshot was taken
     holders: tuple[tuple[str, int], ...]
     before_bytes: int  # held at the peak since before the history began
     events: int  # in the history

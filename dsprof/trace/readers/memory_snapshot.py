@@ -257,7 +257,7 @@ def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
     steps = [_STEPS.get(_action(event), 0) * _size(event) for event in events]
     if not any(steps):
         return None
-    level = start = max(last_bytes - sum(steps), 0)
+    level = max(last_bytes - sum(steps), 0)
     most, at = level, -1
     for i, step in enumerate(steps):
         level += step
@@ -270,7 +270,6 @@ def _peak(events: Sequence[dict[Any, Any]], last_bytes: int) -> Peak | None:
     known = sum(by_caller.values())
     return Peak(
         requested_bytes=most,
-        last_bytes=start + sum(steps),
         holders=tuple(by_caller.most_common(_HOLDERS_KEPT)),
         before_bytes=max(most - known, 0),
         events=len(events),

@@ -20,7 +20,6 @@ _PARTS = {
     "unallocated": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "reserved": re.compile(rf"{_SIZE} (?:reserved in total|cached)"),  # as it was up to torch 2.0
     "allowed": re.compile(rf"{_SIZE} allowed"),
-    "private": re.compile(rf"{_SIZE} allocated in private pools"),
 }
 _OTHER = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
 
@@ -83,7 +82,6 @@ def out_of_memory(text: str) -> OutOfMemory | None:
         unallocated_bytes=unallocated,
         process_bytes=sizes["process"],
         allowed_bytes=sizes["allowed"],
-        private_bytes=max(0, sizes["private"]),
         others=others,
     )
 
