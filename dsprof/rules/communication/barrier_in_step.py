@@ -88,7 +88,7 @@ class BarrierInStep:
             if waits and action is not _ORDER
             else f"{by.library if by else 'The program'} calls a barrier in the training loop"
             f"{f', at {by.site}' if by else ''}.",
-            action=_BY_LIBRARY.format(by.library) if by else action,
+            action=_by_library(by.library) if by else action,
             problem=f"{plural(calls_per_step(barriers), 'barrier')} per step",
             fix=f"Find what makes {by.library} call it"
             if by
@@ -100,10 +100,17 @@ class BarrierInStep:
         )
 
 
-_BY_LIBRARY = (
-    "Find what makes {} call it: a setting, such as for metrics, or a call of the program. "
-    "Training needs no barrier: the gradient reduction synchronises all ranks."
-)
+def _by_library(library: str) -> str:
+    known = ""
+    if "lightning" in library:
+        known = "self.log(..., sync_dist=True) does, for each batch: pass on_step=False, "
+        known += "on_epoch=True to log once per epoch. "
+    return (
+        f"Find what makes {library} call it: a setting, such as for metrics, or a call of the "
+        f"program. {known}Training needs no barrier: the gradient reduction synchronises all ranks."
+    )
+
+
 _ACTION = (
     "Remove the barrier from the loop, or call it only before checkpoints. Training needs none: "
     "the gradient reduction synchronises all ranks. For timing, synchronise the device instead."

@@ -69,6 +69,10 @@ def test_a_library_that_calls_the_barrier_is_named():
     finding = said(RULE, *traces)
     assert finding.cause == "trainer calls a barrier in the training loop, at utils/sync.py:12."
     assert finding.fix == "Find what makes trainer call it"
+    assert "sync_dist" not in finding.action
+    for trace in traces:
+        trace.sites[7].file = "/opt/lib/python3.11/site-packages/lightning/fabric/distributed.py"
+    assert "on_step=False, on_epoch=True" in said(RULE, *traces).action
 
 
 def test_calls_are_those_of_all_steps_where_a_sample_of_steps_is_kept(monkeypatch):
