@@ -296,11 +296,25 @@ def _ranks(times: Floats) -> Floats:
 
 
 def chance_of_runs(is_high: BoolArray) -> float:
-    """Return how likely so few runs of high and low values are if the order is by chance."""
+    """Return how likely so few runs of high and low values are if the order is by chance.
+
+    It is exact: a normal distribution is wrong by a factor of 100 where few values are high.
+    """
     count, high = len(is_high), int(np.count_nonzero(is_high))
-    pairs = 2 * high * (count - high)
-    if pairs <= count:
+    if not 0 < high < count:
         return 1.0
-    runs = 1 + int(np.count_nonzero(np.diff(is_high)))
-    sigmas = (runs - pairs / count - 1) / math.sqrt(pairs * (pairs - count) / (count - 1)) * count
-    return math.erfc(-sigmas / math.sqrt(2)) / 2
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
+
+    def ways(values: int, runs: IntArray) -> npt.NDArray[np.float64]:
+        """Return in how many ways so many values are divided into runs, as logarithms."""
+        left = values - runs
+        logs = factorials[values - 1] - factorials[runs - 1] - factorials[left]
+        return np.where(left < 0, -np.inf, logs)
+
+    runs = np.arange(2, 2 + int(np.count_nonzero(np.diff(is_high))))
+    more, fewer = (runs + 1) // 2, runs // 2
+    low = count - high
+    of_all = factorials[count] - factorials[high] - factorials[low]
+    first = np.exp(ways(high, more) + ways(low, fewer) - of_all)
+    second = np.exp(ways(high, fewer) + ways(low, more) - of_all)
+    return min(float(first.sum() + second.sum()), 1.0)

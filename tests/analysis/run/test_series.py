@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from dsprof.analysis.run.series import (
     Change,
     Drift,
     Period,
+    chance_of_runs,
     change_of,
     costly_places,
     drift_of,
@@ -285,3 +288,11 @@ def test_slow_times_in_no_order_make_no_stretches():
 def test_stretches_need_times():
     for times in (np.array([]), slower(count=21)):
         assert spells_of(times, 0.1, 0.001).slow == ()
+
+
+@pytest.mark.parametrize(("count", "high"), [(6, 0), (6, 1), (9, 2), (9, 5), (9, 9)])
+def test_the_chance_of_runs_is_their_share_of_all_orders(count: int, high: int) -> None:
+    orders = [np.isin(np.arange(count), at) for at in combinations(range(count), high)]
+    runs = np.array([np.count_nonzero(np.diff(order)) for order in orders])
+    for order, mine in zip(orders, runs.tolist(), strict=True):
+        assert chance_of_runs(order) == pytest.approx(np.mean(runs <= mine))
