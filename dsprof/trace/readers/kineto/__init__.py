@@ -46,6 +46,15 @@ _PROCESS_OF_HOST = (
 )
 _PROVEN_WITHIN_BYTES = 1 << 20
 
+_EMPTY = (
+    "a profile without operators or kernels: the profiler recorded nothing; check that its "
+    "schedule reaches active steps and that the loop calls step() of the profiler"
+)
+_NONE = (
+    "not a usable trace: no event has a time and a duration; give the file that torch.profiler "
+    "exported, or a trace*.rank*.json file of dsprof"
+)
+
 
 class KinetoReader(OneRankReader):
     """Reads one file of `torch.profiler`."""
@@ -66,10 +75,7 @@ class KinetoReader(OneRankReader):
             first = next(filter(_first_us, chunks), [])
             first_us = _first_us(first)
             if not first_us:
-                raise TraceError(
-                    f"{path}: not a usable trace: no event has a time; give the file that "
-                    "torch.profiler exported, or a trace*.rank*.json file of dsprof"
-                )
+                raise TraceError(f"{path}: {_EMPTY if b'schemaVersion' in events.head else _NONE}")
             if any(map(is_relabelled, first)):
                 raise TraceError(f"{path}: {MERGED}")
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):
@@ -161,7 +167,7 @@ def _header(path: Path, meta: Metadata, first_us: float) -> Header:
         path,
         RUN_KEY,
         rank,
-        max(who.world_size, rank + 1) if who.rank >= 0 else 0,
+        max(who.world_size, rank + 1) if who.rank >= 0 and who.world_size > 0 else 0,
         host=host,
         pid=pid,
         started_epoch_ns=start_ns,

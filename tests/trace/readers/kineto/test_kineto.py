@@ -438,9 +438,26 @@ def test_a_file_without_events_is_no_trace(tmp_path: Path) -> None:
         KinetoReader().read_header(path)
 
 
-def test_a_file_whose_events_have_no_times_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no event has a time"):
-        find_run([make.write(tmp_path / "x", [{"ph": "M", "name": "process_name"}])])
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [({"schemaVersion": 1}, "the profiler recorded nothing; check that its schedule"), ({}, "dur")],
+)
+def test_a_file_whose_events_have_no_times_is_refused(
+    tmp_path: Path, head: dict[str, int], why: str
+) -> None:
+    events = [{"ph": "M", "name": "process_name"}, {"ph": "B", "name": "Exec", "ts": 5.0}]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({**head, "traceEvents": events}))
+    with pytest.raises(TraceError, match=why):
+        find_run([path])
+
+
+def test_a_rank_without_a_world_size_does_not_tell_how_many_ranks_there_were(
+    tmp_path: Path,
+) -> None:
+    path = make.write(tmp_path / "x", [make.step(1, 0, 9)], distributedInfo={"rank": 3})
+    (trace,) = read_run(find_run([path]))
+    assert (trace.header.rank, trace.is_world_known) == (3, False)
 
 
 @pytest.mark.parametrize(
