@@ -62,9 +62,15 @@ def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
     if found := find_processes(tables, path, host):
         return found
     damage = " that can be read" if tables.broken else ""
+    calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    remedy = "; record with `nsys profile --trace=cuda,nvtx` and export again"
+    if not damage and tables.has(calls) and any(tables.rows(f"SELECT 1 FROM {calls} LIMIT 1")):
+        remedy = (
+            ", although it has calls of CUDA; record again with an nsys that supports the driver, "
+            "and let the program end by itself"
+        )
     raise TraceError(
-        f"{path}: an export of Nsight Systems without kernels or copies{damage}; record with "
-        "`nsys profile --trace=cuda,nvtx` and export again"
+        f"{path}: an export of Nsight Systems without kernels or copies{damage}{remedy}"
     )
 
 

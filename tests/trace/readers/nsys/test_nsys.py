@@ -227,9 +227,18 @@ def test_other_databases_are_not_taken(tmp_path: Path) -> None:
     assert (len(run.files), run.strangers) == (1, ())
 
 
-def test_an_export_without_work_on_a_device(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="without kernels or copies; record with"):
-        find_run([make.nsys(tmp_path / "a.sqlite")])
+@pytest.mark.parametrize(
+    ("calls", "remedy"),
+    [
+        ([], "; record with `nsys profile --trace=cuda,nvtx`"),
+        ([("cudaFree_v3020", 0, 1)], ", although it has calls of CUDA; record again with an nsys"),
+    ],
+)
+def test_an_export_without_work_on_a_device(
+    tmp_path: Path, calls: list[tuple[str, float, float]], remedy: str
+) -> None:
+    with pytest.raises(TraceError, match=f"without kernels or copies{remedy}"):
+        find_run([make.nsys(tmp_path / "a.sqlite", calls=calls)])
 
 
 def test_what_the_host_did_while_the_device_was_idle(tmp_path: Path) -> None:
