@@ -182,8 +182,8 @@ def _without_steps(summary: RunSummary) -> str:
     if not calls:
         return "No step and no collective was recorded."
     run = summary[Run]
-    part = f"{len(run.ranks)} of " if run.missing_ranks else ""
-    ranks = plural(run.first.world_size, "rank")
+    part = f"{len(run.ranks)} of " if run.missing_ranks and run.is_world_known else ""
+    ranks = plural(run.first.world_size if run.is_world_known else len(run.ranks), "rank")
     return f"Recorded: {plural(calls, 'collective')} of {part}{ranks}; no step is marked."
 
 
@@ -212,7 +212,9 @@ def _limit_of_ranks(findings: Sequence[Finding], run: Run) -> str:
     is_open = any(f.rule == _LATE and f.status is Status.UNKNOWN for f in findings)
     if not (is_open and run.missing_ranks):
         return ""
-    missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
+    missing = f"at least {plural(len(run.missing_ranks), 'rank')}"
+    if run.is_world_known:
+        missing = f"{len(run.missing_ranks)} of {run.first.world_size} ranks"
     if not run.selection.has_all_ranks:
         return f" Stragglers unknown: {missing} are not read."
     return f" Stragglers unknown: the files of {missing} are missing."

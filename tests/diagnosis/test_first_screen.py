@@ -20,7 +20,7 @@ from dsprof.findings.finding import Severity, Status
 from dsprof.reports import content
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
-from tests.factories import device, kineto, logs, snapshot
+from tests.factories import chakra, device, kineto, logs, snapshot
 from tests.factories.hangs import write_killed
 from tests.factories.trace import MS, group, rank_trace, span, step, summary, sync, zero_rank
 from tests.rules.steps import stepwise
@@ -301,6 +301,17 @@ def test_a_record_without_steps_says_how_long_ranks_were_blocked() -> None:
     made = diagnosed(*(rank_trace(rank, comm=calls) for rank in (0, 1)))
     blocked = ("20.0 ms", "of the record of 100 ms, mean over ranks")
     assert tiled(made)[1]["Blocked in communication"] == blocked
+
+
+def test_ranks_are_not_counted_where_no_file_tells_how_many_there_were(tmp_path: Path) -> None:
+    graph = chakra.metadata("0.0.4") + chakra.collective("ALL_REDUCE", 100)
+    (tmp_path / "job.3.et").write_bytes(graph)
+    line = diagnose(find_run([tmp_path])).headline.line
+    assert line == "Nothing to judge. Recorded: 1 collective of 1 rank; no step is marked."
+
+    path = kineto.write(tmp_path / "rank3.json", kineto.steps(4, 95, 5), distributedInfo=None)
+    line = diagnose(find_run([path])).headline.line
+    assert line.endswith("Stragglers unknown: the files of at least 3 ranks are missing.")
 
 
 def tiled(made: Diagnosis) -> tuple[str, dict[str, tuple[str, str]]]:
