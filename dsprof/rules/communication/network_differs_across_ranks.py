@@ -9,7 +9,7 @@ from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, union
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised, shortened, some
-from dsprof.rules.evidence.differences import Difference, Facet, Values, summary, table
+from dsprof.rules.evidence.differences import Difference, Trait, Values, summary, table
 from dsprof.rules.hardware.hosts import LOCAL_INTERFACES
 from dsprof.rules.reasons import NO_NCCL_LOG
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
@@ -57,11 +57,11 @@ _FOREVER = "ranks wait for each other forever"
 _FEWEST = "the rank with the fewest limits all"
 _COPIES = "one side copies through host memory"
 _FACETS = (  # the highest severity first
-    Facet("version of NCCL", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
-    Facet("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
-    Facet("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
-    Facet("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),
-    Facet("GPUDirect RDMA", _said(_direct), Severity.MEDIUM, _COPIES),
+    Trait("version of NCCL", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
+    Trait("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
+    Trait("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
+    Trait("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),
+    Trait("GPUDirect RDMA", _said(_direct), Severity.MEDIUM, _COPIES),
 )
 
 
@@ -104,7 +104,7 @@ class NetworkDiffersAcrossRanks:
         return self.meta.finding(
             Status.FAIL,
             summary(found),
-            severity=found[0].facet.severity,
+            severity=found[0].trait.severity,
             cause="Hosts have different images, libraries, devices or variables.",
             action="Give all hosts the same image and NCCL variables, and the same LD_LIBRARY_PATH "
             "(libnccl, libnccl-net.so).",

@@ -15,7 +15,7 @@ from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised
 from dsprof.rules.environment.variable_values import select
-from dsprof.rules.evidence.differences import Difference, Facet, Values, summary, table
+from dsprof.rules.evidence.differences import Difference, Trait, Values, summary, table
 from dsprof.rules.hardware.hosts import kind_of, links
 from dsprof.rules.reasons import ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
@@ -59,17 +59,17 @@ class UnequalHosts:
             for one in sorted(acting, key=lambda one: one.severity.order)
             if _differs(one, held := one.of(facts), least)
         ]
-        if harmful := [one for one in found if one.facet.severity is not Severity.NONE]:
+        if harmful := [one for one in found if one.trait.severity is not Severity.NONE]:
             yield self._differing(harmful)
-        if rest := [one for one in found if one.facet.severity is Severity.NONE]:
+        if rest := [one for one in found if one.trait.severity is Severity.NONE]:
             yield self.meta.finding(Status.INFO, summary(rest), evidence=(table(rest),))
 
     def _differing(self, found: Sequence[Difference]) -> Finding:
         return self.meta.finding(
             Status.FAIL,
             summary(found),
-            severity=found[0].facet.severity,
-            cause=f"{capitalised(found[0].facet.effect)}.",
+            severity=found[0].trait.severity,
+            cause=f"{capitalised(found[0].trait.effect)}.",
             action=(
                 "Give all hosts the same image and driver, and exclude hosts that lack a device or "
                 "a port."
@@ -80,15 +80,15 @@ class UnequalHosts:
         )
 
 
-def _acts(facet: Facet, facts: EnvironmentFacts) -> bool:
+def _acts(trait: Trait, facts: EnvironmentFacts) -> bool:
     over_ethernet = not links(facts) - {"roce"}
-    return {"any": True, "nccl": facts.uses_nccl, "tcp": over_ethernet}[facet.acts_on]
+    return {"any": True, "nccl": facts.uses_nccl, "tcp": over_ethernet}[trait.acts_on]
 
 
-def _differs(facet: Facet, held: Values, least: float) -> bool:
-    if facet.amount is None or not facet.may_differ or len(held) < 2:
+def _differs(trait: Trait, held: Values, least: float) -> bool:
+    if trait.amount is None or not trait.may_differ or len(held) < 2:
         return len(held) > 1
-    amounts = [facet.amount(value) for value in held]
+    amounts = [trait.amount(value) for value in held]
     return min(amounts) < least * max(amounts)
 
 
@@ -181,18 +181,18 @@ _CHOICES = "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD make
 _ETHERNET = "number, speed or bonding of Ethernet interfaces"
 _HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.NONE
 _FACETS = (
-    Facet("version of NCCL", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
-    Facet("version of torch", _version("torch"), _HIGH, _NEVER),
-    Facet("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
-    Facet("kind or number of accelerators", _models, _MEDIUM, _SLOWEST),
-    Facet("version of DeepSpeed", _version("deepspeed"), _MEDIUM, _NEVER),
-    Facet("version of CUDA", _version("cuda"), _MEDIUM, _NEVER),
-    Facet("version of HIP", _version("hip"), _MEDIUM, _NEVER),
-    Facet("driver of NVIDIA", _machine("nvidia_driver"), _MEDIUM, _IN_SPEED),
-    Facet("driver of AMD", _machine("amdgpu_driver"), _MEDIUM, _IN_SPEED),
-    Facet(_ETHERNET, _ethernet, _MEDIUM, _SLOW_NETWORK, acts_on="tcp"),
-    Facet("governor of the CPUs' clock", _governors, _LOW, _SLOW_CPUS),
-    Facet(
+    Trait("version of NCCL", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
+    Trait("version of torch", _version("torch"), _HIGH, _NEVER),
+    Trait("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
+    Trait("kind or number of accelerators", _models, _MEDIUM, _SLOWEST),
+    Trait("version of DeepSpeed", _version("deepspeed"), _MEDIUM, _NEVER),
+    Trait("version of CUDA", _version("cuda"), _MEDIUM, _NEVER),
+    Trait("version of HIP", _version("hip"), _MEDIUM, _NEVER),
+    Trait("driver of NVIDIA", _machine("nvidia_driver"), _MEDIUM, _IN_SPEED),
+    Trait("driver of AMD", _machine("amdgpu_driver"), _MEDIUM, _IN_SPEED),
+    Trait(_ETHERNET, _ethernet, _MEDIUM, _SLOW_NETWORK, acts_on="tcp"),
+    Trait("governor of the CPUs' clock", _governors, _LOW, _SLOW_CPUS),
+    Trait(
         "highest clock of the CPUs",
         _machine("cpu_clock"),
         _MEDIUM,
@@ -200,8 +200,8 @@ _FACETS = (
         _megahertz,
         may_differ=True,
     ),
-    Facet("maker of the CPUs", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
-    Facet("kernel", _machine("kernel"), _NOTE, "hosts may differ in speed"),
+    Trait("maker of the CPUs", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
+    Trait("kernel", _machine("kernel"), _NOTE, "hosts may differ in speed"),
 )
 
 

@@ -16,7 +16,7 @@ _MOST_VALUES = 4  # in a sentence
 _ROWS = 64
 
 
-class Facet(NamedTuple):
+class Trait(NamedTuple):
     """Something in which ranks should be alike."""
 
     name: str
@@ -29,15 +29,15 @@ class Facet(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A facet in which ranks are not alike."""
+    """A trait in which ranks are not alike."""
 
-    facet: Facet
+    trait: Trait
     values: Values
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those with the least amount; without amounts, those with the rarest value."""
-        return ranks_of(standing_out(self.values, self.facet.amount))
+        return ranks_of(standing_out(self.values, self.trait.amount))
 
 
 def summary(found: Sequence[Difference]) -> str:
@@ -47,14 +47,14 @@ def summary(found: Sequence[Difference]) -> str:
     if (left := len(shown) - _MOST_VALUES) > 0:
         shown[_MOST_VALUES:] = [f"and {plural(left, 'more value')}"]
     more = f", and {plural(len(others), 'more difference')}" if others else ""
-    return f"The {first.facet.name} differs: {'; '.join(shown)}{more}."
+    return f"The {first.trait.name} differs: {'; '.join(shown)}{more}."
 
 
 def table(found: Sequence[Difference]) -> Table:
     """List each value and its ranks."""
     columns = (Column("of"), Column("value"), Column("ranks"), Column("effect"))
     rows = (
-        (one.facet.name, value, written_ranks(ranks), one.facet.effect)
+        (one.trait.name, value, written_ranks(ranks), one.trait.effect)
         for one in found
         for value, ranks in sorted(one.values.items())
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Severity
-from dsprof.rules.evidence.differences import Difference, Facet, summary, table
+from dsprof.rules.evidence.differences import Difference, Trait, summary, table
 
 
 def of_driver(*values: str) -> Difference:
     held = {value: 1 << rank for rank, value in enumerate(values)}
-    facet = Facet("driver", lambda _: held, Severity.MEDIUM, "hosts differ in speed")
-    return Difference(facet, held)
+    trait = Trait("driver", lambda _: held, Severity.MEDIUM, "hosts differ in speed")
+    return Difference(trait, held)
 
 
 def test_a_sentence_names_a_few_values_of_many() -> None:
@@ -31,6 +31,6 @@ def test_a_long_value_is_whole_in_the_table_only() -> None:
 
 def test_the_ranks_with_the_least_amount_stand_out() -> None:
     values = {"8": 0b0001, "7": 0b1110}
-    ports = Facet("ports", lambda _: values, Severity.HIGH, "the least limits all", int)
+    ports = Trait("ports", lambda _: values, Severity.HIGH, "the least limits all", int)
     assert Difference(ports, values).ranks == (1, 2, 3)
     assert Difference(ports._replace(amount=None), values).ranks == (0,)
