@@ -80,8 +80,9 @@ class BufferBroadcasts:
             severity=Severity.MEDIUM,
             cause="DDP keeps the model's buffers equal on all ranks (broadcast_buffers=True, its "
             "default).",
-            action="If the buffers are running statistics, as of BatchNorm, pass "
-            "broadcast_buffers=False to DistributedDataParallel. Each rank then keeps the "
+            action="If the buffers are constants, as of rotary embeddings, or running statistics, "
+            "as of BatchNorm, pass broadcast_buffers=False to DistributedDataParallel "
+            "(ddp_broadcast_buffers=False to Hugging Face Trainer). Each rank then keeps the "
             "statistics of its own batches: save and evaluate those of one rank.",
             problem=f"{calls} of buffers per step",
             fix="Set broadcast_buffers=False",

@@ -29,7 +29,8 @@ def test_what_ddp_sends_in_forward_is_told_with_its_saving():
     assert finding.status is Status.FAIL
     text = "1 broadcast per step and rank in forward, 784 B together, blocked time 3.50 ms (3.5 %"
     assert finding.summary.startswith(text)
-    assert "broadcast_buffers=False" in finding.action
+    assert "pass broadcast_buffers=False" in finding.action
+    assert "ddp_broadcast_buffers=False to Hugging Face Trainer" in finding.action
     assert finding.saving_ms_per_step == pytest.approx((0.75 * 3.25, 1.25 * 3.25))
 
 
