@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import mean
+
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.models import Models, tokens_per_forward
 from dsprof.analysis.aggregates.run import Run
@@ -15,10 +17,14 @@ from dsprof.rules.hardware.utilisation import Utilisation, divided_by, utilisati
 
 
 def throughput(run: RunSummary, typical: TypicalStep | None) -> Throughput:
-    """Divide what a step trains by its typical length; None where the record does not say."""
+    """Divide what a step trains by the mean length of those since the run has settled.
+
+    Unlike in the median, checkpoints and other long steps count. None where the record is silent.
+    """
     if typical is None or not typical.parts.total_ns:
         return Throughput()
-    per_s = 1e9 / typical.parts.total_ns
+    settled = [one for one in run[Steps].measured if one >= (typical.settled_from or 0)]
+    per_s = 1e9 / mean(run[Steps].parts[one].total_ns for one in settled)
     tokens, samples = _tokens(run), _samples(run)
     return Throughput(
         tokens_per_step=tokens,

@@ -1,4 +1,4 @@
-"""What a step trains, over its typical length."""
+"""What a step trains, over its mean length."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def test_samples_are_those_of_the_only_engine_that_takes_steps(
     for engine in trace.engines.values():
         engine.effective = {**engine.effective, "train_batch_size": 8}
     assert diagnosis_of(summary(trace), {}).throughput.samples_per_step == samples
+
+
+def test_a_long_step_lowers_what_is_trained_in_a_second() -> None:
+    trace = zero_rank(steps=6)
+    trace.steps[-1].end_ns += 400 * 10**6
+    for engine in trace.engines.values():
+        engine.effective = {**engine.effective, "train_batch_size": 8}
+    made = diagnosis_of(summary(trace), {})
+    lengths = [row.total_ns for row in made.steps.rows if row.is_measured]
+    assert max(lengths) > 4 * min(lengths)
+    assert made.throughput.samples_per_s == pytest.approx(8e9 * len(lengths) / sum(lengths))
