@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,6 +25,9 @@ _TOKEN = re.compile(
 )  # what opens and never closes is one word to the end: looked for once, not from each place again
 
 
+_OPEN = ("{", "[", ",", ":")
+"""What follows one of these is no further value."""
+
 _EXPECTED = frozenset(("train_batch_size", "train_micro_batch_size_per_gpu"))
 _EXPECTED |= {"zero_optimization", "optimizer", "fp16", "bf16"}
 _OTHER = (
@@ -31,6 +35,8 @@ _OTHER = (
     f"{', '.join(sorted(_EXPECTED))}"
 )
 _OF_ACCELERATE = re.compile(r"^\s*(?:distributed_type|deepspeed_config_file): ", re.M)
+_OF_TRAINER = re.compile(r"^deepspeed: +[^\s#{\[]", re.M)
+_GIVE_NAMED = 'the arguments of a trainer; give the configuration that "deepspeed" names'
 _GIVE_ANOTHER = (
     "a configuration of accelerate; give the file that its deepspeed_config_file names, or without "
     "one a recorded run: dsprof report checks what accelerate makes of it"
@@ -61,6 +67,8 @@ def read_config(path: Path) -> WrittenConfig:
     text = _text(path)
     if _OF_ACCELERATE.search(text):
         raise ConfigError(f"{path}: {_GIVE_ANOTHER}")
+    if _OF_TRAINER.search(text):
+        raise ConfigError(f"{path}: {_GIVE_NAMED}")
     tokens = list(_tokens(text))
     try:
         _check_depth(tokens)
@@ -112,9 +120,7 @@ def check_keys(path: Path, values: Mapping[str, Any]) -> None:
     """
     named = values.get("deepspeed")
     if isinstance(named, str):
-        raise ConfigError(
-            f'{path}: the arguments of a trainer; give the configuration that "deepspeed" names'
-        )
+        raise ConfigError(f"{path}: {_GIVE_NAMED}")
     is_wrapped = isinstance(named, dict) and _EXPECTED.intersection(named)
     if values and (is_wrapped or not any(map(_is_like_a_key, values))):
         raise ConfigError(f"{path}: {_OTHER}{_wrapped(values)}")
@@ -131,14 +137,21 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
 
 
-def _parsed(text: str, tokens: Iterable[_Token]) -> tuple[Any, bool]:
+def _parsed(text: str, tokens: Sequence[_Token]) -> tuple[Any, bool]:
     try:
         return json.loads(text), True
     except ValueError as error:
+        kept = _plain(tokens)
         try:
-            return json.loads(_plain(tokens)), False
-        except ValueError:
-            raise error from None
+            return json.loads(" ".join(token.text for token in kept)), False
+        except ValueError as other:
+            # Where there are comments, the first error is at one of them: that is no mistake.
+            has_comments = any(token.kind == "comment" for token in tokens)
+            if not (has_comments and isinstance(other, json.JSONDecodeError)):
+                raise error from None
+            ends = list(accumulate(len(token.text) + 1 for token in kept))
+            wrong = kept[min(bisect_right(ends, other.pos), len(kept) - 1)]
+            raise ValueError(f"{other.msg}: line {wrong.line}") from None
 
 
 def _check_depth(tokens: Iterable[_Token]) -> None:
@@ -155,25 +168,22 @@ def _tokens(text: str) -> Iterator[_Token]:
         line += found[0].count("\n")
 
 
-def _plain(tokens: Iterable[_Token]) -> str:
+def _plain(tokens: Iterable[_Token]) -> list[_Token]:
     """Leave comments out, and commas before a closing bracket; add those that lines replace."""
-    kept: list[str] = []
+    kept: list[_Token] = []
     is_new_line = False
     for token in tokens:
         if token.kind in ("space", "comment"):
             is_new_line |= "\n" in token.text
             continue
-        if token.text in ("}", "]") and kept[-1:] == [","]:
+        before = kept[-1].text if kept else "{"
+        if token.text in ("}", "]") and before == ",":
             kept.pop()
-        elif is_new_line and _ends_value(kept) and token.text not in (",", ":", "}", "]"):
-            kept.append(",")
-        kept.append(token.text)
+        elif is_new_line and before not in _OPEN and token.text not in (",", ":", "}", "]"):
+            kept.append(_Token("mark", ",", token.line))
+        kept.append(token)
         is_new_line = False
-    return " ".join(kept)
-
-
-def _ends_value(kept: Sequence[str]) -> bool:
-    return bool(kept) and kept[-1] not in ("{", "[", ",", ":")
+    return kept
 
 
 def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:
