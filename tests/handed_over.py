@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
+from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
@@ -45,7 +44,7 @@ def lines_in_python(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
 def lines_in_c(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
     """Return the lines of what hooks noted as C writes them, and Python where C leaves it to it."""
     assert compiled is not None
-    encoder = Encoder(rank, _START_NS, reduce_op_name, lines_in_c=partial(compiled.Lines, OP_NAMES))
+    encoder = Encoder(rank, _START_NS, reduce_op_name, lines_in_c=compiled.Lines)
     left, found = deque(noted), list[bytes]()
     while left:
         data, count, *_ = encoder.in_c.take(left, len(left), False)

@@ -172,7 +172,7 @@ class Session:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.groups import backend_of
-        from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
+        from dsprof.hooks.wire.reduce_ops import reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
@@ -204,7 +204,7 @@ class Session:
             show_life=lambda: state.beat(recorder.progress.scope),
             last_step=self.last_step,
             warn=say,
-            lines_in_c=None if compiled is None else partial(compiled.Lines, OP_NAMES),
+            lines_in_c=None if compiled is None else compiled.Lines,
         )
         folder = self._folder
         if self._captures is None:

@@ -132,6 +132,16 @@ def test_premul_sum(install: Install) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL_WAYS)
+def test_a_record_keeps_no_options(install: Install, kind: type) -> None:
+    recorder, options = install(kind), dist.AllreduceOptions()
+    dist.group.WORLD.allreduce([tensor()], options)
+    kept = weakref.ref(options)
+    del options
+    assert kept() is None
+    assert len(collectives(recorder)) == 1
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_peers_are_global_ranks(install: Install, kind: type) -> None:
     recorder = install(kind)
     evens = dist.new_group([0, 2, 4, 6])

@@ -12,6 +12,7 @@ enum held {
     POLL,        /* InFlight.poll, */
     CHECK,       /* and what raises an error again if a signal handler of the user raised it */
     WITH_OP,     /* types that name a reduce op; None: this operation has none */
+    OP_NAMES,    /* of reduce ops, by their hash */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
     PLAIN_GROUP,
@@ -161,7 +162,16 @@ static int find_group(Wrapper *self, PyObject *group)
     return failed ? -1 : 0;
 }
 
-/* Know the type of the last argument: options, which may name a reduce op, or a tensor. */
+static int has(PyTypeObject *type, PyObject *name)
+{
+    PyObject *attribute = PyObject_GetAttr((PyObject *)type, name);
+    if (attribute == NULL)
+        PyErr_Clear();
+    Py_XDECREF(attribute);
+    return attribute != NULL;
+}
+
+/* Know the type of the last argument: options, a reduce op, or a tensor. */
 static int see_options(Wrapper *self, PyObject *last)
 {
     PyTypeObject *type = Py_TYPE(last);
@@ -172,14 +182,32 @@ static int see_options(Wrapper *self, PyObject *last)
                        : PySet_Contains(self->held[WITH_OP], (PyObject *)type);
     if (names_op < 0)
         return -1;
-    PyObject *async_op = PyObject_GetAttr((PyObject *)type, NAME("asyncOp"));
-    if (async_op == NULL)
-        PyErr_Clear();
     self->seen.collective.names_op = names_op;
-    self->seen.collective.are_options = names_op || async_op != NULL;
+    self->seen.collective.has_async = has(type, NAME("asyncOp"));
+    self->seen.collective.has_op = has(type, NAME("reduceOp"));
     self->seen.collective.options = type; /* only compared */
-    Py_XDECREF(async_op);
     return 0;
+}
+
+/* Note what the options of a call say: whether it is to return a Work, and the reduce op. Options
+   kept for the writer, which would free them later, would leave holes between tensors: training
+   then finds memory so much more slowly that all the rest of a hook costs less. */
+static int read_options(Wrapper *self, Call *call, PyObject *last, int is_followed)
+{
+    int is = self->seen.collective.has_async ? is_true(last, NAME("asyncOp")) : is_followed;
+    if (is < 0)
+        return -1;
+    call->is_async = is;
+    if (!self->seen.collective.names_op) {
+        call->reduce_op = held(Py_None);
+        return 0;
+    }
+    call->reduce_op =
+        self->seen.collective.has_op ? PyObject_GetAttr(last, NAME("reduceOp")) : held(last);
+    Py_hash_t number = call->reduce_op == NULL ? -1 : PyObject_Hash(call->reduce_op);
+    if (number >= 0 && number < PyTuple_Size(self->held[OP_NAMES]))
+        return replace(&call->reduce_op, held(PyTuple_GetItem(self->held[OP_NAMES], number)));
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int is_usual(Wrapper *self, const Given *given, Sizes *sizes)
@@ -245,7 +273,7 @@ static int find_site(Wrapper *self, long long *site)
 
 /* Number a call, and fill in what is known of it; NULL in an error. */
 static Call *made(Wrapper *self, const Given *given, const Sizes *sizes, PyObject *dtype_name,
-                  long long site)
+                  long long site, int is_followed)
 {
     const Hot *hot = self->hot;
     Context *context = current(hot);
@@ -256,11 +284,11 @@ static Call *made(Wrapper *self, const Given *given, const Sizes *sizes, PyObjec
     call->op = held(self->held[OP]);
     call->dtype = held(dtype_name);
     call->requested = held(context->requested);
-    call->options = held(self->seen.collective.are_options ? last : Py_None);
     call->phase = held(hot->phase);
     call->outputs = PyTuple_New(0); /* the one that there is */
     call->group = self->seen.collective.group;
-    if (next_of(self->held[COUNT], &call->seq) < 0 || next_of(hot->ids, &call->id) < 0) {
+    if (read_options(self, call, last, is_followed) < 0 ||
+        next_of(self->held[COUNT], &call->seq) < 0 || next_of(hot->ids, &call->id) < 0) {
         Py_DECREF(call);
         return NULL;
     }
@@ -268,7 +296,6 @@ static Call *made(Wrapper *self, const Given *given, const Sizes *sizes, PyObjec
     call->nbytes = sizes->nbytes;
     call->elements = sizes->elements;
     call->tensors = sizes->tensors;
-    call->names_op = self->seen.collective.names_op;
     call->request = context->request;
     call->flush = context->flush;
     call->fetch = context->fetch;
@@ -297,18 +324,18 @@ static int note(Wrapper *self, const Given *given, const Sizes *sizes, PyObject 
     if (find_group(self, given->args[0]) < 0 || see_dtype(self, sizes->dtype) <= 0)
         return -1;
     const long long kind = self->seen.collective.kind;
-    Call *call = made(self, given, sizes, self->seen.collective.dtype_name, site);
+    const int is_followed = work != Py_None;
+    Call *call = made(self, given, sizes, self->seen.collective.dtype_name, site, is_followed);
     if (call == NULL)
         return -1;
     call->issue_ns = issue_ns;
     call->return_ns = return_ns;
-    call->is_followed = work != Py_None;
     const int64_t told[CALL_WORDS] = {
         call->id, call->seq, call->group, kind, call->nbytes, issue_ns, site, call->step,
-        call->is_followed ? 0 : return_ns, (int64_t)call->thread,
+        is_followed ? 0 : return_ns, (int64_t)call->thread,
     };
     tell_issue(hot, told);
-    if (call->is_followed) {
+    if (is_followed) {
         call->pending_ns = return_ns;
         failed = follow(hot, work, call);
     } else {

@@ -74,10 +74,11 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
     PyObject_HEAD
     long long id, issue_ns, pending_ns, done_ns, wait_ns, waited_ns, blocked_ns, waits;
     unsigned long thread;
-    char is_followed, names_op, is_async, captured, is_estimated; /* is_async: see read_async */
+    char is_async, captured, is_estimated;
     long long group, seq, nbytes, elements, tensors, request, site, step, micro_step, engine, flush;
     long long fetch, coalesced, return_ns, stream;
-    PyObject *op, *dtype, *requested, *options, *phase, *outputs;
+    PyObject *op, *dtype, *requested, *phase, *outputs;
+    PyObject *reduce_op; /* its name; the op itself, if that is no usual one; or None */
 } Call;
 
 typedef struct Span { /* a phase, a step, a flush or a fetch */
@@ -99,7 +100,7 @@ enum field_kind {
     AN_OBJECT,   /* in no line */
     A_THREAD,    /* unsigned long; in no line */
     A_LANE,      /* the same; as the lane of the thread, if it has one */
-    A_REDUCE_OP, /* of a `Call`: if it names one */
+    A_REDUCE_OP, /* of a `Call`: unless it is None */
     MINUS_ONE, NO_TEXT, ON_WIRE, /* equal in all that C records; in no line */
 };
 enum { EACH = INT32_MIN }; /* no usual number: each line has the field */
@@ -155,7 +156,7 @@ struct Wrapper { /* what stands for a function on its class, in an `instancemeth
             PyObject *dtype, *dtype_name; /* borrowed from `DTYPES` */
             PyTypeObject *options;
             long long item_bytes, kind, group;
-            int names_op, are_options;
+            int names_op, has_async, has_op;
         } collective;
         struct {
             PyObject *optimizer; /* borrowed, and only compared */
@@ -210,7 +211,6 @@ PyObject *made_of(PyObject *record, Py_ssize_t count, PyObject *const *owned);
 int add_records(PyObject *module);
 Call *new_call(void);
 Span *new_span(const Hot *hot, const Kind *kind); /* in the scope of now */
-int read_async(Call *call);
 extern const Kind call_kind;
 PyObject *made_record(PyObject *recorded);
 

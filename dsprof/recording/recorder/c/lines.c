@@ -20,7 +20,6 @@ static const int64_t MOST_NS = INT64_C(1000000000000000); /* `repr` shows 15 dig
 typedef struct {
     PyObject_HEAD
     long long rank, start_ns;
-    PyObject *op_names; /* of reduce ops, by their hash */
     char *buffer;
     Py_ssize_t capacity;
     int threads, lanes;
@@ -150,21 +149,6 @@ static int64_t since(const Lines *self, int64_t time_ns)
     return time_ns ? time_ns - self->start_ns : 0;
 }
 
-/* Return the name of the reduce op of a call, borrowed; NULL: Python has to find it. */
-static PyObject *reduce_op_of(const Lines *self, const Call *call)
-{
-    PyObject *op = PyObject_GetAttr(call->options, NAME("reduceOp"));
-    if (op == NULL) { /* it is one itself */
-        PyErr_Clear();
-        op = held(call->options);
-    }
-    Py_hash_t number = PyObject_Hash(op);
-    Py_DECREF(op);
-    PyErr_Clear();
-    int is_known = number >= 0 && number < PyTuple_Size(self->op_names);
-    return is_known ? PyTuple_GetItem(self->op_names, number) : NULL;
-}
-
 static void put_key(Text *text, const Field *field)
 {
     memcpy(text->at, field->key, sizeof field->key);
@@ -193,8 +177,11 @@ static void put_field(const Lines *self, Text *text, const Field *field, const v
         word = *(PyObject *const *)at;
         break;
     case A_REDUCE_OP:
-        word = ((const Call *)recorded)->names_op ? reduce_op_of(self, recorded) : no_text;
-        text->is_unusual |= word == NULL;
+        word = *(PyObject *const *)at;
+        if (!PyUnicode_Check(word)) {
+            text->is_unusual |= word != Py_None;
+            word = no_text;
+        }
         break;
     case A_FLAG:
         if (*(const char *)at) {
@@ -242,7 +229,7 @@ static void put_line(const Lines *self, Text *text, const Kind *kind, const void
     PUT(text, "},\n");
 }
 
-/* Write the line of a collective. 1: done, 0: Python has to, -1: error. */
+/* Write the line of a collective; return 0 if Python has to. */
 static int put_call(Lines *self, Text *text, Call *call)
 {
     int64_t issue_ns = call->issue_ns - self->start_ns, end_ns = since(self, call->done_ns);
@@ -251,8 +238,6 @@ static int put_call(Lines *self, Text *text, Call *call)
     long long thread = lane_of(self, call->thread);
     if (!thread || !has_free_lane(self, issue_ns))
         return 0;
-    if (read_async(call) < 0)
-        return -1;
     int at = free_lane(self);
     put_line(self, text, &call_kind, call, call->op, thread, FIRST_LANE + at, issue_ns, end_ns);
     if (!text->is_unusual)
@@ -421,17 +406,11 @@ static PyObject *take(Lines *self, PyObject *args)
 
 static int lines_init(Lines *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *names, *old = self->op_names;
-    if (!PyArg_ParseTuple(args, "O!LL", &PyTuple_Type, &names, &self->rank, &self->start_ns))
-        return -1;
-    self->op_names = held(names);
-    Py_XDECREF(old);
-    return 0;
+    return PyArg_ParseTuple(args, "LL", &self->rank, &self->start_ns) ? 0 : -1;
 }
 
 static void lines_dealloc(Lines *self)
 {
-    Py_CLEAR(self->op_names);
     PyMem_Free(self->buffer);
     free_of_heap_type((PyObject *)self);
 }
@@ -449,7 +428,7 @@ static PyType_Slot lines_slots[] = {
     {Py_tp_init, lines_init},
     {Py_tp_dealloc, lines_dealloc},
     {Py_tp_methods, lines_methods},
-    {Py_tp_doc, "Writes lines: (names of reduce ops by their hash, rank, start_ns)."},
+    {Py_tp_doc, "Writes lines: (rank, start_ns)."},
     {0, NULL},
 };
 static PyType_Spec lines_spec = {"dsprof.recording.recorder._hot.Lines", sizeof(Lines), 0,

@@ -28,33 +28,6 @@ Span *new_span(const Hot *hot, const Kind *kind)
     return span;
 }
 
-/* Note whether the call was asked to return a Work; -1: error. One that was not blocked from its
-   issue on. Only the writer asks: in training each attribute of what pybind11 made costs 0.5 to
-   2 us, for its code is far from all caches. */
-int read_async(Call *call)
-{
-    int is = is_true(call->options, NAME("asyncOp"));
-    if (is < 0 && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-        is = call->is_followed;
-    }
-    call->is_async = is > 0;
-    if (is == 0 && call->blocked_ns)
-        call->blocked_ns = (call->waits ? call->waited_ns : call->return_ns) - call->issue_ns;
-    return is;
-}
-
-static PyObject *is_async(Call *self, void *unused)
-{
-    int is = read_async(self);
-    return is < 0 ? NULL : PyBool_FromLong(is);
-}
-
-static PyObject *reduce_op(Call *self, void *unused)
-{
-    return held(self->names_op ? self->options : Py_None);
-}
-
 #define COUNT(name, usual) FIELD(Call, A_NUMBER, #name, name, usual)
 #define TIME(name, usual) FIELD(Call, A_MOMENT, #name, name, usual)
 #define WORD(name) FIELD(Call, A_WORD, #name, name, 0)
@@ -63,7 +36,7 @@ static const Field call_fields[] = {
     COUNT(id, EACH), COUNT(group, EACH), COUNT(seq, EACH), COUNT(nbytes, EACH),
     COUNT(elements, EACH), TIME(issue_ns, EACH), FIELD(Call, AN_OBJECT, "", op, 0),
     COUNT(tensors, 1), WORD(dtype), WORD(requested), COUNT(request, 0), TOLD(is_async),
-    FIELD(Call, A_REDUCE_OP, "reduce_op", options, 0), CONSTANT(MINUS_ONE) /* peer */,
+    FIELD(Call, A_REDUCE_OP, "reduce_op", reduce_op, 0), CONSTANT(MINUS_ONE) /* peer */,
     COUNT(site, 0), COUNT(step, -1), COUNT(micro_step, 0), WORD(phase), COUNT(engine, -1),
     COUNT(flush, 0), COUNT(fetch, 0), COUNT(coalesced, 0), FIELD(Call, A_LANE, "thread", thread, 0),
     TIME(return_ns, 0), COUNT(stream, 0), TIME(pending_ns, 0), TIME(done_ns, 0), TIME(wait_ns, 0),
@@ -84,8 +57,6 @@ static PyObject *value_of(const Field *field, const void *recorded)
     case A_THREAD:
     case A_LANE:
         return PyLong_FromUnsignedLong(*(const unsigned long *)at);
-    case A_REDUCE_OP:
-        return reduce_op((Call *)recorded, NULL);
     case MINUS_ONE:
         return PyLong_FromLong(-1);
     case NO_TEXT:
@@ -108,7 +79,7 @@ static PyObject *made_as(const Kind *kind, const void *recorded)
 /* Return the `Collective`. */
 static PyObject *made_collective(Call *self, PyObject *unused)
 {
-    return read_async(self) < 0 ? NULL : made_as(&call_kind, self);
+    return made_as(&call_kind, self);
 }
 
 /* Return what a hook recorded as a record of the schema; a record of the schema stays as it is. */
@@ -125,7 +96,7 @@ static PyObject *made(PyObject *module, PyObject *recorded) { return made_record
 
 static void call_dealloc(Call *self)
 {
-    for (PyObject **at = &self->op; at <= &self->outputs; at++)
+    for (PyObject **at = &self->op; at <= &self->reduce_op; at++)
         Py_CLEAR(*at);
     free_of_heap_type((PyObject *)self);
 }
@@ -152,20 +123,16 @@ static PyMemberDef call_members[] = {
     NUMBER(flush),      NUMBER(fetch),      NUMBER(coalesced),
     NUMBER(return_ns),  NUMBER(stream),     OBJECT(op),
     OBJECT(dtype),      OBJECT(requested),  OBJECT(phase),
-    OBJECT(outputs),    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef call_getset[] = {
-    {"is_async", (getter)is_async, NULL, NULL, NULL},
-    {"reduce_op", (getter)reduce_op, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+    OBJECT(outputs),    FLAG(is_async),     OBJECT(reduce_op),
+    {NULL, 0, 0, 0, NULL},
 };
 static PyMethodDef call_methods[] = {
     {"__copy__", (PyCFunction)made_collective, METH_NOARGS, "Return the `Collective`."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot call_slots[] = {
-    {Py_tp_dealloc, call_dealloc}, {Py_tp_members, call_members}, {Py_tp_getset, call_getset},
-    {Py_tp_methods, call_methods}, {Py_tp_doc, "A collective."},  {0, NULL},
+    {Py_tp_dealloc, call_dealloc}, {Py_tp_members, call_members}, {Py_tp_methods, call_methods},
+    {Py_tp_doc, "A collective."},  {0, NULL},
 };
 static PyType_Spec call_spec = {"dsprof.recording.recorder._hot.Call", sizeof(Call), 0,
                                 Py_TPFLAGS_DEFAULT, call_slots};

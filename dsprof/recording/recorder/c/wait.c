@@ -61,7 +61,7 @@ static int note(Wrapper *self, PyObject *work, int64_t start_ns, int64_t end_ns)
         tell_done(hot, call->id, call->done_ns);
     call->wait_ns = start_ns;
     call->waited_ns = end_ns;
-    call->blocked_ns = end_ns - start_ns; /* see read_async */
+    call->blocked_ns = end_ns - (call->is_async ? start_ns : call->issue_ns);
     call->waits = 1;
     int failed = add_record(hot, (PyObject *)call);
     Py_DECREF(call);
