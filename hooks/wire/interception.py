@@ -41,8 +41,12 @@ OPERATORS = (
     "functional collective was used, those calls are not recorded; to record them, set "
     "interception to native or dispatcher"
 )
-_looked_up: set[str] = set()
-"""Operators that a hook has looked up: who else uses them is unknown from then on."""
+_looked_up = {"scatter_"}
+"""Operators that a hook has looked up: who else uses them is unknown from then on.
+
+Tensors of torchao and TransformerEngine list scatter_, because that of Python, which is seen,
+calls it for them.
+"""
 
 
 class CompleteHook(ProcessGroupHook):
@@ -116,10 +120,7 @@ class AutomaticHook(CompleteHook):
         _looked_up.update(vars(torch.ops.c10d))
 
     def _say_operators(self) -> None:
-        """Say which operators Python code has looked up, and may have called unseen, until now.
-
-        A table of operators, such as torchao's, looks them up and calls none.
-        """
+        """Say which operators Python code has looked up, and may have called unseen, until now."""
         used = vars(torch.ops.c10d).keys() & WIRE_OPS.keys() - _looked_up
         if used and self._dispatcher is None:
             self.recorder.outbox.define(Note(OPERATORS.format(", ".join(sorted(used)))))
