@@ -16,7 +16,7 @@ _MOST_PROCESSES = 1 << 16
 _NEAR_BYTES = 1 << 12
 """Failures of one start are that close to each other, and to the end of a log without the list."""
 _NOTES_BYTES = 1 << 9
-"""So much may follow a failure without a traceback, such as what a shell says."""
+"""What a shell says after a failure is no longer."""
 RESTARTS = "; will restart worker group"
 
 

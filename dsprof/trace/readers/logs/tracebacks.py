@@ -32,7 +32,7 @@ _NOBODY = -1
 _FOLLOWS = re.compile(
     r"KeyboardInterrupt|.*(?:(?:Dist|Actor|Worker)\w{1,40}Error|\b(?:aborted|terminated|killed)\b)"
 )
-"""Of a rank that another one ended, beside those that `lost` knows."""
+"""Exceptions of a rank that another one ended, beside those that `lost` knows."""
 _BURST_BYTES = 1 << 16
 """Ranks that fail together write their tracebacks within so much of a log."""
 _GOES_ON_BYTES = 1 << 10
