@@ -29,6 +29,8 @@ from dsprof.rules.rule import RuleMeta
 _MOST = 2 / 3
 """A rank explains the exposed communication if it causes at least this share of it."""
 
+_ONE_STEP = " Only one step was measured: profilers that start apart may cause it all."
+
 
 def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
     """Name the rank whose communication kernels are far shorter than those of all others."""
@@ -59,22 +61,25 @@ def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> It
     why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
     cause, action, fix, _ = why or unknown(rank, has_parts=True)
     of = "per step" if window.steps else "of the recorded time"
+    doubt = _ONE_STEP if window.steps == 1 else ""
+    whom = "every step" if window.steps > 1 else "the others"
     delay = f"{duration(waited_ns / count)} ({percent(share)})"
     yield meta.finding(
         Status.FAIL,
         f"{ranks_do((rank,), 'delay')} the others by {duration(waited_ns / count)} {of} "
         f"({percent(share)}): it arrives last in {int(late.lasts[place])} of "
-        f"{int(late.met[place])} collectives{_of_steps(window.steps)}.{_exposed(split)}",
+        f"{plural(int(late.met[place]), 'collective')}{_of_steps(window.steps)}."
+        f"{_exposed(split)}{doubt}",
         severity=Severity.HIGH if severe else Severity.MEDIUM,
         cause=f"A collective's kernels start when their rank arrives and end together. Those of "
         f"rank {rank} are by far the shortest, so it arrives last. {cause}",
         action=action,
-        problem=f"Rank {rank} delays {'every step' if window.steps else 'the others'} by {delay}",
+        problem=f"Rank {rank} delays {whom} by {delay}",
         fix=fix,
         ranks=(rank,),
         evidence=(_by_rank(device.ranks, late, window.steps),),
         restates=EXPOSED if is_most else "",
-        confidence="high" if severe and is_proven else "medium",
+        confidence="low" if doubt else "high" if severe and is_proven else "medium",
     )
 
 

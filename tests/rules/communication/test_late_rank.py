@@ -39,6 +39,13 @@ def test_so_few_steps_as_chance_explains_leave_less_confidence():
     assert (enough.severity, enough.confidence) == (Severity.HIGH, "high")
 
 
+def test_one_step_is_not_every_step_and_its_delay_may_be_that_of_the_profilers():
+    finding = said(RULE, arriving(0, 60, steps=1), arriving(1, 88, steps=1))
+    assert finding.problem == "Rank 1 delays the others by 28.0 ms (28 %)"
+    assert finding.summary.endswith("profilers that start apart may cause it all.")
+    assert finding.confidence == "low"
+
+
 def test_the_rank_with_the_shortest_communication_is_late():
     finding = said(RULE, arriving(0, 60), arriving(1, 88))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
