@@ -22,6 +22,7 @@ _TITLES: dict[Kind, str] = {
 }
 NO_GRADIENT = "of the parameters had no gradient"
 _FIRST_USE = "nothing of the kind is asked for in each step: parameters at their first use"
+_SPARSE = "those of embeddings with sparse=True are all-gathered"
 _OWN = "small messages of the program"
 _MAKES = {
     "all_to_all": "expert or sequence parallelism",
@@ -72,6 +73,8 @@ class _Asking:
     def __init__(self, account: Account, terms: Terms, tolerance: float) -> None:
         self._account, self._terms, self._tolerance = account, terms, tolerance
         self._steps = max(account.progress.steps, 1)
+        # Without ZeRO DeepSpeed all-gathers nothing else in backward.
+        self._is_sparse = terms.stage == 0 and any(map(_is_gathered_in_backward, account.sent))
 
     def line(self, kind: Kind) -> Iterator[Line]:
         """Compare the modelled traffic of one purpose with what was sent."""
@@ -127,7 +130,8 @@ class _Asking:
         whole = expected.nbytes.low / size * changes[1][0]
         filled = _share(done.flushed_elements, whole)
         if filled < 1:
-            changes.append((filled, f"{percent(1 - filled)} {NO_GRADIENT}"))
+            lacking = _SPARSE if self._is_sparse else f"{percent(1 - filled)} {NO_GRADIENT}"
+            changes.append((filled, lacking))
         changes = [change for change in changes if abs(change[0] - 1) > self._tolerance]
         explained = self._within(total.nbytes, expected, prod(factor for factor, _ in changes))
         return "; ".join(words for _, words in changes) if explained else ""
@@ -182,6 +186,8 @@ class _Asking:
         if self._repeats_gradients(sent, amount):
             verdict = "unexplained"
             cause = f"as many bytes as the gradients{at}: are they reduced a second time?"
+        elif self._is_sparse and _is_gathered_in_backward(sent):
+            cause = "sparse gradients: indices and values of embeddings with sparse=True"
         elif sent.role not in ("", "data"):
             cause = ROLES.get(sent.role, sent.role)
         elif sent.family in _MAKES:
@@ -250,6 +256,11 @@ class _Asking:
             verdict,
             cause,
         )
+
+
+def _is_gathered_in_backward(sent: Sent) -> bool:
+    is_library = sent.kind == "other" and sent.by_library
+    return is_library and sent.family == "all_gather" and sent.phase == "backward"
 
 
 def _total(amounts: Iterable[Amount]) -> Amount:

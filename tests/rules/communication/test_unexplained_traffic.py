@@ -107,6 +107,18 @@ def test_parameters_without_a_gradient_are_named():
     assert "non-reentrant" in finding.action
 
 
+def test_sparse_gradients_are_all_gathered_without_zero():
+    def gathered(step: int, start: float):
+        asked = {"requested": "all_gather", "phase": "backward"}
+        yield sync("all_gather", start + 70, 1, nbytes=WHOLE // 8, step=step, **asked)
+
+    finding = said(RULE, rank(0, nbytes=WHOLE * 3 // 4, extra=gathered))
+    assert (finding.status, finding.action) == (Status.INFO, "")
+    assert rows(finding)["gradients"]["cause"].endswith("with sparse=True are all-gathered")
+    assert rows(finding)["other"]["cause"].startswith("sparse gradients")
+    assert said(RULE, rank(1, extra=gathered)).status is Status.FAIL
+
+
 def test_fewer_bytes_than_were_flushed_are_unexplained():
     trace = rank(nbytes=WHOLE * 3 // 4)
     for one in trace.flushes:
