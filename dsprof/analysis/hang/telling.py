@@ -83,8 +83,8 @@ class Telling:
             for rank in (*verdict.ranks[:2], *verdict.waiting[:1])
             if rank in flights and flights[rank].last_frame and str(rank) not in verdict.stacks
         }
-        symptoms = {rank: self.endings.ranks[int(rank)].symptoms for rank in verdict.stacks}
-        native = {rank: seen.native for rank, seen in symptoms.items() if seen.native}
+        endings = {rank: self.endings.ranks.get(int(rank)) for rank in verdict.stacks}
+        native = {rank: e.symptoms.native for rank, e in endings.items() if e and e.symptoms.native}
         return msgspec.structs.replace(verdict, last_calls=sites, native=native)
 
     def _waits_in(self, rank: int) -> Call | None:

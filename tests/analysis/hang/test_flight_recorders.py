@@ -23,10 +23,11 @@ def dumped(folder: Path) -> list[HangVerdict]:
 
 def test_dumps_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
     for number in range(RANKS):
-        entries = [flight.call(1, done=True), *([flight.call(2)] if number != 2 else [])]
+        entries = [flight.call(1, done=True), *([flight.call(2, line=7)] if number != 2 else [])]
         flight.write(tmp_path, number, flight.document(entries, {"0": range(RANKS)}))
     [found] = dumped(tmp_path)
     assert (found.kind, found.ranks, found.waiting) == ("never_entered", (2,), (0, 1, 3))
+    assert found.stacks == {"0": ("/home/me/train.py:7 train",)}
 
 
 def test_dumps_name_the_rank_whose_device_has_not_started_what_others_are_in(
