@@ -147,7 +147,7 @@ def _parsed(text: str, tokens: Sequence[_Token]) -> tuple[Any, bool]:
         except ValueError as other:
             # Where there are comments, the first error is at one of them: that is no mistake.
             has_comments = any(token.kind == "comment" for token in tokens)
-            if not (has_comments and isinstance(other, json.JSONDecodeError)):
+            if not (kept and has_comments and isinstance(other, json.JSONDecodeError)):
                 raise error from None
             ends = list(accumulate(len(token.text) + 1 for token in kept))
             wrong = kept[min(bisect_right(ends, other.pos), len(kept) - 1)]

@@ -74,6 +74,7 @@ def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
         ('{"a": 1, // one\n "b": ', "Expecting value: line 2"),
         ("[1]", "does not look like a DeepSpeed configuration"),
         ("", "does not look like a DeepSpeed configuration"),
+        ("// one\n", "does not look like a DeepSpeed configuration"),
         ("distributed_type: DEEPSPEED\n", "a configuration of accelerate"),
         ("deepspeed_config:\n  deepspeed_config_file: zero3.json\n", "its deepspeed_config_file"),
         ("model: a\ndeepspeed: zero3.json # one\n", 'configuration that "deepspeed" names'),
