@@ -188,22 +188,26 @@ def _full_quarters(series: Series, thresholds: Thresholds) -> list[Series] | Non
 def _growth(
     rank: int, quarters: list[Series], room_bytes: int | None, thresholds: Thresholds
 ) -> _Growth | None:
-    """Return how a series grows; None if it falls once, or slows down."""
-    rows = [int(np.argmin(one.value)) for one in quarters]
-    least = [int(one.value[row]) for one, row in zip(quarters, rows, strict=True)]
+    """Return how a series grows; None if it falls by more than noise, or slows down."""
+    least = [int(one.value.min()) for one in quarters]
     rises = [after - before for before, after in pairwise(least)]
     total = sum(rises)
-    mean, noise = total / len(rises), total * _NOISE_SHARE
+    noise = total * _NOISE_SHARE
     needed = max(thresholds.grown_bytes, thresholds.grown_share * least[0])
-    if min(rises) < -noise or total < needed or rises[-1] < mean / 2:
+    if min(rises) < -noise or total < needed:
         return None
     # Growth that begins late has the rate of what follows.
     first = max(n for n, value in enumerate(least) if value - least[0] <= noise)
-    begin, end = (int(quarters[at].step[rows[at]]) for at in (first, -1))
+    mean = total / (len(rises) - first)
     # What grows is least where a quarter begins: the minimum of the last says nothing of its end.
-    if _rise_within(quarters[-1]) < mean / 4:
+    if rises[-1] < mean / 2 or _rise_within(quarters[-1]) < mean / 4:
         return None
+    begin, end = (_last_step_at_least(quarters[at]) for at in (first, -1))
     return _Growth(rank, least[first], least[-1], end - begin, room_bytes)
+
+
+def _last_step_at_least(quarter: Series) -> int:
+    return int(quarter.step[quarter.value == quarter.value.min()][-1])
 
 
 def _rise_within(quarter: Series) -> int:

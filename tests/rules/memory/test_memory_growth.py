@@ -38,8 +38,9 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
     assert (last - first, growth, free) == (30 * (8 << 20), 8 << 20, 10 << 30)
 
 
-def test_a_leak_that_begins_in_the_middle_has_its_own_rate():
-    series = [16 * max(0, step - 52) for step in range(102)]
+@pytest.mark.parametrize("begin", [52, 62])
+def test_a_leak_that_begins_in_the_middle_has_its_own_rate(begin):
+    series = [16 * max(0, step - begin) for step in range(102)]
     series[30] = -10  # as noise has it
     summary = said(RULE, device(*series)).summary
     assert "uses 16.0 MiB more with each step" in summary
@@ -98,6 +99,7 @@ def test_both_are_reported():
         [0] * 12 + [400] * 10 + [300] * 10 + [900] * 10,
         [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
         [min(8 * n, 260) for n in range(42)],  # full where the last quarter begins
+        [300 + 6 * (n - 27) if n > 26 else 0 for n in range(42)],
     ],
     ids=[
         "flat",
@@ -109,6 +111,7 @@ def test_both_are_reported():
         "falls once",
         "slower",
         "full in the last quarter",
+        "slower after a jump",
     ],
 )
 def test_what_is_no_leak_passes(series):
