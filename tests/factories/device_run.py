@@ -24,13 +24,15 @@ def device_rank(
     blocked_ms: float = 20,
     buckets: int = 1,
     mib: float = 64,
+    gathered_ms: float | None = None,
     engine: EngineConfig | None = None,
     stalls: tuple[Stall, ...] = (),
     **fields: Any,
 ) -> RankTrace:
     """Six steps of 100 ms: backward from 30 to 60, then `buckets` on the stream that computes.
 
-    They hold it `blocked_ms` together. `fields` are those of each flush.
+    They hold it `blocked_ms` together. `fields` are those of each flush. Parameters of as many
+    bytes are all-gathered in backward if `gathered_ms` says how long they hold it.
     """
     comm, flushes, held = [], [], list(stalls)
     each, nbytes = blocked_ms / buckets, int(mib * (1 << 20))
@@ -41,6 +43,10 @@ def device_rank(
             comm.append(enqueued("all_reduce", at, flush=key, **told))
             held.append(stall(comm[-1], "collective", at, at + each))
             flushes.append(flush(key, at, each, elements=nbytes // 2, **told, **fields))
+        if gathered_ms is not None:
+            told = {"step": number, "phase": "backward", "nbytes": nbytes * buckets}
+            comm.append(enqueued("all_gather", 100 * number + 35, is_async=True, fetch=1, **told))
+            held.append(stall(comm[-1], "wait", 100 * number + 35, 100 * number + 35 + gathered_ms))
     starts = [100 * number for number in range(6)]
     return rank_trace(
         rank,

@@ -41,6 +41,10 @@ class Thresholds:
     held_share: float = 0.05  # of the step, held by gradients
 
 
+_EXPOSED = 0.5
+"""All-gathers of parameters that are exposed to this share would queue behind smaller buckets."""
+
+
 class GiantBucket:
     """Looks for one reduction of most gradients, after the backward that could have hidden it."""
 
@@ -103,7 +107,7 @@ class GiantBucket:
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
-            saving_ms_per_step=_saving(gradients, giant, backward_ms, run[BaselineCosts]),
+            saving_ms_per_step=_saving(run, gradients, giant, backward_ms),
             saving_from="gradients",
             confidence="medium",
         )
@@ -117,7 +121,7 @@ def _backward_ms(run: RunSummary) -> float | None:
 
 
 def _saving(
-    gradients: AnyCalls, giant: Giant, backward_ms: float | None, costs: BaselineCosts
+    run: RunSummary, gradients: AnyCalls, giant: Giant, backward_ms: float | None
 ) -> Range | None:
     """Return what buckets as advised would hide behind the rest of backward."""
     own_ms = least_blocked_ms(gradients)
@@ -125,7 +129,17 @@ def _saving(
         return None
     # The first bucket is not there before its part of backward is over.
     rest_ms = backward_ms * (1 - 1 / giant.parts)
-    return hiding_saves(own_ms, rest_ms, giant.parts, costs)
+    gathers = run[WireDtypes].chosen(
+        lambda kind: (kind.purpose, kind.phase) == ("parameters", "backward")
+    )
+    if gathers:  # they use the same link
+        sent = bytes_per_step(gradients)
+        taken_ms = own_ms * bytes_per_step(gathers) / sent if sent else 0.0
+        held_ms = blocked_ms(gathers)
+        if held_ms is None or held_ms >= taken_ms * _EXPOSED:
+            return None
+        rest_ms = max(0.0, rest_ms - (taken_ms - held_ms))
+    return hiding_saves(own_ms, rest_ms, giant.parts, run[BaselineCosts])
 
 
 def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:

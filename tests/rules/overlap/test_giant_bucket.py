@@ -147,6 +147,19 @@ def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
     assert finding.saving_ms_per_step == pytest.approx((10 * 7 / 8 / 2, 10 * 7 / 8))
 
 
+@pytest.mark.parametrize(
+    ("gathered_ms", "hidden_ms"),
+    [
+        (0, 40 * 7 / 8 - 20),  # as many bytes as those of gradients, all behind computation
+        (8, 20 * 7 / 8),
+        (12, None),  # smaller buckets would be in the way
+    ],
+)
+def test_a_link_that_all_gathers_in_backward_use_hides_less(gathered_ms, hidden_ms):
+    saving = said(RULE, device_rank(engine=engine(3), gathered_ms=gathered_ms)).saving_ms_per_step
+    assert saving == (hidden_ms and pytest.approx((hidden_ms / 2, hidden_ms)))
+
+
 def test_a_small_model_is_not_divided_into_more_buckets_than_advised():
     """8 MiB in bf16 are four buckets of a million elements and the rest in a fifth."""
     finding = said(RULE, device_rank(engine=engine(2), mib=8))
