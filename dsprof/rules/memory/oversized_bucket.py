@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.memory import Memory
@@ -13,7 +14,9 @@ from dsprof.findings.wording import percent, size
 from dsprof.rules.engine_by_engine import of_engine
 from dsprof.rules.evidence.allocator import is_short
 from dsprof.rules.knowledge.buckets import zero_elements
+from dsprof.rules.knowledge.deepspeed.conflicts import before_overlapping
 from dsprof.rules.memory.gradient_buffers import GradientBuffers, gradient_buffers
+from dsprof.rules.overlap.unhidden_reduction import overlapping
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import PEAK_RESERVED
 
@@ -88,7 +91,7 @@ class OversizedBucket:
     def _wasted(
         self, engines: Engines, buffers: GradientBuffers, needed: int, peak: int, pressed: bool
     ) -> Finding:
-        wasted, elements = buffers.bytes_beyond(needed), zero_elements(needed)
+        wasted, patch = buffers.bytes_beyond(needed), _patch(engines, zero_elements(needed))
         return self.meta.finding(
             Status.FAIL if pressed else Status.INFO,
             f"{size(wasted)} of {size(buffers.nbytes)} of gradient buffers are never used: "
@@ -96,9 +99,9 @@ class OversizedBucket:
             severity=Severity.MEDIUM,
             cause="A bucket holds at most all gradients; memory beyond that is allocated but never "
             "used.",
-            action=f'Set "reduce_bucket_size" to {elements:,}: with a bucket of {needed:,} no '
+            action=f"Set {_named(patch)}: with a bucket of {needed:,} no "
             "computation would be left to overlap with its reduction.",
-            config_patch={"zero_optimization": {"reduce_bucket_size": elements}},
+            config_patch={"zero_optimization": patch},
             evidence=(_table(engines, buffers, peak),),
             confidence="high",
         )
@@ -106,7 +109,9 @@ class OversizedBucket:
     def _pressed(
         self, engines: Engines, buffers: GradientBuffers, peak: int, advised: int
     ) -> Finding:
-        freed = buffers.bytes_beyond(advised)
+        patch = _patch(engines, advised)
+        slots = 2 if "overlap_comm" in patch else buffers.slots
+        freed = buffers.nbytes - buffers._replace(capacity=advised, slots=slots).nbytes
         return self.meta.finding(
             Status.FAIL,
             f"Allocations were retried while gradient buffers held "
@@ -115,11 +120,26 @@ class OversizedBucket:
             severity=Severity.MEDIUM,
             cause=f"{buffers.slots} buffers of reduce_bucket_size elements are allocated in each "
             "backward.",
-            action=f'Set "reduce_bucket_size" to {advised:,}: that frees {size(freed)}.',
-            config_patch={"zero_optimization": {"reduce_bucket_size": advised}},
+            action=f"Set {_named(patch)}: that frees {size(freed)}.",
+            config_patch={"zero_optimization": patch},
             evidence=(_table(engines, buffers, peak),),
             confidence="medium",
         )
+
+
+def _patch(engines: Engines, elements: int) -> dict[str, Any]:
+    """Return the size, and what else smaller buckets need to overlap with backward."""
+    patch: dict[str, Any] = {"reduce_bucket_size": elements}
+    is_defective = before_overlapping(engines.deepspeed, engines.stage)
+    pipeline = engines.main is not None and engines.main.pipeline_stages > 1
+    if engines.stage == 3 or is_defective or pipeline:  # a pipeline switches overlap_comm off
+        return patch
+    return patch | overlapping(engines)
+
+
+def _named(patch: Mapping[str, Any]) -> str:
+    values = (f"{value:,}" if value is not True else "true" for value in patch.values())
+    return " and ".join(f'"{key}" to {value}' for key, value in zip(patch, values, strict=True))
 
 
 def _table(engines: Engines, buffers: GradientBuffers, peak: int) -> Table:

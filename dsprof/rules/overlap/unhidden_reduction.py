@@ -60,7 +60,7 @@ class UnhiddenReduction:
         if problem := _not_applicable(run, engines):
             yield self.meta.not_applicable(problem)
             return
-        cost_ms, patch = blocked_ms(gradients), _patch(engines)
+        cost_ms, patch = blocked_ms(gradients), overlapping(engines)
         if not gradients or cost_ms is None:
             yield self.meta.unknown("Unknown: the blocked time of gradients was not measured.")
         elif share_of_step(cost_ms, run[Steps]) < thresholds.held_share:
@@ -168,7 +168,7 @@ def _not_applicable(run: RunSummary, engines: Engines) -> str:
     return ""
 
 
-def _patch(engines: Engines) -> dict[str, Any]:
+def overlapping(engines: Engines) -> dict[str, Any]:
     """Return the keys of zero_optimization that keep reductions from overlapping, as advised."""
     patch = dict.fromkeys(stops(engines), True)
     return patch if engines.zero("overlap_comm") else {"overlap_comm": True, **patch}

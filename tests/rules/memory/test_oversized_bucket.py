@@ -20,13 +20,31 @@ def run(parameters: int = 100 * MILLION, stage: int = 2, retries: int = 0, **zer
 
 @pytest.mark.parametrize(
     ("stage", "overlap", "wasted"),
-    [(2, False, "763 MiB of 954 MiB"), (1, True, "1.49 GiB of"), (3, True, "763 MiB of")],
+    [(1, True, "1.49 GiB of"), (3, True, "763 MiB of"), (3, False, "763 MiB of 954 MiB")],
 )
 def test_buffers_larger_than_the_model_are_known(stage, overlap, wasted):
     finding = said(RULE, run(stage=stage, overlap_comm=overlap))
     assert finding.status is Status.INFO
     assert finding.summary.startswith(wasted)
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 12_500_000}}
+
+
+def test_smaller_buckets_are_advised_with_all_that_overlaps_them():
+    """Else unhidden-reduction would be what the advice leads to."""
+    off = {"overlap_comm": False, "use_multi_rank_bucket_allreduce": False}
+    finding = said(RULE, run(**off))
+    size = {"reduce_bucket_size": 12_500_000}
+    zero = size | dict.fromkeys(off, True)
+    assert finding.config_patch == {"zero_optimization": zero}
+    assert '12,500,000 and "overlap_comm" to true and "use_multi' in finding.action
+    defective = run(**off)
+    defective.header.versions["deepspeed"] = "0.18.9"
+    assert said(RULE, defective).config_patch == {"zero_optimization": size}
+
+
+def test_the_second_buffer_of_overlap_is_not_freed():
+    finding = said(RULE, run(3000 * MILLION, retries=3, overlap_comm=False), pressed_share=0.05)
+    assert finding.action.endswith("that frees 763 MiB.")
 
 
 def test_where_memory_is_short_that_is_a_fault():
