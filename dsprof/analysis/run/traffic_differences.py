@@ -259,7 +259,7 @@ class _Asking:
 
 
 def _is_gathered_in_backward(sent: Sent) -> bool:
-    is_library = sent.kind == "other" and sent.by_library
+    is_library = sent.kind == "other" and sent.by_library and sent.role in ("", "data")
     return is_library and sent.family == "all_gather" and sent.phase == "backward"
 
 

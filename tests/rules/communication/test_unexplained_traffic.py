@@ -112,10 +112,17 @@ def test_sparse_gradients_are_all_gathered_without_zero():
         asked = {"requested": "all_gather", "phase": "backward"}
         yield sync("all_gather", start + 70, 1, nbytes=WHOLE // 8, step=step, **asked)
 
-    finding = said(RULE, rank(0, nbytes=WHOLE * 3 // 4, extra=gathered))
+    trace = rank(0, nbytes=WHOLE * 3 // 4, extra=gathered)
+    finding = said(RULE, trace)
     assert (finding.status, finding.action) == (Status.INFO, "")
     assert rows(finding)["gradients"]["cause"].endswith("with sparse=True are all-gathered")
     assert rows(finding)["other"]["cause"].startswith("sparse gradients")
+
+    trace.groups[2] = group(id=2, role="tensor")
+    trace.collectives.group[trace.collectives.of_families({"all_gather"})] = 2
+    found = rows(said(RULE, trace))
+    assert found["gradients"]["cause"] == "25 % of the parameters had no gradient"
+    assert found["other"]["cause"] == "tensor parallel"
     assert said(RULE, rank(1, extra=gathered)).status is Status.FAIL
 
 
