@@ -51,14 +51,14 @@ def compared(before: Diagnosis, after: Diagnosis) -> list[str]:
 def configuration_changes(before: Diagnosis, after: Diagnosis) -> list[Change]:
     """Compare what is in force; where only one run is DeepSpeed's, list what its user wrote."""
     first, second = configuration(before), configuration(after)
-    if bool(first) != bool(second):
-        first, second = (
-            {key: value for key, value in found.items() if key in _written(made)}
-            for made, found in ((before, first), (after, second))
-        )
-        names = [made.run.setup or "no DeepSpeed configuration" for made in (before, after)]
-        return [Change("framework", *names), *changes(first, second)]
-    return changes(first, second)
+    if bool(first) == bool(second):
+        return changes(first, second)
+    names = [made.run.setup or "no DeepSpeed configuration" for made in (before, after)]
+    written = _written(before) | _written(after)  # one of them is empty
+    return [
+        Change("framework", *names),
+        *(one for one in changes(first, second) if one.name in written),
+    ]
 
 
 def configuration(diagnosis: Diagnosis) -> dict[str, str]:
