@@ -56,7 +56,7 @@ _NO_COMMUNICATOR = "communicators do not form"
 _FOREVER = "ranks wait for each other forever"
 _FEWEST = "the rank with the fewest limits all"
 _COPIES = "one side copies through host memory"
-_FACETS = (  # the highest severity first
+_TRAITS = (  # the highest severity first
     Trait("version of NCCL", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
     Trait("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
     Trait("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
@@ -89,7 +89,7 @@ class NetworkDiffersAcrossRanks:
         if len(logs.ranks) < 2:
             yield self.meta.not_applicable("Not applicable: only one rank is in the log.")
             return
-        found = [Difference(one, said) for one in _FACETS if len(said := one.of(logs)) > 1]
+        found = [Difference(one, said) for one in _TRAITS if len(said := one.of(logs)) > 1]
         if found:
             yield self._differing(found)
         local = {

@@ -52,7 +52,7 @@ class UnequalHosts:
         if facts.recorded.bit_count() == 1:
             yield self.meta.not_applicable(ONE_ENVIRONMENT)
             return
-        acting = [one for one in _FACETS if _acts(one, facts)]
+        acting = [one for one in _TRAITS if _acts(one, facts)]
         least = thresholds.clock_share
         found = [
             Difference(one, held)
@@ -180,7 +180,7 @@ _SLOW_CPUS = "the host with the slowest CPUs can be late in each step"
 _CHOICES = "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD makes it choose alike"
 _ETHERNET = "number, speed or bonding of Ethernet interfaces"
 _HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.NONE
-_FACETS = (
+_TRAITS = (
     Trait("version of NCCL", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
     Trait("version of torch", _version("torch"), _HIGH, _NEVER),
     Trait("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
