@@ -143,6 +143,12 @@ def test_what_ranks_raise_because_of_another_does_not_replace_its_exception(exce
     assert first(*nobody("ValueError: x"), *frames, *nobody(exception)) == ["ValueError: x"]
 
 
+def test_an_exception_that_python_ignored_ended_nothing():
+    ignored = ["Exception ignored in: <function A.__del__ at 0x7f>", *nobody("TypeError: y")]
+    assert first(*nobody("ValueError: x"), *["killing"] * 200, *ignored) == ["ValueError: x"]
+    assert first(*ignored, *nobody("ValueError: x")) == ["ValueError: x"]
+
+
 def test_of_chained_exceptions_without_a_rank_the_last_is_kept():
     during = "During handling of the above exception, another exception occurred:"
     chain = [*nobody("KeyError: 'x'"), "", during, "", *nobody("ValueError: no x")]

@@ -11,8 +11,10 @@ BEGIN = "Traceback (most recent call last):"
 MISMATCH = re.compile(r"Detected mismatch between collectives on ranks.{1,2000}")
 """A message of TORCH_DISTRIBUTED_DEBUG=DETAIL; programs that catch it log no traceback."""
 _CHAINED = ("During handling of the above exc", "The above exception was the direct cause of")
+_IGNORED = "Exception ignored in"
+"""Python writes a traceback after it, too, as of `__del__`: it ends nothing."""
 MARKS = (
-    *(BEGIN.encode(), b"Detected mismatch between collectives on ranks"),
+    *(BEGIN.encode(), _IGNORED.encode(), b"Detected mismatch between collectives on ranks"),
     *(begin.encode() for begin in _CHAINED),
 )
 
@@ -57,7 +59,7 @@ class Tracebacks:
         self.first = ""
         self._first_until = 0
         self._begun_at = self._ended_at = 0  # the last traceback without a rank
-        self._is_first_latest = False
+        self._is_first_latest = self._is_ignored = False
         self._before = ""  # what nodes or pods put before the lines of the last without a rank
         self._open: set[int] = set()
         self._lines_left = 0
@@ -70,7 +72,8 @@ class Tracebacks:
     def take(self, line: str, text: str, at_bytes: int) -> None:
         """Take a line of any writer, its text without what launchers put before it, its place."""
         self._lines_left -= 1
-        rank, form = _NOBODY, _OF_NOBODY
+        rank, form, was_ignored = _NOBODY, _OF_NOBODY, self._is_ignored
+        self._is_ignored = text.startswith(_IGNORED)
         if writer := _OF_RANK.search(line):
             rank, text, form = int(writer[1]), line[writer.end() :], _EXCEPTION
         else:
@@ -78,7 +81,8 @@ class Tracebacks:
             self._before = before if begin else self._before
             text = text.removeprefix(self._before)
         if text.startswith(BEGIN):
-            self._open.add(rank)
+            if not was_ignored:
+                self._open.add(rank)
             self._begun_at = at_bytes if rank == _NOBODY else self._begun_at
             self._lines_left = _LONGEST_LINES
         elif rank == _NOBODY and self._is_first_latest and text.startswith(_CHAINED):
