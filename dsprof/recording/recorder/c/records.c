@@ -43,6 +43,7 @@ static const Field call_fields[] = {
     TIME(waited_ns, 0), COUNT(blocked_ns, 0), COUNT(waits, 0), CONSTANT(ON_WIRE), TOLD(captured),
     TOLD(is_estimated), FIELD(Call, AN_OBJECT, "", outputs, 0),
 };
+_Static_assert(sizeof call_fields / sizeof *call_fields <= MOST_FIELDS, "the record of most fields");
 const Kind call_kind = KIND("comm", collective_record, call_fields, NULL);
 
 static PyObject *value_of(const Field *field, const void *recorded)
