@@ -14,6 +14,7 @@ IDLE = "device idle"
 SYNCHRONISED = "device idle while the host waits for it"
 TRANSFERS = "transfers that make ranks late"
 LATE = "work of late ranks"
+KEPT = "device memory that is kept from step to step"
 _SLOW_LINK, _LATE_RANK = "slow-link", "late-rank"
 _NARROWER = {IDLE: SYNCHRONISED}
 """Where only remarks restate a part, a failure that restates a narrower one explains them."""

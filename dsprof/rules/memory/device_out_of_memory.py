@@ -15,6 +15,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, named_if_known, percent, plural, size, some
+from dsprof.rules.causes import KEPT
 from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
 from dsprof.rules.memory.memory_growth import device_growth
 from dsprof.rules.reasons import NO_LOG
@@ -226,6 +227,7 @@ class DeviceOutOfMemory:
             fix=action.partition(";")[0],
             action=f"{action}. {_ADD_THE_LOG}",
             ranks=tuple(ranks),
+            restates=KEPT if action is _STOP_GROWTH else "",
             confidence="low",
         )
 
@@ -329,7 +331,7 @@ class DeviceOutOfMemory:
             else "The unused memory that torch states is too small for the request, even in one "
             "piece."
         )
-        return self._finding(
+        finding = self._finding(
             failures,
             "The run needs more memory than the device has",
             f"{worst.arithmetic(failures)} torch has {in_use}.",
@@ -337,6 +339,7 @@ class DeviceOutOfMemory:
             f"{_STOP_GROWTH if growth else _USE_LESS}.",
             "high" if is_known else "medium",
         )
+        return msgspec.structs.replace(finding, restates=KEPT) if growth else finding
 
     def _finding(
         self,

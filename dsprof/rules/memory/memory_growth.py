@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
+from dsprof.rules.causes import KEPT
 from dsprof.rules.evidence.allocator import Series, device_series, host_series
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
@@ -70,6 +71,7 @@ class MemoryGrowth:
         why="Memory that grows with each step ends the run with an out-of-memory error after "
         "hours or days.",
         category="memory",
+        leads=True,
         order=460,
         needs=(Memory, Run),
     )
@@ -101,6 +103,7 @@ class MemoryGrowth:
                 "Keep numbers, not tensors: loss.item() every N steps, or loss.detach(). A memory "
                 "snapshot (torch.cuda.memory._record_memory_history) shows the lines that "
                 "allocate them.",
+                restates=KEPT,
             )
         if host:
             yield self._finding(
@@ -113,7 +116,9 @@ class MemoryGrowth:
                 "taken 100 steps apart, and run once without the data loader.",
             )
 
-    def _finding(self, grown: list[_Growth], title: str, cause: str, action: str) -> Finding:
+    def _finding(
+        self, grown: list[_Growth], title: str, cause: str, action: str, restates: str = ""
+    ) -> Finding:
         worst = max(grown, key=lambda one: one.per_step)
         left = worst.steps_left
         ends = (
@@ -131,6 +136,7 @@ class MemoryGrowth:
             action=action,
             ranks=tuple(one.rank for one in grown),
             evidence=(_table(grown),),
+            restates=restates,
             confidence="medium",
         )
 

@@ -13,6 +13,7 @@ from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, percent, plural, size
+from dsprof.rules.causes import KEPT
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Throughput
 
@@ -122,6 +123,7 @@ class ThroughputDrop:
                 action="Sum loss.detach(), which holds no graph. Find what is kept with "
                 "torch.cuda.memory._record_memory_history().",
                 evidence=(_table(reports),),
+                restates=KEPT,
                 confidence="medium",
             )
 

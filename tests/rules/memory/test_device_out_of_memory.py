@@ -5,6 +5,7 @@ import pytest
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import size
 from dsprof.rules.memory.device_out_of_memory import RULE
+from dsprof.rules.memory.memory_growth import RULE as MEMORY_GROWTH
 from dsprof.rules.memory.unused_device_memory import RULE as UNUSED_MEMORY
 from dsprof.rules.quality.data_quality import RULE as DATA_QUALITY
 from dsprof.rules.runner import judge
@@ -307,9 +308,11 @@ def test_a_device_that_a_leak_filled_needs_no_smaller_batch(has_log: bool) -> No
     if has_log:
         text = make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
         trace.log = make.read([f"[rank0]: {text}"])[0].log
-    [finding] = judge(summary(trace), [RULE])
+    finding, growth = judge(summary(trace), [RULE, MEMORY_GROWTH])
     assert "grew by 1.00 GiB with each step" in finding.cause
     assert finding.action.startswith("Keep no tensors from step to step")
+    assert [facet.rule for facet in finding.facets] == ["memory-growth"]
+    assert growth.status is Status.NOT_APPLICABLE
 
 
 def test_the_log_of_a_rank_says_more_than_its_trace() -> None:

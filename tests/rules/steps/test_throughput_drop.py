@@ -4,10 +4,14 @@ import pytest
 
 from dsprof.files.redaction.known_settings import written_config
 from dsprof.findings.finding import Finding, Severity, Status
+from dsprof.rules.memory.memory_growth import RULE as MEMORY_GROWTH
+from dsprof.rules.runner import judge
 from dsprof.rules.steps.throughput_drop import RULE
+from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.schema import EngineConfig
 from tests.factories import logs as make
-from tests.factories.trace import assert_reached_at, judged, rank_trace
+from tests.factories.memory import on_device
+from tests.factories.trace import assert_reached_at, judged, rank_trace, summary
 
 FALLING = [50.0, *(200.0 - 3 * i for i in range(20))]
 
@@ -132,6 +136,15 @@ def test_memory_that_grows():
     linear = [10.0 + 0.2 * i for i in range(21)]
     assert "from 10.5 GiB in step 20 to 13.7 GiB in step 210" in grown(linear)
     assert "from 10.0 GiB in step 20 to 13.0 GiB" in grown([10.0 + i // 6 for i in range(21)])
+
+
+def test_a_leak_that_the_counters_show_is_told_once():
+    (log,) = make.read(reports([200.0] * 21, [10.0 + 0.2 * i for i in range(21)]))
+    leak = on_device(*({ALLOCATED: (10 << 30) + (n << 26)} for n in range(40)))
+    leak.log = log.log
+    findings = judge(summary(leak), [RULE, MEMORY_GROWTH])
+    (finding,) = (one for one in findings if one.status is Status.FAIL)
+    assert (finding.rule, finding.facets[0].rule) == ("memory-growth", "throughput-drop")
 
 
 def test_a_cache_that_fills_up_is_no_growth():
