@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective
@@ -37,14 +36,14 @@ def collectives(recorder: Recorder) -> list[Collective]:
 def lines_in_python(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
     """Return the lines of what hooks noted, by way of records."""
     assert compiled is not None
-    encoder = Encoder(rank, _START_NS, reduce_op_name)
+    encoder = Encoder(rank, _START_NS)
     return [line for one in noted for line in _encoded(encoder, compiled.made(one))]
 
 
 def lines_in_c(noted: Sequence[Any], rank: int = 0) -> list[bytes]:
     """Return the lines of what hooks noted as C writes them, and Python where C leaves it to it."""
     assert compiled is not None
-    encoder = Encoder(rank, _START_NS, reduce_op_name, lines_in_c=compiled.Lines)
+    encoder = Encoder(rank, _START_NS, lines_in_c=compiled.Lines)
     left, found = deque(noted), list[bytes]()
     while left:
         data, count, *_ = encoder.in_c.take(left, len(left), False)

@@ -172,7 +172,6 @@ class Session:
         """Begin a trace of the rank that this process is now."""
         from dsprof.hooks.device.memory import MemorySampler
         from dsprof.hooks.wire.groups import backend_of
-        from dsprof.hooks.wire.reduce_ops import reduce_op_name
 
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
         self._world = weakref.ref(dist.group.WORLD)
@@ -196,7 +195,6 @@ class Session:
             records=recorder.outbox.records,
             definitions=recorder.outbox.definitions,
             unfinished=recorder.in_flight.unfinished,
-            reduce_op_name=reduce_op_name,
             sample_memory=MemorySampler().sample,
             prepare=partial(self._prepare, header, key),
             prepare_late=partial(self._describe_effective_environment, key),

@@ -106,7 +106,7 @@ class Collective(msgspec.Struct, gc=False, omit_defaults=True):
     requested: Annotated[str, "what deepspeed.comm, DTensor or a pipeline was asked for"] = ""
     request: Annotated[int, "number of that call: it may cause several collectives or none"] = 0
     is_async: Annotated[bool, "whether the call returned a Work"] = False
-    reduce_op: Annotated[str, "`SUM`, `AVG` and so on"] = ""  # torch's own until it is written
+    reduce_op: Annotated[str, "`SUM`, `AVG` and so on"] = ""
     peer: Annotated[int, "root or other side, as a global rank; -1 without one"] = -1
     site: Annotated[int, "`id` of the call site; 0: unknown"] = 0
     step: StepNumber = -1
@@ -339,7 +339,7 @@ class Model(msgspec.Struct, omit_defaults=True):
     dtype: Annotated[str, "dtype of most parameters"] = ""
     autocast: Annotated[str, "dtype of autocast around forward; inside is unknown"] = ""
     has_experts: Annotated[bool, "not every token meets every parameter"] = False
-    tokens: Annotated[list[int], "tokens of each forward; 0: no input is token numbers"] = []
+    tokens: Annotated[list[int], "tokens of each forward; 0: no input is token IDs"] = []
 
 
 class Site(msgspec.Struct, gc=False, omit_defaults=True):

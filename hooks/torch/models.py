@@ -100,7 +100,7 @@ def _autocast(parameters: Sequence[Any]) -> str:
 
 
 def _tokens(values: Sequence[Any]) -> int:
-    """Return the elements of the first input that is a batch of token numbers, 0 if none is.
+    """Return the elements of the first input that is a batch of token IDs, 0 if none is.
 
     Numbers behind features of another shape are no tokens: edges of a graph, labels of speech.
     """

@@ -21,6 +21,7 @@ from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.groups import Groups
 from dsprof.hooks.wire.layers import Layers
 from dsprof.hooks.wire.operations import BLOCKING, WireOp
+from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.in_flight import InFlight
 from dsprof.recording.recorder.live_state import Kinds
 from dsprof.recording.recorder.outbox import Outbox
@@ -122,7 +123,7 @@ class WireHook(Hook):
                 context.requested,
                 context.request,
                 is_async,
-                reduce_op,
+                reduce_op_name(reduce_op),
                 peer,
                 site,
                 scope.step,
@@ -178,7 +179,7 @@ class WireHook(Hook):
             return record
 
         tell = InFlight.tell_followers
-        own = (note, op.sized, Groups.state, InFlight.poll, Outbox.add, tell)
+        own = (note, op.sized, reduce_op_name, Groups.state, InFlight.poll, Outbox.add, tell)
         hide_from_dynamo(*own, self.sites.above, self.sites.look_above, and_calls=True)
         return note
 

@@ -14,7 +14,7 @@ from dsprof.hooks.base import Target, hide_from_dynamo
 from dsprof.hooks.dtypes import DTYPES
 from dsprof.hooks.wire.collectives import WireHook
 from dsprof.hooks.wire.operations import BLOCKING, METHODS, WIRE_OPS, WireOp
-from dsprof.hooks.wire.reduce_ops import OP_NAMES, usual_name
+from dsprof.hooks.wire.reduce_ops import OP_NAMES, reduce_op_name
 from dsprof.recording.recorder.hot_state import Context
 from dsprof.recording.recorder.interrupts import raise_if_of_signal_handler
 from dsprof.recording.recorder.live_state import Kinds
@@ -78,7 +78,7 @@ class ProcessGroupHook(WireHook):
         is_plain, sized = op.name in _TAKES_LIST, op.sized
         may_be_lone = is_plain or op.name in _NESTED
         has_peer, has_root = op.is_point_to_point, op.name in _HAS_ROOT
-        has_op, plain_group = "reduce" in op.name, dist.ProcessGroup
+        has_reduce_op, plain_group = "reduce" in op.name, dist.ProcessGroup
         announced, in_flight = self.layers.announced, recorder.in_flight
         noted_below, hot, switch = self.layers.noted_below, recorder.hot, self.switch
 
@@ -124,7 +124,7 @@ class ProcessGroupHook(WireHook):
                         else sized(_as_lists(given, op) if may_be_lone else given),
                         self,
                         getattr(options, "asyncOp", work is not None),
-                        usual_name(options) if has_op and type(options) in _WITH_OP else None,
+                        options if has_reduce_op and type(options) in _WITH_OP else None,
                         peer,
                         work,
                         issue_ns,
@@ -190,7 +190,8 @@ class ProcessGroupHook(WireHook):
             Kinds(recorder.in_flight.state.words, op.name),
             *(self.sites.known, self.sites.look_above),
             *(recorder.in_flight.poll, raise_if_of_signal_handler),
-            *(_WITH_OP if "reduce" in op.name else None, OP_NAMES, self.layers.noted_below),
+            *(_WITH_OP if "reduce" in op.name else None, OP_NAMES, reduce_op_name),
+            self.layers.noted_below,
             *(torch.Tensor, dist.ProcessGroup),
         )
         numbers = (sized_at, op.name in _TAKES_LIST, SAMPLE, FIRST_SAMPLE)

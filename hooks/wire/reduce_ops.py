@@ -29,31 +29,22 @@ OP_NAMES = _names_by_hash()
 """Names of reduce ops by their hash, which is the number of an op."""
 
 
-def usual_name(options: Any) -> Any:
-    """Return the name of the reduce op that options name or are; an unusual op as it is.
-
-    For hooks: a record must not keep options, see `read_options` in c/collective.c.
-    """
-    op = getattr(options, "reduceOp", options)
-    number = hash(op)
-    return OP_NAMES[number] if 0 <= number < len(OP_NAMES) else op
-
-
 def reduce_op_name(value: Any) -> str:
-    """Return the name of what a record has as its reduce op: "SUM", "MAX"..., "" for none.
+    """Return the name of what an operation got as its reduce op: "SUM", "MAX"..., "" for none.
 
-    Reading it costs 2 us in the dispatcher's form, so the writer asks and not the hook. An enum of
-    pybind11 looks through all its members for its name, in Python: hence the table.
+    For hooks: a record must not keep what it got, see `read_options` in c/collective.c. An enum of
+    pybind11 looks through all its members for its name, in Python: hence the tables.
     """
     if value is None:
         return ""
-    if type(value) is str:
-        return value
     if type(value) is int:  # from a kernel in C++
         return _OP_NAMES.get(value, "")
     if isinstance(value, torch.ScriptObject):
         if not value._has_method("op"):  # unknown in torch 2.4
             return ""
         return _OP_NAMES.get(value._get_method("op")(), "")
-    op = getattr(value, "op", value)
-    return _OP_NAMES.get(getattr(op, "value", -1), "")
+    op = getattr(value, "reduceOp", value)  # of the options that a method got
+    number = hash(op)
+    if 0 <= number < len(OP_NAMES):
+        return OP_NAMES[number]
+    return _OP_NAMES.get(getattr(getattr(op, "op", op), "value", -1), "")

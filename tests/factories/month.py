@@ -85,7 +85,6 @@ class FastMotion:
             records=outbox.records,
             definitions=outbox.definitions,
             unfinished=list,
-            reduce_op_name=str,
             sample_memory=lambda at, step: MemorySample(at, self.clock(), step, rss_bytes=10**9),
             prepare=list,
             prepare_late=list,

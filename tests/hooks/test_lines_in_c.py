@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from dsprof.hooks.torch.steps import TrainingLoopHook
 from dsprof.hooks.wire.process_group import ProcessGroupHook
-from dsprof.hooks.wire.reduce_ops import reduce_op_name
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.recorder import Recorder
 from dsprof.trace.schema import Collective, Step
@@ -83,7 +82,7 @@ def test_collectives_that_overlap_are_on_lanes_of_their_own(install: Install) ->
 def encoder_of(noted: deque[Any]) -> Encoder:
     """Return one that has a lane for what is noted, and take out the first."""
     assert compiled is not None
-    encoder = Encoder(0, 1, reduce_op_name, lines_in_c=compiled.Lines)
+    encoder = Encoder(0, 1, lines_in_c=compiled.Lines)
     assert encoder.in_c.take(noted, 5, False) == NOTHING_WRITTEN  # its lanes have no name yet
     first = compiled.made(noted.popleft())
     if isinstance(first, Collective):

@@ -72,7 +72,6 @@ class Run:
             records=self.records,
             definitions=self.definitions,
             unfinished=lambda: self.unfinished,
-            reduce_op_name=str,
             sample_memory=lambda at, step: MemorySample(at, START_NS, step, rss_bytes=9),
             prepare=list,
             prepare_late=list,

@@ -41,7 +41,6 @@ class Encoder:
         self,
         rank: int,
         start_ns: int,
-        reduce_op_name: Callable[[Any], str],
         disclose: Callable[[str], str] = str,
         lines_in_c: Callable[[int, int], Any] | None = None,
     ) -> None:
@@ -50,7 +49,6 @@ class Encoder:
         self._rank = rank
         self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
         self._start_ns = start_ns
-        self._reduce_op_name = reduce_op_name
         self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane); unused if C has one
         self._place = self.in_c.collective_lane if self.in_c else self._lane_between
         self._lanes: dict[int, int] = {}  # thread -> lane
@@ -103,9 +101,8 @@ class Encoder:
         # C keeps calls in flight in a form of its own, of which a copy is the record.
         known = record if type(record) is Collective else copy(record)
         args: Collective = in_file(Collective)(known, self._start_ns)
-        reduce_op, lane = record.reduce_op, self._lanes.get(record.thread)
+        lane = self._lanes.get(record.thread)
         args.thread = self._thread_lane(record.thread) if lane is None else lane
-        args.reduce_op = "" if reduce_op is None else self._reduce_op_name(reduce_op)
         args.is_async = bool(record.is_async)
         return args
 

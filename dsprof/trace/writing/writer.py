@@ -100,7 +100,6 @@ class TraceWriter:
         self._lines = Encoder(
             header.rank,
             header.started_monotonic_ns,
-            source.reduce_op_name,
             source.disclose,
             source.lines_in_c,
         )

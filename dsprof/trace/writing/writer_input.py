@@ -24,7 +24,6 @@ class WriterInput:
     records: deque[Record]
     definitions: deque[Any]
     unfinished: Callable[[], list[Collective]]
-    reduce_op_name: Callable[[Any], str]
     sample_memory: Callable[[str, int], MemorySample]
     prepare: Callable[[], list[Any]]  # definitions that take I/O to find out
     prepare_late: Callable[[], list[Any]]  # the same, of what is known after the first step

@@ -12,7 +12,8 @@ enum held {
     POLL,        /* InFlight.poll, */
     CHECK,       /* and what raises an error again if a signal handler of the user raised it */
     WITH_OP,     /* types that name a reduce op; None: this operation has none */
-    OP_NAMES,    /* of reduce ops, by their hash */
+    OP_NAMES,    /* of reduce ops, by their hash, */
+    NAME_OF,     /* and what names the others */
     NOTED_BELOW, /* thread -> when a kernel last recorded for it */
     PLAIN_TENSOR,
     PLAIN_GROUP,
@@ -199,15 +200,19 @@ static int read_options(Wrapper *self, Call *call, PyObject *last, int is_follow
         return -1;
     call->is_async = is;
     if (!self->seen.collective.names_op) {
-        call->reduce_op = held(Py_None);
+        call->reduce_op = held(no_text);
         return 0;
     }
-    call->reduce_op =
+    PyObject *names = self->held[OP_NAMES];
+    PyObject *op =
         self->seen.collective.has_op ? PyObject_GetAttr(last, NAME("reduceOp")) : held(last);
-    Py_hash_t number = call->reduce_op == NULL ? -1 : PyObject_Hash(call->reduce_op);
-    if (number >= 0 && number < PyTuple_Size(self->held[OP_NAMES]))
-        return replace(&call->reduce_op, held(PyTuple_GetItem(self->held[OP_NAMES], number)));
-    return PyErr_Occurred() ? -1 : 0;
+    Py_hash_t number = op == NULL ? -1 : PyObject_Hash(op);
+    if (number >= 0 && number < PyTuple_Size(names))
+        call->reduce_op = held(PyTuple_GetItem(names, number));
+    else if (!PyErr_Occurred())
+        call->reduce_op = PyObject_CallFunctionObjArgs(self->held[NAME_OF], op, NULL);
+    Py_XDECREF(op);
+    return call->reduce_op == NULL ? -1 : 0;
 }
 
 static int is_usual(Wrapper *self, const Given *given, Sizes *sizes)

@@ -77,8 +77,7 @@ typedef struct { /* a collective; of `Collective`, what a hook in C or a wait ma
     char is_async, captured, is_estimated;
     long long group, seq, nbytes, elements, tensors, request, site, step, micro_step, engine, flush;
     long long fetch, coalesced, return_ns, stream;
-    PyObject *op, *dtype, *requested, *phase, *outputs;
-    PyObject *reduce_op; /* its name; the op itself, if that is no usual one; or None */
+    PyObject *op, *dtype, *requested, *reduce_op, *phase, *outputs;
 } Call;
 
 typedef struct Span { /* a phase, a step, a flush or a fetch */
@@ -100,7 +99,6 @@ enum field_kind {
     AN_OBJECT,   /* in no line */
     A_THREAD,    /* unsigned long; in no line */
     A_LANE,      /* the same; as the lane of the thread, if it has one */
-    A_REDUCE_OP, /* of a `Call`: unless it is None */
     MINUS_ONE, NO_TEXT, ON_WIRE, /* equal in all that C records; in no line */
 };
 enum { EACH = INT32_MIN }; /* no usual number: each line has the field */
@@ -133,7 +131,7 @@ typedef struct Kind { /* of records, whose fields are in the order of `dsprof.tr
 
 #define KIND(cat, record, fields, name) {cat, &record, fields, sizeof fields / sizeof *fields, name}
 
-enum { MOST_HELD = 16, MOST_NUMBERS = 4, MOST_EVENTS = 8 };
+enum { MOST_HELD = 17, MOST_NUMBERS = 4, MOST_EVENTS = 8 };
 
 typedef struct { /* what a call gives: its arguments by position, and after them those by name */
     PyObject *const *args;

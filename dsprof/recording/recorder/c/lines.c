@@ -176,13 +176,6 @@ static void put_field(const Lines *self, Text *text, const Field *field, const v
     case A_WORD:
         word = *(PyObject *const *)at;
         break;
-    case A_REDUCE_OP:
-        word = *(PyObject *const *)at;
-        if (!PyUnicode_Check(word)) {
-            text->is_unusual |= word != Py_None;
-            word = no_text;
-        }
-        break;
     case A_FLAG:
         if (*(const char *)at) {
             put_key(text, field);

@@ -36,7 +36,7 @@ static const Field call_fields[] = {
     COUNT(id, EACH), COUNT(group, EACH), COUNT(seq, EACH), COUNT(nbytes, EACH),
     COUNT(elements, EACH), TIME(issue_ns, EACH), FIELD(Call, AN_OBJECT, "", op, 0),
     COUNT(tensors, 1), WORD(dtype), WORD(requested), COUNT(request, 0), TOLD(is_async),
-    FIELD(Call, A_REDUCE_OP, "reduce_op", reduce_op, 0), CONSTANT(MINUS_ONE) /* peer */,
+    WORD(reduce_op), CONSTANT(MINUS_ONE) /* peer */,
     COUNT(site, 0), COUNT(step, -1), COUNT(micro_step, 0), WORD(phase), COUNT(engine, -1),
     COUNT(flush, 0), COUNT(fetch, 0), COUNT(coalesced, 0), FIELD(Call, A_LANE, "thread", thread, 0),
     TIME(return_ns, 0), COUNT(stream, 0), TIME(pending_ns, 0), TIME(done_ns, 0), TIME(wait_ns, 0),
@@ -97,7 +97,7 @@ static PyObject *made(PyObject *module, PyObject *recorded) { return made_record
 
 static void call_dealloc(Call *self)
 {
-    for (PyObject **at = &self->op; at <= &self->reduce_op; at++)
+    for (PyObject **at = &self->op; at <= &self->outputs; at++)
         Py_CLEAR(*at);
     free_of_heap_type((PyObject *)self);
 }
