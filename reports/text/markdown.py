@@ -25,6 +25,8 @@ def _blocks(node: SyntaxTreeNode, page: Page, indent: str = "") -> Iterator[list
             yield list(page.table(Table(tuple(map(Column, labels)), tuple(map(tuple, rows)))))
         elif block.type in ("bullet_list", "ordered_list"):
             yield [line for item in block.children for line in _item(item, page, indent)]
+        elif block.type == "blockquote":
+            yield from _blocks(block, page, indent + "  ")
         else:
             yield page.wrap(_plain(block), indent)
 
@@ -35,11 +37,10 @@ def _rows(table: SyntaxTreeNode) -> Iterator[SyntaxTreeNode]:
 
 def _item(item: SyntaxTreeNode, page: Page, indent: str) -> Iterator[str]:
     mark = f"{item.info}. " if item.info else "- "
-    first, *rest = (
-        line for block in _blocks(item, page, indent + " " * len(mark)) for line in block
-    )
-    yield f"{indent}{mark}{first.lstrip()}"
-    yield from rest
+    blocks = _blocks(item, page, indent + " " * len(mark))
+    lines = [line for block in blocks for line in block] or [""]
+    yield f"{indent}{mark}{lines[0].lstrip()}".rstrip()
+    yield from lines[1:]
 
 
 def _plain(node: SyntaxTreeNode) -> str:

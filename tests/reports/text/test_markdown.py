@@ -24,6 +24,12 @@ least** `least_share` ([more](../there.md)).
 | name | meaning |
 | --- | --- |
 | `share` | `share` of `x` |
+
+> Of a
+>
+> plugin.
+
+-
 """
 
 
@@ -43,4 +49,10 @@ def test_marks_and_links_are_left_out_and_the_rest_is_laid_out() -> None:
         "",
         "  name   meaning",
         "  share  'share' of 'x'",
+        "",
+        "  Of a",
+        "",
+        "  plugin.",
+        "",
+        "-",
     ]
