@@ -21,6 +21,9 @@ from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 _PARTS = 4
 _NOISE_SHARE = 1 / 8
 """Between two quarters the least changes by so much of the whole growth without meaning."""
+_SLOWER, _SLOW = 1.15, 0.75
+"""Growth that goes on but slows down, as the square root of the steps does, rises by less in each
+quarter than in the one before, and in the last by less than this share of its mean rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +208,9 @@ def _growth(
     mean = total / (len(rises) - first)
     # What grows is least where a quarter begins: the minimum of the last says nothing of its end.
     if rises[-1] < mean / 2 or _rise_within(quarters[-1]) < mean / 4:
+        return None
+    is_slower = all(before > _SLOWER * after for before, after in pairwise(rises[first:]))
+    if is_slower and rises[-1] < _SLOW * mean:
         return None
     begin, end = (_last_step_at_least(quarters[at]) for at in (first, -1))
     return _Growth(rank, least[first], least[-1], end - begin, room_bytes)

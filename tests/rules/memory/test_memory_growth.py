@@ -100,6 +100,7 @@ def test_both_are_reported():
         [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
         [min(8 * n, 260) for n in range(42)],  # full where the last quarter begins
         [300 + 6 * (n - 27) if n > 26 else 0 for n in range(42)],
+        [100 * n**0.5 for n in range(42)],
     ],
     ids=[
         "flat",
@@ -112,6 +113,7 @@ def test_both_are_reported():
         "slower",
         "full in the last quarter",
         "slower after a jump",
+        "slower in each quarter",
     ],
 )
 def test_what_is_no_leak_passes(series):
