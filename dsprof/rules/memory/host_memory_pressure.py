@@ -21,6 +21,7 @@ class Thresholds:
 
     available_share: float = 0.05  # of the host's memory, at its minimum
     shm_free_share: float = 0.05  # of /dev/shm, at its minimum
+    enough_bytes: int = 8 << 30  # of either: so much is little only for ranks that hold more
 
 
 class _Host(NamedTuple):
@@ -29,6 +30,7 @@ class _Host(NamedTuple):
     total_bytes: int
     left_bytes: int
     held_bytes: int  # by the processes of the ranks, at their peaks
+    largest_bytes: int  # of one of them
 
 
 class HostMemoryPressure:
@@ -53,12 +55,13 @@ class HostMemoryPressure:
         if not hosts and not shared:
             yield self.meta.unknown("Unknown: no memory of a host was recorded.")
             return
-        full = [h for h in hosts if h.left_bytes < thresholds.available_share * h.total_bytes]
-        if full:
-            yield self._full(full, run[Engines])
-        if crowded := [
-            h for h in shared if h.left_bytes < thresholds.shm_free_share * h.total_bytes
+        enough, share = thresholds.enough_bytes, thresholds.available_share
+        # A large host has room for the run where another process as large as a rank would fit.
+        if full := [
+            h for h in hosts if _is_full(h, share, max(enough, h.largest_bytes or h.total_bytes))
         ]:
+            yield self._full(full, run[Engines])
+        if crowded := [h for h in shared if _is_full(h, thresholds.shm_free_share, enough)]:
             yield self._crowded(crowded)
 
     def _full(self, hosts: list[_Host], engines: Engines) -> Finding:
@@ -122,9 +125,14 @@ def _hosts(
             max(read(memory)[0] or 0 for _, memory in members),
             min(read(memory)[1] or 0 for _, memory in members),
             sum(memory.peak_rss_bytes or 0 for _, memory in members),
+            max(memory.peak_rss_bytes or 0 for _, memory in members),
         )
         for name, members in found.items()
     ]
+
+
+def _is_full(host: _Host, share: float, enough_bytes: int) -> bool:
+    return host.left_bytes < min(share * host.total_bytes, enough_bytes)
 
 
 def _offloads(engines: Engines) -> list[str]:

@@ -28,6 +28,19 @@ def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, host(), host(left=2, rank=1, name="node-b"), available_share=0.01)
 
 
+@pytest.mark.parametrize(
+    ("held_gib", "status"), [(20, Status.PASS), (150, Status.FAIL), (0, Status.FAIL)]
+)
+def test_little_of_a_large_host_is_much_for_small_ranks(held_gib, status):
+    """Unknown sizes of ranks, 0 here, are not small."""
+    seen = {"host_total_bytes": 2048 * GIB, "host_available_bytes": 100 * GIB}
+    shared = {"shm_total_bytes": 1024 * GIB, "shm_free_bytes": 40 * GIB}
+    trace = on_host({**seen, **shared, "rss_bytes": held_gib * GIB})
+    assert said(RULE, trace).status is status
+    of_both = judged(RULE, trace, enough_bytes=101 * GIB)
+    assert [one.status for one in of_both] == [Status.FAIL] * 2
+
+
 def test_ranks_of_a_host_are_added_up_and_offloading_is_named():
     config = engine(3, offload_optimizer={"device": "cpu"})
     finding = said(RULE, host(left=2, engine=config), host(left=3, rank=1))
