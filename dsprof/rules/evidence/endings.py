@@ -24,6 +24,11 @@ def known_ends(
     return endings if all(map(selection.has_end_of, steps)) else {}
 
 
+def evidence_of(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
+    """Return the evidence of a finding on ranks that ended: none, where no end is known."""
+    return (last_completed(ends),) if ends else ()
+
+
 def last_completed(endings: Mapping[int, Ending], ranks: Iterable[int] = ()) -> Table:
     """Say how the record of each rank ended, and after which collective; by default of all."""
     chosen = ranks or sorted(endings)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.endings import Endings
@@ -18,25 +16,29 @@ from dsprof.analysis.hang.fates import killed_beside
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.analysis.hang.waits import Hang
-from dsprof.analysis.rank_sets import RankSet, in_several, named_ranks, ranks_of, union
+from dsprof.analysis.rank_sets import RankSet, ranks_of, union
 from dsprof.analysis.summary import RunSummary
-from dsprof.findings.finding import Finding, Severity, Status, Table
+from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import broken_off, capitalised, duration, named
 from dsprof.rules.evidence.endings import (
     after_step,
     completed_last,
+    evidence_of,
     known_ends,
-    last_completed,
     on_ranks,
     raised_at,
 )
 from dsprof.rules.evidence.hang_remedies import after_kills
 from dsprof.rules.evidence.hang_remedies import remedy as remedy_of_hang
 from dsprof.rules.evidence.raised import (
-    RUN_FAILED,
-    messages,
-    remedy,
     who_failed,
+)
+from dsprof.rules.quality.logged_end import (
+    ENDED_BY_SIGNAL,
+    ENDED_BY_SLURM,
+    TOO_MUCH_HOST_MEMORY,
+    LoggedEnd,
+    is_explained,
 )
 from dsprof.rules.rule import RuleMeta
 from dsprof.trace.rank_log import (
@@ -44,44 +46,10 @@ from dsprof.trace.rank_log import (
     FROM_OUTSIDE,
     HOST_MEMORY,
     LAUNCHER,
-    OF_RAY,
-    RAY_MEMORY,
 )
 from dsprof.trace.schema import EXIT
 
 _LONG_NS = 10 * 10**9
-_OF_CAUSE = re.compile("^NCCL error|store based barrier|ncclUniqueId|clients joined|socket has ")
-"""In errors of communication that name more than a launcher does."""
-_SIGNAL, _EXIT_CODE = "signal ", "exit code "
-_WITHOUT_TRACEBACK = {
-    "signal SIGKILL": "Check the memory of {host}: `dmesg`",
-    "signal SIGBUS": "Check the space in /dev/shm on {host}",
-    "signal SIGTERM": "Find out who ended it: the scheduler (preemption, a limit), or a user",
-    OF_RAY: "Read its log in /tmp/ray/session_latest/logs, and `dmesg`",
-    RAY_MEMORY: "Give it more memory, or lower `num_workers` of data loaders",
-}
-"""What to do where a process left no traceback."""
-_ENDED_BY_SLURM = {
-    "time limit": (
-        "The job reached its time limit",
-        "Request more time with `--time`, or save a checkpoint before the limit",
-    ),
-    "cancelled": ("The job was cancelled", "Ask who called `scancel` if you did not"),
-    "preemption": ("Another job preempted this one", "Save checkpoints; submit with `--requeue`"),
-    "node failure": ("A node failed", "Leave it out with `--exclude`, and report it"),
-}
-_ENDED_BY_SIGNAL = {
-    "SIGTERM": (
-        "SIGTERM ended torchrun and its ranks",
-        "Find out who sent it: the scheduler, or a user",
-    ),
-    "SIGHUP": ("The terminal of torchrun closed", "Start it with nohup, or in tmux"),
-}
-_ENDED = _ENDED_BY_SLURM | _ENDED_BY_SIGNAL
-_HOST_MEMORY = (
-    "A process took more host memory than Slurm granted",
-    "Request more with `--mem`, or lower `num_workers` of data loaders",
-)
 
 
 class EndOfRun(NamedTuple):
@@ -104,7 +72,7 @@ class EndOfRun(NamedTuple):
         if ended:
             yield self._left(ended)
         if not facts.is_recorded:
-            yield from self._ended_as_logged()
+            yield from LoggedEnd(self.meta, self.run).without_records()
         # Rule device-out-of-memory explains the others.
         exceptions = {w: some for w, some in facts.exceptions.items() if not is_of_memory(w)}
         if exceptions:
@@ -124,7 +92,7 @@ class EndOfRun(NamedTuple):
                 f"{completed_last(ends, ranks)}",
                 title="The run was interrupted",
                 ranks=tuple(ranks),
-                evidence=_last_calls(ends),
+                evidence=evidence_of(ends),
             )
 
     def _has_ended_otherwise(self, left: Sequence[int]) -> bool:
@@ -154,7 +122,7 @@ class EndOfRun(NamedTuple):
             "same.",
             action="Make `dsprof.disable()` the last line of the training function.",
             ranks=tuple(ranks),
-            evidence=_last_calls(ends),
+            evidence=evidence_of(ends),
             confidence="high",
         )
 
@@ -189,22 +157,23 @@ class EndOfRun(NamedTuple):
             cause=verdict.cause.text,
             action=remedy_of_hang(verdict, Hang(FlightRecorders({}), (), ()), endings),
             ranks=tuple(ranks),
-            evidence=_last_calls(endings.ranks),
+            evidence=evidence_of(endings.ranks),
             confidence=verdict.confidence,
         )
 
     def _unclean(self, ranks: Sequence[int]) -> Finding:
         run, endings, logs = self.run[Run], self.run[Endings], self.run[Logs]
         ends = known_ends(endings.ranks, ranks, run.selection)
-        if ended := [how for how in _ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
-            return self._ended_from_outside(ended[0], ranks, ends)
-        first = {} if _is_explained(logs) else _first_failures(logs, endings)
+        logged = LoggedEnd(self.meta, self.run)
+        if ended := [how for how in ENDED_BY_SLURM if how in logs.values(FROM_OUTSIDE)]:
+            return logged.ended_from_outside(ended[0], ranks, ends)
+        first = {} if is_explained(logs) else _first_failures(logs, endings)
         raised = {rank for some in run.exceptions.values() for rank in some}
         interrupted = {rank for rank, end in endings.ranks.items() if end.is_interrupted}
         if first and not {*ranks_of(union(first.values()))} <= raised | interrupted:
-            return self._failed_first(first, ranks, ends, logs.raised())
+            return logged.failed_first(first, ranks, ends, logs.raised())
         if HOST_MEMORY in logs.values(LAUNCHER):
-            return self._failed_as_logged(*_HOST_MEMORY, evidence=_last_calls(ends))
+            return logged.failed(*TOO_MUCH_HOST_MEMORY, evidence=evidence_of(ends))
         problem = f"{capitalised(broken_off(ranks))}{after_step(ends, ranks)}"
         others = {*ended_with(ranks, endings.ranks)}
         if failed := others & raised or others & interrupted:
@@ -215,11 +184,11 @@ class EndOfRun(NamedTuple):
                 title="Records break off because another rank ended",
                 cause="A launcher kills the other ranks when one of them fails.",
                 ranks=tuple(ranks),
-                evidence=_last_calls(ends),
+                evidence=evidence_of(ends),
                 confidence="medium",
             )
-        if ended := [how for how in _ENDED_BY_SIGNAL if how in logs.values(FROM_OUTSIDE)]:
-            return self._ended_from_outside(ended[0], ranks, ends)
+        if ended := [how for how in ENDED_BY_SIGNAL if how in logs.values(FROM_OUTSIDE)]:
+            return logged.ended_from_outside(ended[0], ranks, ends)
         exited = (
             f" {capitalised(named(others))} had exited without an exception: if by an error code, "
             "such as by sys.exit(1), the launcher killed the others."
@@ -240,7 +209,7 @@ class EndOfRun(NamedTuple):
             "that failed first. What was recorded is analysed; of a killed process up to the last "
             "half second is missing.",
             ranks=tuple(ranks),
-            evidence=_last_calls(ends),
+            evidence=evidence_of(ends),
             confidence="high",
         )
 
@@ -257,116 +226,8 @@ class EndOfRun(NamedTuple):
             action="Make `dsprof.disable()` the last line of the training function.",
             fix="End the training function by `dsprof.disable()`",
             ranks=tuple(ranks),
-            evidence=_last_calls(ends),
+            evidence=evidence_of(ends),
             confidence="medium",
-        )
-
-    def _ended_as_logged(self) -> Iterable[Finding]:
-        """Report how a run failed of which only logs tell."""
-        logs = self.run[Logs]
-        if _is_explained(logs):
-            return
-        raised = logs.raised()
-        failed = {} if _has_nccl_error(logs) else logs.values(LAUNCHER)
-        if first := logs.values(FAILED_FIRST):
-            yield self._failed_first(first, (), {}, raised)
-        elif HOST_MEMORY in failed:
-            yield self._failed_as_logged(*_HOST_MEMORY)
-        elif raised:
-            ranks, which = ranks_of(union(raised.values())), "first traceback"
-            if len(ranks) == 1 and len(raised) == 1:
-                which = f"traceback of {named(ranks)}"
-            fix, problem = f"Find the {which} in the log", f"{who_failed({}, raised)} failed"
-            yield self._failed_as_logged(problem, fix, ranks, raised=raised)
-        elif failed:
-            # What a signal ends raises nothing.
-            has_raised = all(how.startswith(_EXIT_CODE) for how in failed)
-            first = dict.fromkeys(logs.first_raised() if has_raised else [], 0)
-            kinds = [what.partition(":")[0].rpartition(".")[2] for what in first]
-            problem = f"A process of the run failed: {', '.join(kinds or failed)}"
-            fix = _without_traceback(failed, "its host") or "Find the first traceback in the log"
-            yield self._failed_as_logged(problem, fix, raised=first)
-        elif ended := [how for how in _ENDED if how in logs.values(FROM_OUTSIDE)]:
-            yield self._ended_from_outside(ended[0], (), {})
-        elif followed := _unexplained(logs):
-            problem = f"{who_failed({}, followed)} lost another rank, or waited for it in vain"
-            fix = "Find the first traceback of all ranks"
-            yield self._failed_as_logged(problem, fix, raised=followed)
-
-    def _failed_first(
-        self,
-        first: Mapping[str, RankSet],
-        broken: Sequence[int],
-        ends: Mapping[int, Ending],
-        raised: Mapping[str, RankSet],
-    ) -> Finding:
-        """Report who failed first, as a log says; the records of `broken` end there."""
-        everyone = union(first.values())
-        ranks = ranks_of(everyone)
-        raised = {what: some & everyone for what, some in raised.items() if some & everyone}
-        is_one = len(ranks) == 1
-        fix = _without_traceback(first, "its host" if is_one else "their hosts")
-        fix = fix or f"Find {'its traceback' if is_one else 'their tracebacks'} in the log"
-        return self._failed_as_logged(
-            f"{who_failed(first, raised)} failed first{'' if is_one else ' on their hosts'}",
-            fix,
-            ranks,
-            f"{after_step(ends, ranks)}; {broken_off(broken)}" if broken else "",
-            _last_calls(ends),
-            raised,
-        )
-
-    def _failed_as_logged(
-        self,
-        problem: str,
-        fix: str,
-        ranks: tuple[int, ...] = (),
-        more: str = "",
-        evidence: tuple[Table, ...] = (),
-        raised: Mapping[str, RankSet] = MappingProxyType({}),
-    ) -> Finding:
-        fix, otherwise = remedy(raised) or (fix, "")
-        killed = " SIGKILL often comes from a host that is out of memory." * ("SIGKILL" in problem)
-        several = apart = ""
-        if twice := in_several(raised.values()):
-            several = (
-                f" The logs give {named_ranks(twice)} several last exceptions: they are probably "
-                "of several runs or starts."
-            )
-            apart = " Give the logs of one start."
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}{more}.",
-            problem=problem,
-            fix=fix,
-            title=RUN_FAILED,
-            severity=Severity.HIGH,
-            cause=f"{messages(raised) or 'The launcher says so in the log.'}{killed}{several}",
-            action=f"{fix}.{otherwise}{apart}",
-            ranks=ranks,
-            evidence=evidence,
-            # A process of unknown rank may have caught what it raised.
-            confidence="low" if twice else "high" if all(raised.values()) else "medium",
-        )
-
-    def _ended_from_outside(
-        self, how: str, ranks: Sequence[int], ends: Mapping[int, Ending]
-    ) -> Finding:
-        problem, fix = _ENDED[how]
-        killed = f"{after_step(ends, ranks)}; {broken_off(ranks)}" if ranks else ""
-        kept = " The record is analysed; up to half a second at its end is missing."
-        return self.meta.finding(
-            Status.FAIL,
-            f"{problem}{killed}.{completed_last(ends, ranks)}",
-            problem=problem,
-            fix=fix,
-            title=problem,
-            severity=Severity.MEDIUM,
-            cause="The log of the job says so.",
-            action=f"{fix}.{kept * bool(ranks)}",
-            ranks=tuple(ranks),
-            evidence=_last_calls(ends),
-            confidence="high",
         )
 
     def _failed(self, exceptions: Mapping[str, list[int]]) -> Finding:
@@ -498,43 +359,12 @@ class EndOfRun(NamedTuple):
         )
 
 
-def _without_traceback(ways: Iterable[str], host: str) -> str:
-    """Say what to do where signals or Ray ended processes, without a traceback; "" otherwise."""
-    first, *more = ways
-    known = "" if more else _WITHOUT_TRACEBACK.get(first, "").format(host=host)
-    if known or not all(how.startswith(_SIGNAL) for how in (first, *more)):
-        return known
-    return "Set PYTHONFAULTHANDLER=1: a crash then writes its stack to the log"
-
-
 def _first_failures(logs: Logs, endings: Endings) -> Mapping[str, RankSet]:
     """Return how ranks failed first on their hosts; not those that only lost one of another."""
     told = logs.values(FAILED_FIRST)
     followed = union(1 << r for r, end in endings.ranks.items() if end.has_lost_others)
     first = {how: ranks & ~followed for how, ranks in told.items() if ranks & ~followed}
     return first or told
-
-
-def _is_explained(logs: Logs) -> bool:
-    """Say whether another rule finds in the logs why the run failed."""
-    return any(log.out_of_memory or log.timeouts for log in logs.ranks.values())
-
-
-def _unexplained(logs: Logs) -> Mapping[str, RankSet]:
-    """Return how ranks lost others, unless rule nccl-warning quotes it."""
-    if _has_nccl_error(logs):
-        return {}
-    every, quoted = logs.followed(), logs.warnings()
-    return {what: some for what, some in every.items() if not any(text in what for text in quoted)}
-
-
-def _has_nccl_error(logs: Logs) -> bool:
-    """Say whether rule nccl-warning has more to say of the end of a run than its launcher."""
-    return any(map(_OF_CAUSE.search, logs.warnings()))
-
-
-def _last_calls(ends: Mapping[int, Ending]) -> tuple[Table, ...]:
-    return (last_completed(ends),) if ends else ()
 
 
 def _has_ray_ended(run: RunSummary) -> bool:
