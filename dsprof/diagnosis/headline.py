@@ -180,7 +180,10 @@ def _without_steps(summary: RunSummary) -> str:
         return f"Read: logs of {plural(len(logs), 'rank')}."
     calls = sum(row.calls for row in summary[Communication].rows.values())
     if not calls:
-        return "No step and no collective was recorded."
+        return (
+            "No step and no collective was recorded. Record the run with DSPROF=1, or let the "
+            "profiler record devices, too: torch's by ProfilerActivity.CUDA."
+        )
     run = summary[Run]
     part = f"{len(run.ranks)} of " if run.missing_ranks and run.is_world_known else ""
     ranks = plural(run.first.world_size if run.is_world_known else len(run.ranks), "rank")
