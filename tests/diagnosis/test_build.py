@@ -341,7 +341,7 @@ class _Case:
         ),
         _Case(
             (foreign(rank_trace(0)), foreign(rank_trace(1))),
-            "Nothing to judge. No step and no collective was recorded. Record the run with DSPROF=1",
+            "Nothing to judge. No step and no collective was recorded. Record the run with",
         ),
         _Case(
             (rank_trace(0),),
