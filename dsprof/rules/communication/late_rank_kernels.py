@@ -29,7 +29,10 @@ from dsprof.rules.rule import RuleMeta
 _MOST = 2 / 3
 """A rank explains the exposed communication if it causes at least this share of it."""
 
-_ONE_STEP = " Only one step was measured: profilers that start apart may cause it all."
+_ONE_STEP = (
+    " Only one step was measured: the delay may only show that profilers started at different "
+    "times."
+)
 
 
 def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
@@ -48,15 +51,16 @@ def judge_kernels(meta: RuleMeta, run: RunSummary, thresholds: Thresholds) -> It
     rank, window = late.ranks[place], device.ranks[late.ranks[place]].judged
     least_ns = min(int(ns) for i, ns in enumerate(spent_ns) if i != place)
     waited_ns = int(late.caused_ns[place])
-    share = waited_ns / max(window.span_ns, 1)
+    count, step_ns = max(window.steps, 1), run[Steps].mean_ns if window.steps else 0
+    share = waited_ns / count / (step_ns or max(window.span_ns / count, 1))
     is_shortest = spent_ns[place] <= thresholds.communication_ratio * least_ns
     if not is_shortest or share < thresholds.waited_share:
         return
     # As in a recorded run: so few steps may fall on one rank by chance.
     is_proven = chance_of(window.steps, window.steps, len(late.ranks)) <= thresholds.chance
-    severe, split = share >= thresholds.severe_share, attribution(run)
+    severe = share >= thresholds.severe_share and window.steps != 1
+    split = attribution(run)
     is_most = split is not None and split.waiting >= _MOST * (split.waiting + split.transfer)
-    count = max(window.steps, 1)
     excess = {part: ns / count for part, ns in _excess(device.ranks, rank).items()}
     why = by_parts(BY_KERNELS, rank, excess, thresholds.cause_share * waited_ns / count)
     cause, action, fix, _ = why or unknown(rank, has_parts=True)

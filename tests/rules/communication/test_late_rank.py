@@ -42,8 +42,16 @@ def test_so_few_steps_as_chance_explains_leave_less_confidence():
 def test_one_step_is_not_every_step_and_its_delay_may_be_that_of_the_profilers():
     finding = said(RULE, arriving(0, 60, steps=1), arriving(1, 88, steps=1))
     assert finding.problem == "Rank 1 delays the others by 28.0 ms (28 %)"
-    assert finding.summary.endswith("profilers that start apart may cause it all.")
+    assert finding.summary.endswith("profilers started at different times.")
     assert finding.confidence == "low"
+
+
+def test_a_delay_is_a_share_of_the_mean_step_and_of_one_step_it_is_not_grave():
+    """The step of the late rank, whose profiler begins late, is shorter than the others'."""
+    late = [kineto.step(0, 40, 60), kineto.kernel(kineto.GEMM, 40, 48), kineto.collective(88, 2)]
+    finding = said(RULE, arriving(0, 60, steps=1), rank(late, 1))
+    assert finding.problem == "Rank 1 delays the others by 28.0 ms (35 %)"
+    assert finding.severity is Severity.MEDIUM
 
 
 def test_the_rank_with_the_shortest_communication_is_late():
