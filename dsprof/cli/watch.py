@@ -119,9 +119,9 @@ def _print(watched: Watched, form: str) -> None:
         watched.judge.close()
     now = watched.now()
     if form == "json":
-        import msgspec
+        from dsprof.files.json_documents import json_document
 
-        print_bytes(msgspec.json.format(msgspec.json.encode(now)) + b"\n")
+        print_bytes(json_document(now) + b"\n")
     else:
         width = get_terminal_size().columns
         print_bytes(as_text(screen(now, width, len(now.ranks) + 60, Chosen())).encode())

@@ -22,7 +22,7 @@ from dsprof.findings.finding import Status
 from dsprof.live.watching import Watched
 from dsprof.trace.run import find_run
 from tests.factories.replays import RANKS, RUNS
-from tests.factories.trace_files import encode
+from tests.factories.trace_files import encode, write_run
 from tests.live.test_following import TRAILER, events
 
 
@@ -63,6 +63,16 @@ def test_once_prints_the_findings_of_a_run_that_goes_on(
     expected = [one["rule"] for one in failed if one["rule"] not in now["waiting_rules"]]
     assert not now["is_over"]
     assert [one["rule"] for one in now["findings"]] == expected != []
+
+
+def test_json_of_a_run_does_not_steer_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, 1, host="node\x9b31m\u202e")
+    assert main(["watch", str(tmp_path), "--once", "--format", "json"]) == 0
+    text = capfd.readouterr().out
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert json.loads(text)["ranks"][0]["host"] == "node\x9b31m\u202e"
 
 
 def test_once_prints_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
