@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,11 +65,12 @@ def read_config(path: Path) -> WrittenConfig:
         ConfigError: there is no such file, it is no configuration, or a key occurs twice.
     """
     text = _text(path)
-    if _OF_ACCELERATE.search(text):
-        raise ConfigError(f"{path}: {_GIVE_ANOTHER}")
-    if _OF_TRAINER.search(text):
-        raise ConfigError(f"{path}: {_GIVE_NAMED}")
     tokens = list(_tokens(text))
+    is_object = _is_object(tokens)  # then such lines are in its comments
+    if _OF_ACCELERATE.search(text) and not is_object:
+        raise ConfigError(f"{path}: {_GIVE_ANOTHER}")
+    if _OF_TRAINER.search(text) and not is_object:
+        raise ConfigError(f"{path}: {_GIVE_NAMED}")
     try:
         _check_depth(tokens)
         values, is_json = _parsed(text, tokens)
@@ -93,11 +94,10 @@ def read_config(path: Path) -> WrittenConfig:
 
 def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:
     """Say what is wrong with an object, or that there is none: then it is another kind of file."""
-    solid = (token.text for token in tokens if token.kind not in ("space", "comment"))
     why = str(error).partition("; use sys.")[0]  # of a number with too many digits
     if isinstance(error, UnicodeEncodeError):
         why = f"{error.object[error.start]!a} is half of a character; delete it, or add the rest"
-    return f"cannot be read as JSON: {why}" if next(solid, "") == "{" else _OTHER
+    return f"cannot be read as JSON: {why}" if _is_object(tokens) else _OTHER
 
 
 def _is_like_a_key(key: str) -> bool:
@@ -147,8 +147,10 @@ def _parsed(text: str, tokens: Sequence[_Token]) -> tuple[Any, bool]:
         except ValueError as other:
             # Where there are comments, the first error is at one of them: that is no mistake.
             has_comments = any(token.kind == "comment" for token in tokens)
-            if not (kept and has_comments and isinstance(other, json.JSONDecodeError)):
+            if not (kept and has_comments):
                 raise error from None
+            if not isinstance(other, json.JSONDecodeError):  # a number has too many digits
+                raise other from None
             ends = list(accumulate(len(token.text) + 1 for token in kept))
             wrong = kept[min(bisect_right(ends, other.pos), len(kept) - 1)]
             raise ValueError(f"{other.msg}: line {wrong.line}") from None
@@ -166,6 +168,14 @@ def _tokens(text: str) -> Iterator[_Token]:
     for found in _TOKEN.finditer(text):
         yield _Token(found.lastgroup or "", found[0], line)
         line += found[0].count("\n")
+
+
+def _solid(tokens: Iterable[_Token]) -> Iterator[_Token]:
+    return (token for token in tokens if token.kind not in ("space", "comment"))
+
+
+def _is_object(tokens: Iterable[_Token]) -> bool:
+    return any(token.text == "{" for token in islice(_solid(tokens), 1))
 
 
 def _plain(tokens: Iterable[_Token]) -> list[_Token]:
@@ -188,7 +198,7 @@ def _plain(tokens: Iterable[_Token]) -> list[_Token]:
 
 def _keys(tokens: Iterable[_Token]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the path and the line of each key; the contents of lists are skipped."""
-    solid = [token for token in tokens if token.kind not in ("space", "comment")]
+    solid = list(_solid(tokens))
     path: list[str | None] = []  # the key of each open object, "" of the first; None: a list
     key: str | None = None
     for token, following in zip(solid, [*solid[1:], _Token("", "", 0)], strict=True):

@@ -57,6 +57,11 @@ def test_comments_and_trailing_commas_are_taken_as_deepspeed_takes_them(tmp_path
     assert not config.is_json
 
 
+def test_a_comment_that_reads_like_another_file_is_a_comment(tmp_path):
+    text = '/*\ndeepspeed: a guide\n  distributed_type: any\n*/\n{"train_batch_size": 8}'
+    assert read_config(written(tmp_path, text)).values == {"train_batch_size": 8}
+
+
 def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
     text = '{"a": {\n"b": 1 // one\n"c": [1\n2, "x"\n]\n}\n"d": true\n/* \n */ "e"\n: {}}'
     config = read_config(written(tmp_path, text))
@@ -72,6 +77,7 @@ def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
         ('{\n "a": CONFIG\n}', "line 2"),
         ('# one\n{ // two\n "a": [1,\n 2],\n "b": [False]\n}', "Expecting value: line 5"),
         ('{"a": 1, // one\n "b": ', "Expecting value: line 2"),
+        ('{ // one\n "a": 1' + "0" * 5000 + "}", "JSON: Exceeds the limit (4300 digits)"),
         ("[1]", "does not look like a DeepSpeed configuration"),
         ("", "does not look like a DeepSpeed configuration"),
         ("// one\n", "does not look like a DeepSpeed configuration"),
