@@ -27,6 +27,11 @@ def test_groups_that_are_apart_though_a_node_has_room_fail():
     assert finding.evidence[0].rows == (("tensor parallel", 2, 2, 2, 1, 1 << 20, 5.0),)
 
 
+def test_it_explains_waits_of_the_mean_rank_that_links_in_a_node_would_not_have():
+    assert said(RULE, *run(IN_ORDER, APART)).explains_ms == pytest.approx(5 * 3 / 4)
+    assert said(RULE, *run(IN_ORDER, APART[:1])).explains_ms == pytest.approx(5 / 2 * 3 / 4)
+
+
 def test_ranks_dealt_in_turn_are_a_fault_of_the_launcher():
     finding = said(RULE, *run(IN_TURN, TOGETHER))
     assert "round-robin" in finding.cause
