@@ -275,8 +275,8 @@ def test_steps_without_a_late_rank_are_said_and_no_steps_are_asked_for_without_a
     finding = said(RULE, *jittering(50, *times))
     assert (finding.status, finding.fix, finding.more_steps) == (Status.UNKNOWN, "", None)
     assert finding.summary == (
-        "Unknown: rank 0 was the only late rank in 1 of 48 steps, in 47 no single rank stands "
-        "out, and this may be chance."
+        "Unknown: rank 0 was the only late rank in 1 of 48 steps and no single rank stands out "
+        "in 47, which may be chance."
     )
 
 

@@ -97,6 +97,7 @@ def test_ranks_that_come_late_from_a_slow_collective_are_not_said_to_work_longer
     assert "compute" not in finding.cause
     assert "their threads that communicate get less processor time" in finding.cause
     assert finding.fix == "Leave free cores to each rank"
+    assert finding.explains_ms == pytest.approx(20)  # their own transfer is exposed as well
 
 
 def test_transfers_are_no_cause_where_only_some_late_ranks_take_longer_for_them() -> None:

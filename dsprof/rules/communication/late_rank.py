@@ -32,6 +32,7 @@ from dsprof.analysis.run.series import Floats
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Range, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
+from dsprof.rules.causes import TRANSFERS
 from dsprof.rules.communication.late_rank_case import Case, Known, Thresholds
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
@@ -196,7 +197,7 @@ class LateRank:
         (cause, action, fix, restates), table = _why(case, votes.late, cost_ns)
         who = ranks_do(votes.late, "delay")
         problem = f"{who} {case.delay}"
-        saving, ranks_share = _saving(votes, known), len(votes.late) / len(votes.ranks)
+        saving, held = _saving(votes, known), _held(restates, len(votes.late), votes)
         since, none = "", case.steps_of_none
         if begin := _begin(late, (case.rank,)):
             none = ""  # of the steps before, and some that no test is sure of
@@ -218,8 +219,8 @@ class LateRank:
             steps=(begin.step,) if begin else (),
             evidence=(last_arrivals(late, votes), table),
             saving_ms_per_step=saving,
-            exposed_per_saving=1 - ranks_share,
-            explains_ms=0.0 if saving else cost_ns / 1e6 * known.share * (1 - ranks_share),
+            exposed_per_saving=held,
+            explains_ms=0.0 if saving else cost_ns / 1e6 * known.share * held,
             restates=restates,
             confidence="high" if _is_sure(case) else "medium",
         )
@@ -243,7 +244,7 @@ class LateRank:
             ranks=several.ranks,
             steps=(begin.step,) if begin else (),
             evidence=(last_arrivals(case.late, case.votes), table),
-            explains_ms=several.cost_ns / 1e6 * (1 - len(several.ranks) / len(case.votes.ranks)),
+            explains_ms=several.cost_ns / 1e6 * _held(restates, len(several.ranks), case.votes),
             restates=restates,
             confidence="medium",
         )
@@ -298,8 +299,8 @@ def _doubt(case: Case) -> str:
         lasts, of = int(votes.votes[votes.leader]), case.steps_of(votes.steps)
         if none := votes.steps - votes.cast:
             return (
-                f"rank {rank} was the only late rank in {lasts} of {of}, in {none:,} no single "
-                "rank stands out, and this may be chance"
+                f"rank {rank} was the only late rank in {lasts} of {of} and no single rank "
+                f"stands out in {none:,}, which may be chance"
             )
         return f"rank {rank} was last in {lasts} of {of}, which may be chance"
     if case.is_brief:
@@ -309,6 +310,11 @@ def _doubt(case: Case) -> str:
             "program may occupy a processor for that long"
         )
     return ""
+
+
+def _held(restates: str, late: int, votes: Votes) -> float:
+    """Return the share of the ranks that a delay holds: by slower transfers the late ones, too."""
+    return 1.0 if restates == TRANSFERS else 1 - late / len(votes.ranks)
 
 
 def _begin(late: Lateness, ranks: Sequence[int]) -> Onset | None:
