@@ -77,7 +77,7 @@ def without_other_numbers(
     read = max(numbers.values(), key=value, default=())
     apart = {path for path, job in numbers.items() if job != read}
     name = min((path.name for path, job in numbers.items() if job == read), default="")
-    reason = f"of another job than {name}, by its name; give the files of its job to read it"
+    reason = f"of another job than {name}, as its name says; to read it, give only its job's files"
     kept = [file for file in files if file.path not in apart]
     return kept, [Stranger(path, reason) for path in sorted(apart)]
 

@@ -42,7 +42,7 @@ _CHECKPOINT = "a file of torch.save, such as a checkpoint; give the traces or lo
 _RECORD_FIRST = "record a run first: DSPROF=1 torchrun --nproc-per-node 2 train.py"
 _FOLDER = (
     "give the folder that the run named in its last line; a run that ended before its first "
-    "collective, as in init_process_group, left none"
+    "collective, such as in init_process_group, wrote none"
 )
 _MOST_FOLDERS = 5
 _MOST_LOOKS = 256

@@ -172,7 +172,7 @@ def _step(typical: content.StepBar, steps: Steps, page: Page) -> list[str]:
         lines += page.wrap(f"{', '.join(unknown)}: {fmt.NOT_MEASURABLE}", "  ")
     if steps.estimated_share:
         share = fmt.share(steps.estimated_share)
-        text = f"{share} of the exposed communication is an upper bound: DDP waits inside C++."
+        text = f"Exposed communication is an upper bound ({share} of it): DDP waits inside C++."
         lines += page.wrap(text, "  ")
     return lines
 

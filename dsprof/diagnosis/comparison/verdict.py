@@ -90,8 +90,10 @@ def _traffic(comparison: Comparison) -> str:
     nbytes = _more([(one.before_bytes, one.after_bytes) for one in changed], _bytes, byte)
     each = "per rank and step" if comparison.before.measured_steps else "per rank"
     if not (calls or nbytes):
-        return f"other operations, with as many calls and bytes {each}"
-    return f"{calls or 'as many calls'} and {nbytes or 'as many bytes'} {each}"
+        return f"other operations, with the same number of calls and bytes {each}"
+    return (
+        f"{calls or 'the same number of calls'} and {nbytes or 'the same number of bytes'} {each}"
+    )
 
 
 def _least_changes(comparison: Comparison) -> tuple[float, float]:

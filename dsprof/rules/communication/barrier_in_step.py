@@ -103,10 +103,10 @@ class BarrierInStep:
 def _by_library(library: str) -> str:
     known = ""
     if "lightning" in library:
-        known = "self.log(..., sync_dist=True) does, for each batch: pass on_step=False, "
+        known = "self.log(..., sync_dist=True) calls it for each batch: pass on_step=False, "
         known += "on_epoch=True to log once per epoch. "
     return (
-        f"Find what makes {library} call it: a setting, such as for metrics, or a call of the "
+        f"Find what makes {library} call it: a setting, such as one for metrics, or a call in your "
         f"program. {known}Training needs no barrier: the gradient reduction synchronises all ranks."
     )
 

@@ -80,10 +80,11 @@ class BufferBroadcasts:
             severity=Severity.MEDIUM,
             cause="DDP keeps the model's buffers equal on all ranks (broadcast_buffers=True, its "
             "default).",
-            action="If the buffers are constants, as of rotary embeddings, or running statistics, "
-            "as of BatchNorm, pass broadcast_buffers=False to DistributedDataParallel "
-            "(ddp_broadcast_buffers=False to Hugging Face Trainer). Each rank then keeps the "
-            "statistics of its own batches: save and evaluate those of one rank.",
+            action="If the buffers are constants, such as those of rotary embeddings, or running "
+            "statistics, such as those of BatchNorm, pass broadcast_buffers=False to "
+            "DistributedDataParallel (ddp_broadcast_buffers=False to Hugging Face Trainer). Each "
+            "rank then keeps the statistics of its own batches: save and evaluate those of one "
+            "rank.",
             problem=f"{calls} of buffers per step",
             fix="Set broadcast_buffers=False",
             evidence=(calls_table(sent),),

@@ -126,7 +126,7 @@ class FP32Gradients:
 
 _ENGINE_CAUSE = "Gradients are kept or summed in fp32: data_types.grad_accum_dtype."
 _FSDP_CAUSE = "Gradients are summed in fp32: reduce_dtype of FSDP's mixed precision."
-_OFTEN_MEANT = " That is often meant: sums over many ranks stay exact."
+_OFTEN_MEANT = " This is often intended: sums over many ranks stay accurate."
 _ENGINE_ACTION = "If losses allow it, leave out data_types.grad_accum_dtype."
 _FSDP_ACTION = (
     "If losses allow it, leave reduce_dtype of MixedPrecisionPolicy (FSDP2) or MixedPrecision "

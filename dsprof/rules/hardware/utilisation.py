@@ -105,4 +105,4 @@ def _peak_of(name: str, precision: str) -> float | None:
 
 
 _NOT_RECORDED = "parameters and tokens of a step are not recorded"
-_NO_TOKENS = "tokens of a step are not recorded: no input is a batch of token numbers"
+_NO_TOKENS = "tokens of a step are not recorded: no input is a batch of token IDs"

@@ -20,7 +20,7 @@ from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 _OVER_COMMITTED = "The device ran out of memory; fragmentation is not the cause"
 _CAUSE = "Tensors of many sizes are freed in a different order than they were allocated."
 _FULL = (
-    "Little is stuck at the ends of steps: the device was probably full. The allocator then frees "
+    "Little memory is stuck at step ends: the device was probably full. The allocator then frees "
     "its whole cache and tries again."
 )
 _EXPAND = f"Set {EXPAND} on every rank; if that does not help, "
@@ -109,7 +109,7 @@ class AllocatorFragmentation:
         if not retrying and all(_has_room(ranks[rank]) for rank in stuck):
             return self.meta.finding(
                 Status.INFO,
-                f"{summary}; the device has as much memory that was never reserved.",
+                f"{summary}; at least as much of the device was never reserved.",
                 title="Fragments of device memory do no harm yet",
                 cause=_CAUSE,
                 action=f"No change is needed. To prevent harm: {action}",

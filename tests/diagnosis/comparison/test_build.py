@@ -430,7 +430,8 @@ def test_calls_once_in_a_run_do_not_differ_by_the_number_of_steps() -> None:
 
 def test_bytes_once_in_a_run_are_not_reported_beside_changed_calls() -> None:
     summary = compared(once(40), once(60, reduces=3)).summary
-    assert re.match(r"1\.99 more calls \(\+194 %\) and as many bytes per rank and step; ", summary)
+    start = r"1\.99 more calls \(\+194 %\) and the same number of bytes per rank and step; "
+    assert re.match(start, summary)
 
 
 def test_what_moved_off_the_wire_is_the_same_operation_and_another_kind() -> None:
@@ -579,7 +580,7 @@ def test_what_dsprof_recorded_is_compared_as_it_was_called() -> None:
 
 def test_operations_that_take_the_place_of_others_are_told() -> None:
     made = compared(with_rows(row()), with_rows(row("broadcast")))
-    assert made.summary.startswith("Other operations, with as many calls and bytes")
+    assert made.summary.startswith("Other operations, with the same number of calls and bytes")
 
 
 def test_sums_of_means_differ_by_more_than_rounding() -> None:

@@ -300,7 +300,7 @@ def test_what_is_estimated_says_so() -> None:
     made = factory.diagnosis()
     assert "upper bound" not in text(made)
     made.steps.estimated_share = 0.25
-    assert "25 % of the exposed communication is an upper bound" in " ".join(text(made).split())
+    assert "Exposed communication is an upper bound (25 % of it)" in " ".join(text(made).split())
 
 
 def test_spans_of_the_program_are_shown_by_step() -> None:

@@ -58,11 +58,15 @@ def test_a_log_that_goes_on_after_a_failure_is_of_ranks_that_torchrun_started_ag
     assert starts.last_at_bytes == len("\n".join([*ATTEMPT, *LOSSES, *ATTEMPT, AGENT, ""]))
 
 
+RESTARTS = "I0517 api.py:9] Worker group FAILED. 1/3 attempts left; will restart worker group"
+
+
 @pytest.mark.parametrize(
     "end",
     [
         LOSSES[:40],
-        ["I0517 api.py:9] Worker group FAILED. 1/3 attempts left; will restart worker group"],
+        [RESTARTS],
+        [RESTARTS, "Traceback (most recent call last):"],
     ],
 )
 def test_a_restart_is_seen_although_little_follows_it(end):
@@ -74,7 +78,7 @@ def test_a_restart_is_seen_although_little_follows_it(end):
     "end",
     [
         [],
-        ["$ echo failed"] * 9,
+        ["$ echo failed"] * 30,
         ["Traceback (most recent call last):", *LOSSES[:40]],
         ["[0]:", "  rank      : 1 (local_rank: 1)", *LOSSES],
         ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", *LOSSES],
@@ -173,7 +177,7 @@ def test_of_logs_that_differ_in_the_number_of_their_job_the_last_job_is_read(tmp
     run = find_run([tmp_path])
     assert {one.path.name for one in run.strangers} == {first}
     assert {path.name for path in run.files} == {second, *more}
-    assert f"of another job than {min([second, *more])}, by" in run.strangers[0].reason
+    assert f"of another job than {min([second, *more])}; to read it" in run.strangers[0].reason
 
 
 def test_the_job_that_traces_name_is_read(tmp_path):

@@ -66,7 +66,7 @@ def _processes(tables: Tables, path: Path, host: Host) -> list[Process]:
     remedy = "; record with `nsys profile --trace=cuda,nvtx` and export again"
     if not damage and tables.has(calls) and any(tables.rows(f"SELECT 1 FROM {calls} LIMIT 1")):
         remedy = (
-            ", although it has calls of CUDA; record again with an nsys that supports the driver, "
+            ", although it has CUDA calls; record again with an nsys that supports the driver, "
             "and let the program end by itself"
         )
     raise TraceError(

@@ -231,7 +231,7 @@ def test_other_databases_are_not_taken(tmp_path: Path) -> None:
     ("calls", "remedy"),
     [
         ([], "; record with `nsys profile --trace=cuda,nvtx`"),
-        ([("cudaFree_v3020", 0, 1)], ", although it has calls of CUDA; record again with an nsys"),
+        ([("cudaFree_v3020", 0, 1)], ", although it has CUDA calls; record again with an nsys"),
     ],
 )
 def test_an_export_without_work_on_a_device(
