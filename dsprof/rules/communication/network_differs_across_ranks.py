@@ -57,7 +57,7 @@ _FOREVER = "ranks wait for each other forever"
 _FEWEST = "the rank with the fewest limits all"
 _COPIES = "one side copies through host memory"
 _TRAITS = (  # the highest severity first
-    Trait("version of NCCL", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
+    Trait("NCCL version", _said(_all("version")), Severity.CRITICAL, _NO_COMMUNICATOR),
     Trait("network plugin", _said(_plugin), Severity.CRITICAL, _FOREVER),
     Trait("network", _said(_all("network")), Severity.CRITICAL, _FOREVER),
     Trait("number of network devices", _said(_devices), Severity.MEDIUM, _FEWEST, int),

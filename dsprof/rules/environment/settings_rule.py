@@ -39,18 +39,18 @@ _BACKENDS = {
 
 _HOST_NAMES = {
     "limits.shm_bytes": "the size of /dev/shm",
-    "limits.memlock_bytes": "the limit of locked memory",
+    "limits.memlock_bytes": "the limit on locked memory",
     "limits.stack_bytes": "the limit of the stack",
-    "limits.nofile": "the limit of open files",
+    "limits.nofile": "the limit on open files",
     "machine.nvidia_driver": "the NVIDIA driver",
     "machine.verbs_devices": "the number of devices in /dev/infiniband",
     "machine.numa_balancing": "the sysctl kernel.numa_balancing",
     "machine.iommu": "the IOMMU",
-    "machine.cpu_governor": "the governor of the CPUs' clock",
-    "machine.cpu_clock": "the highest clock of the CPUs",
-    "versions.nccl": "the release of NCCL",
-    "versions.torch": "the release of torch",
-    "versions.hip": "the release of ROCm",
+    "machine.cpu_governor": "the CPU frequency governor",
+    "machine.cpu_clock": "the highest CPU clock",
+    "versions.nccl": "the NCCL version",
+    "versions.torch": "the torch version",
+    "versions.hip": "the ROCm version",
 }
 """Names of facts that rows may use, as sentences call them."""
 

@@ -181,26 +181,26 @@ _CHOICES = "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD make
 _ETHERNET = "number, speed or bonding of Ethernet interfaces"
 _HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.NONE
 _TRAITS = (
-    Trait("version of NCCL", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
-    Trait("version of torch", _version("torch"), _HIGH, _NEVER),
+    Trait("NCCL version", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
+    Trait("torch version", _version("torch"), _HIGH, _NEVER),
     Trait("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
     Trait("kind or number of accelerators", _models, _MEDIUM, _SLOWEST),
-    Trait("version of DeepSpeed", _version("deepspeed"), _MEDIUM, _NEVER),
-    Trait("version of CUDA", _version("cuda"), _MEDIUM, _NEVER),
-    Trait("version of HIP", _version("hip"), _MEDIUM, _NEVER),
-    Trait("driver of NVIDIA", _machine("nvidia_driver"), _MEDIUM, _IN_SPEED),
-    Trait("driver of AMD", _machine("amdgpu_driver"), _MEDIUM, _IN_SPEED),
+    Trait("DeepSpeed version", _version("deepspeed"), _MEDIUM, _NEVER),
+    Trait("CUDA version", _version("cuda"), _MEDIUM, _NEVER),
+    Trait("HIP version", _version("hip"), _MEDIUM, _NEVER),
+    Trait("NVIDIA driver", _machine("nvidia_driver"), _MEDIUM, _IN_SPEED),
+    Trait("AMD driver", _machine("amdgpu_driver"), _MEDIUM, _IN_SPEED),
     Trait(_ETHERNET, _ethernet, _MEDIUM, _SLOW_NETWORK, acts_on="tcp"),
-    Trait("governor of the CPUs' clock", _governors, _LOW, _SLOW_CPUS),
+    Trait("CPU frequency governor", _governors, _LOW, _SLOW_CPUS),
     Trait(
-        "highest clock of the CPUs",
+        "highest CPU clock",
         _machine("cpu_clock"),
         _MEDIUM,
         _SLOW_CPUS,
         _megahertz,
         may_differ=True,
     ),
-    Trait("maker of the CPUs", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
+    Trait("CPU vendor", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
     Trait("kernel", _machine("kernel"), _NOTE, "hosts may differ in speed"),
 )
 

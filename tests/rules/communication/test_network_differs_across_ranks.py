@@ -19,7 +19,7 @@ from tests.rules.judged_logs import IB, one
         (IB, "NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
          "number of network devices differs", Severity.MEDIUM),
         ("NCCL version 2.21.5+cuda12.4", "NCCL version 2.27.3+cuda12.9",
-         "version of NCCL differs", Severity.CRITICAL),
+         "NCCL version differs", Severity.CRITICAL),
         ("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA",
          "Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0", "GPUDirect RDMA", Severity.MEDIUM),
     ],

@@ -386,7 +386,7 @@ GRACE = {"architecture": "aarch64", "cpu_vendor": ""}
 def test_a_release_with_a_known_fault_fails_and_names_a_later_one(details, severity):
     (finding,) = released(**details)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity(severity))
-    assert finding.summary.startswith(f"The release of NCCL is {details['nccl']}")
+    assert finding.summary.startswith(f"The NCCL version is {details['nccl']}")
     assert "Upgrade to NCCL" in finding.action
 
 

@@ -35,7 +35,7 @@ def ports(count, state="ACTIVE"):
     ("other", "severity", "says"),
     [
         (changed(versions={"nccl": "2.26.2"}), "high", "2.26.2 on rank 2"),
-        (changed(versions={"torch": "2.7.1"}), "high", "version of torch"),
+        (changed(versions={"torch": "2.7.1"}), "high", "torch version"),
         (changed(adapters=ports(7)), "high", "7 of infiniband on rank 2"),
         (changed(adapters=ports(8, "DOWN")), "high", "none on rank 2"),
         (changed(accelerators=machines.nodes(8, "NVIDIA A100-SXM4-80GB")), "medium", "A100"),
