@@ -177,7 +177,7 @@ def test_of_logs_that_differ_in_the_number_of_their_job_the_last_job_is_read(tmp
     run = find_run([tmp_path])
     assert {one.path.name for one in run.strangers} == {first}
     assert {path.name for path in run.files} == {second, *more}
-    assert f"of another job than {min([second, *more])}, as its name says" in run.strangers[0].reason
+    assert f"of another job than {min([second, *more])}, as its name" in run.strangers[0].reason
 
 
 def test_the_job_that_traces_name_is_read(tmp_path):
