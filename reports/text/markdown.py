@@ -46,7 +46,7 @@ def _item(item: SyntaxTreeNode, page: Page, indent: str) -> Iterator[str]:
 def _plain(node: SyntaxTreeNode) -> str:
     """Return the text of a block in one line; a name amid text that is a plain word is quoted."""
     parts = [part for part in node.walk() if part.type in _TEXT]
-    return "".join(_text(part, is_alone=len(parts) == 1) for part in parts)
+    return printable("".join(_text(part, is_alone=len(parts) == 1) for part in parts))
 
 
 def _text(part: SyntaxTreeNode, *, is_alone: bool) -> str:

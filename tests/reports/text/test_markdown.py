@@ -6,7 +6,7 @@ from dsprof.reports.base import Options
 from dsprof.reports.text.markdown import EXPLANATION
 
 _PAGE = """\
-# slow-thing
+# slow-thing\x1b[1m
 
 A thing is *slow*: its `share` is **at
 least** `least_share` ([more](../there.md)).
@@ -36,7 +36,7 @@ least** `least_share` ([more](../there.md)).
 def test_marks_and_links_are_left_out_and_the_rest_is_laid_out() -> None:
     lines = EXPLANATION.render(_PAGE, Options(width=60)).decode().splitlines()
     assert lines == [
-        "slow-thing",
+        "slow-thing?[1m",
         "",
         "A thing is slow: its 'share' is at least least_share (more).",
         "",
