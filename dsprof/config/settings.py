@@ -95,8 +95,8 @@ def _nearest(value: Any, kind: Any) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return text as it is written, or quoted and cut if it would not fit a message."""
-    return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)
+    """Return text as it is written, or escaped and cut if it would not fit a message."""
+    return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)[1:-1]
 
 
 def did_you_mean(name: str, known: Iterable[str], listed_by: str = "") -> str:

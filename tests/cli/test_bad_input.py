@@ -145,6 +145,7 @@ REPORTS = [
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),
     ("good --format docx", r"unknown --format value 'docx'; known: html, json, text"),
+    ("good --format \x1b[31m", r"unknown --format value '\\x1b\[31m'; known"),
     ("good -o x.docx", r"format 'docx' of x\.docx; known: html, json, text; give --format"),
     (
         "good --formt html",
