@@ -67,6 +67,11 @@ class Setting(NamedTuple):
     action: str
 
     @property
+    def grave(self) -> Severity:
+        """How grave it is, none for what is worth knowing."""
+        return Severity.NONE if self.severity == "info" else Severity(self.severity)
+
+    @property
     def backends(self) -> list[str]:
         """The questions of `where` that ask for a backend; each row has one."""
         return [question for question in self.where if question in _BACKENDS]
@@ -148,7 +153,7 @@ class SettingsRule:
         return self.meta.finding(
             Status.FAIL,
             _sentence(f"{_listed(use.stated for use in uses)} on {named_ranks(ranks)}"),
-            severity=worst(Severity(use.setting.severity) for use in uses),
+            severity=worst(use.setting.grave for use in uses),
             cause=_sentence(uses[0].setting.effect),
             action=uses[0].setting.action,
             evidence=(_table(uses),),
@@ -190,6 +195,18 @@ def table() -> tuple[Setting, ...]:
             one = (row["rule"], name, row["when"], where, row["severity"], effect, action)
             found.append(Setting(*one))
     return tuple(found)
+
+
+def failing(facts: EnvironmentFacts) -> dict[str, Setting]:
+    """Return the variables of which rows of the table fail for a value, with the gravest row."""
+    found: dict[str, Setting] = {}
+    for setting in table():
+        name = setting.name
+        if setting.severity == "info" or name not in facts.variables:
+            continue
+        if any(use.value and _answered(use, facts)[0] for use in _uses(setting, facts, None)):
+            found[name] = min(found.get(name, setting), setting, key=lambda one: one.grave.order)
+    return found
 
 
 def asked_of(setting: Setting, thresholds: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts, Facts
@@ -11,6 +11,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED, is_secret_name
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table, worst
 from dsprof.findings.wording import some
+from dsprof.rules.environment.settings_rule import Setting, failing
 from dsprof.rules.knowledge.deepspeed.keys import keys as deepspeed_keys
 from dsprof.rules.knowledge.variables import agreement
 from dsprof.rules.reasons import NO_ENVIRONMENT, ONE_ENVIRONMENT
@@ -70,8 +71,11 @@ class VariableDiffersAcrossRanks:
         if known.bit_count() == 1:
             yield self.meta.not_applicable(ONE_ENVIRONMENT)
             return
-        differences = list(_differences(facts))
-        if not facts.recorded and not differences:
+        costly = failing(facts)
+        differing = list(_differences(facts))
+        told = [d for d in differing if _is_told(d, costly, facts)]
+        differences = [d for d in differing if d not in told]
+        if not facts.recorded and not differing:
             yield self.meta.unknown(
                 "The variables that NCCL logged agree, but NCCL logs only some."
             )
@@ -79,7 +83,14 @@ class VariableDiffersAcrossRanks:
         severities = {d.name: _severity(d, facts) for d in differences}
         harmful = [d for d in differences if severities[d.name] is not Severity.NONE]
         if harmful:
-            yield self._variables(harmful, worst(severities[d.name] for d in harmful))
+            grave = worst(severities[d.name] for d in harmful)
+            yield self._variables(harmful, grave, costly)
+        elif told:
+            rules = ", ".join(sorted({costly[d.name].rule for d in told}))
+            differ = "differs" if len(told) == 1 else "differ"
+            yield self.meta.not_applicable(
+                f"{_listed(told)} {differ} across ranks. Covered by {rules}."
+            )
         if rest := [d for d in differences if severities[d.name] is Severity.NONE]:
             which = f"{len(rest)} more" if harmful else _listed(rest)
             differ = "differs" if len(rest) == 1 else "differ"
@@ -101,8 +112,11 @@ class VariableDiffersAcrossRanks:
                 f"Unknown: whether ranks agree in {some(hidden)}. The values were redacted."
             )
 
-    def _variables(self, found: list[_Difference], severity: Severity) -> Finding:
-        lost = [d.name for d in found if d.is_missing_somewhere]
+    def _variables(
+        self, found: list[_Difference], severity: Severity, costly: Collection[str]
+    ) -> Finding:
+        # No rank should have what another rule says to unset.
+        lost = [d.name for d in found if d.is_missing_somewhere and d.name not in costly]
         action = "Give all ranks the same value."
         if lost:
             forwarded = ", ".join(_FORWARDED)
@@ -141,6 +155,12 @@ def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
         expected = agreement(name)
         if expected != "may":
             yield _Difference(name, values, expected)
+
+
+def _is_told(found: _Difference, costly: Mapping[str, Setting], facts: EnvironmentFacts) -> bool:
+    """Whether another rule says as gravely that no rank should have such a value."""
+    row = costly.get(found.name)
+    return row is not None and row.grave.order <= _severity(found, facts).order
 
 
 def _not_comparable(facts: EnvironmentFacts) -> Iterator[str]:

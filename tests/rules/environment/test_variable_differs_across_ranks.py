@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from dsprof.environment.machine import Accelerator
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.variable_differs_across_ranks import RULE
 from tests.factories.environment import judge, rank_trace
@@ -48,6 +49,22 @@ def test_variable_that_the_launcher_lost_points_to_its_file():
 )
 def test_what_differs_by_design_passes(name):
     assert both(name, "0", "1") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status", "text"),
+    [
+        ("NCCL_P2P_DISABLE", "1", Status.NOT_APPLICABLE, "ranks. Covered by disabled-transport."),
+        ("NCCL_ALGO", "Ring", Status.FAIL, "NCCL_ALGO differs across ranks."),
+    ],
+)
+def test_what_another_rule_says_to_unset_is_not_to_be_set_on_every_rank(name, value, status, text):
+    """It is told once, unless it is graver that ranks differ than what the value does."""
+    gpus = [Accelerator("nvidia", "NVIDIA H100 80GB HBM3")] * 8
+    facts = {"accelerators": gpus, "machine": {"kernel": "6.8"}}
+    (finding,) = judge(RULE, rank_trace(0, {name: value}, **facts), rank_trace(1, {}, **facts))
+    assert (finding.status, "Set NCCL" in finding.action) == (status, False)
+    assert finding.summary.endswith(text)
 
 
 def test_equal_settings_pass():
