@@ -101,7 +101,7 @@ def _blocked(d: Diagnosis) -> Iterator[Tile]:
     known = [ns for ns in held if ns is not None]
     if recorded_ns := sum(span.recorded_ns for span in spans):
         share = sum(span.waited_ns for span in spans) / recorded_ns
-        yield Tile(label, percent(share), "of the time recorded, mean over ranks")
+        yield Tile(label, percent(share), "of the recorded time, mean over ranks")
     elif known and len(known) == len(held):
         mean_ns = round(sum(known) / max(len(d.run.ranks), 1))
         whole = next((t.duration_ns for t in d.timelines if t.why == "recording"), None)

@@ -118,7 +118,7 @@ BY_KERNELS: Mapping[str, Cause] = {
         "late, or waits for input.",
         "Look at what the host of rank {rank} does before its collectives: data loading, an uneven "
         "shard, synchronisations, a busy or wrongly bound processor.",
-        "Let its host launch work earlier",
+        "Find what delays its host",
     ),
     "copies_ns": _COPIES,
 }

@@ -119,8 +119,8 @@ def _undecidable(device: Device, run: Run) -> tuple[Status, str] | None:
         return Status.UNKNOWN, EVENTS_MISSING
     if missing := [rank for rank in range(run.first.world_size) if rank not in device.ranks]:
         count = len(missing)
-        text = f"Unknown: no times of {count} of {run.first.world_size} ranks were recorded, and "
-        return Status.UNKNOWN, text + "one of them may be the late one."
+        text = f"Unknown: no times of {count} of {run.first.world_size} ranks were recorded: "
+        return Status.UNKNOWN, text + "a late rank may be among them."
     if not any(row.communication_kernels for row in device.ranks.values()):
         return Status.NOT_APPLICABLE, "No communication kernel was recorded."
     return None

@@ -103,7 +103,7 @@ class ScalarCollectives:
         elif scalars and not many:
             calls = calls_per_step(scalars)
             few = f"below the limit of {thresholds.calls_per_step:g} of a kind in a group"
-            text = f"{count(calls)} per step and rank; {few}."
+            text = f"The loop sends {count(calls)} per step and rank, {few}."
             yield self.meta.finding(Status.PASS, text)
         for part in many:
             is_of_numbers = part.keys() <= numbers.keys()

@@ -76,7 +76,7 @@ class HostSynchronisation:
             "memory with non_blocking=True, and remove torch.cuda.synchronize() from timers and "
             "loggers. With overlap_comm, leave contiguous_gradients and "
             "use_multi_rank_bucket_allreduce true: false blocks the host at each bucket.",
-            problem=f"Waits of the host keep the device {_without_work(waits)}: up to "
+            problem=f"The host's waits leave the device {_without_work(waits)}: up to "
             f"{percent(share)} of the {'step' if waits.rank_steps else 'record'}",
             fix="" if breakdown else "Call `.item()` only every N steps",
             config_patch={"wall_clock_breakdown": False} if breakdown else None,
@@ -98,18 +98,18 @@ def _of_steps(waits: HostWaits, steps: Steps) -> tuple[float, str]:
 
 
 def _of_record(waits: HostWaits) -> tuple[float, str]:
-    """Return the same of the time recorded, where no step is marked."""
+    """Return the same of the recorded time, where no step is marked."""
     share = waits.idle_ns / waits.record_ns
     blocked_ns = sum(sums.held_ns for sums in waits.rows.values())
     return share, (
         f"The host waits for the device {plural(waits.calls, 'time')}, {duration(blocked_ns)} in "
-        f"total. {_kept(waits)} for up to {duration(waits.idle_ns)}, {percent(share)} of the time "
-        f"recorded.{_most(waits)} No step is marked: start-up may be part of this."
+        f"total. {_kept(waits)} for up to {duration(waits.idle_ns)}, {percent(share)} of the "
+        f"recorded time.{_most(waits)} No step is marked: start-up may be part of this."
     )
 
 
 def _kept(waits: HostWaits) -> str:
-    return f"They keep the device {_without_work(waits)}"
+    return f"These waits leave the device {_without_work(waits)}"
 
 
 def _without_work(waits: HostWaits) -> str:

@@ -16,9 +16,9 @@ def test_stops_in_each_step_fail():
     finding = said(RULE, rank())
     assert finding.status is Status.FAIL
     assert "waits for the device 3 times per step" in finding.summary
-    assert "They keep the device idle for up to 7.50 ms per step (7.5 %)" in finding.summary
+    assert "These waits leave the device idle for up to 7.50 ms per step (7.5 %)" in finding.summary
     assert finding.config_patch is None
-    assert finding.problem == ("Waits of the host keep the device idle: up to 7.5 % of the step")
+    assert finding.problem == "The host's waits leave the device idle: up to 7.5 % of the step"
     assert finding.fix == "Call `.item()` only every N steps"
     assert [one.label for one in finding.evidence[0].columns[3:]] == [
         "calls per step and rank",
@@ -101,7 +101,7 @@ def test_without_marked_steps_the_record_is_judged():
     finding = said(RULE, device_profile(events, world_size=1))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert "1 time, 70.0 ms in total" in finding.summary
-    assert "70 % of the time recorded" in finding.summary
+    assert "70 % of the recorded time" in finding.summary
     assert finding.confidence == "low"
     short = [*events[:2], kineto.span("cuda_runtime", "cudaStreamSynchronize", 5, 1)]
     assert said(RULE, device_profile(short, world_size=1)).status is Status.PASS

@@ -96,7 +96,7 @@ _NUMBERED = (
     "device"
 )
 _RANK_UNKNOWN = (
-    "a log does not say which rank wrote it: it counts for rank 0, and its failures for none"
+    "a log does not say which rank wrote it: its lines count for rank 0, its failures for no rank"
 )
 _TASKS = LARGEST_WORLD
 """From here on ranks are tasks of srun: which ranks these are is known at the end of the log."""
