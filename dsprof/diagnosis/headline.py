@@ -124,7 +124,7 @@ def _healthy(findings: Sequence[Finding], summary: RunSummary, typical: TypicalS
 
 def _no_problems(findings: Sequence[Finding]) -> str:
     waits = any(f.rule == _BOUND and f.status is Status.INFO for f in findings)
-    return "No fixable problem found" if waits else NO_PROBLEMS
+    return "No certain fix found" if waits else NO_PROBLEMS
 
 
 def _where_time_goes(

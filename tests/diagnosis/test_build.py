@@ -432,7 +432,7 @@ def waiting(**fields):
 
 def test_verdict_says_that_no_setting_explains_the_wait():
     assert diagnosed(*waiting()).verdict == (
-        "No fixable problem found. Step 100 ms: 40 % compute, 50 % exposed communication."
+        "No certain fix found. Step 100 ms: 40 % compute, 50 % exposed communication."
     )
 
 

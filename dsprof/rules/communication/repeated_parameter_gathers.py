@@ -142,8 +142,8 @@ class RepeatedParameterGathers:
         costs = cost_ms is None or share_of_step(cost_ms, run[Steps]) >= thresholds.held_share
         summary = (
             f"{percent(share)} of the parameters that a step all-gathers "
-            f"({size(bytes_per_step(again))}) are all-gathered in backward, where forward "
-            "had them already"
+            f"({size(bytes_per_step(again))}) are all-gathered again in backward, "
+            "after forward"
         )
         wait = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)} per step"
         return self.meta.finding(

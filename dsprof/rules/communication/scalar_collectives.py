@@ -164,12 +164,16 @@ def _are_mostly_shards(calls: Calls) -> bool:
 
 
 def _by_library(library: str, site: str, *, are_numbers: bool) -> Details:
-    action = f"Find what makes {library} send them: a setting, such as for metrics, or a call of "
+    action = f"Find what makes {library} send them: a setting, such as one for metrics, or a call "
     if are_numbers:
-        action += "the program. Let it send them every N steps. If no setting stops what it sends "
+        action += (
+            "in your program. Let it send them every N steps. If no setting stops what it sends "
+        )
         action += "for each batch, use fewer and larger micro-batches."
     else:
-        action += "the program. Tensors that the loss needs, such as embeddings, must be sent for "
+        action += (
+            "in your program. Tensors that the loss needs, such as embeddings, must be sent for "
+        )
         action += "each batch: use fewer and larger micro-batches."
     return {
         "cause": f"{library} sends most of them, at {site}.",

@@ -52,8 +52,8 @@ class _Origin(NamedTuple):
 
 _SEPARATE = _Origin(
     "The program, or a library, calls each of them separately.",
-    f"{_FEW} Otherwise join tensors before they are sent; what no update depends on can be sent "
-    "less often.",
+    f"{_FEW} Otherwise join tensors before they are sent; values that no update depends on can be "
+    "sent less often.",
 )
 _UNITS = _Origin(
     "FSDP all-gathers, and reduces, each wrapped module by one collective, and all-gathers it in "

@@ -215,4 +215,4 @@ def test_a_few_late_steps_are_a_remark() -> None:
     diagnosis = diagnosis_of(summary(*(rank(number, LATE[:5]) for number in range(RANKS))), {})
     [one] = [one for one in diagnosis.findings if one.rule == "periodic-slow-step"]
     assert one.problem.startswith("Rank 1 delays 5 of 600 steps")
-    assert diagnosis.headline.line.startswith("No fixable problem found")
+    assert diagnosis.headline.line.startswith("No certain fix found")
