@@ -14,7 +14,7 @@ _MOST_NATIVE = 3
 _LONGEST_NATIVE = 120
 _NATIVE = re.compile(
     # What all programs call, and how Python came there, says nothing.
-    r"(?!0x|std::|pybind11::|.* \((?:libc|libpthread|libstdc\+\+|libpython\d*)\b).* \([^:()]+\)"
+    r"(?!0x|std::|pybind11::|.* \((?:libc|libpthread|libstdc\+\+|libpython\d*)[.-]).* \([^:()]+\)"
 )
 
 START = "Process "

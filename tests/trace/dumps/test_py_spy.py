@@ -36,8 +36,11 @@ def test_the_main_thread_counts_and_native_frames_do_not() -> None:
 
 def test_of_native_frames_those_count_that_the_main_thread_is_in_and_that_say_something() -> None:
     native = """\
-    0x7f282faa3f16 (libc.so.6)
-    std::condition_variable::wait (libstdc++.so.6.0.30)
+    0x7f282faa3f16 (libtorch_cpu.so)
+    futex_wait (libc.so.6)
+    sem_wait (libpthread.so.0)
+    __gthread_cond_wait (libstdc++.so.6.0.30)
+    std::condition_variable::wait (libtorch_cpu.so)
     time_sleep (libpython3.11.so.1.0)
     c10d::Work::wait (libtorch_cpu.so)
     pybind11::cpp_function::dispatcher (libtorch_python.so)
@@ -45,6 +48,9 @@ def test_of_native_frames_those_count_that_the_main_thread_is_in_and_that_say_so
     text = TEXT.replace("    wait_for_file", f"{native}    wait_for_file")
     assert native_calls(text) == ("c10d::Work::wait (libtorch_cpu.so)",)
     assert native_calls(TEXT) == native_calls("") == ()
+    deep = "".join(f"    {'x' * length} (libtorch_cpu.so)\n" for length in (9, 999, 9, 9))
+    assert [*map(len, native_calls(text.replace(native, deep)))] == [27, 120, 27]
+    assert native_calls('"MainThread"\n    a (b.so)\n\nThread 9 (idle)\n') == ("a (b.so)",)
 
 
 def test_any_other_text_has_no_stacks() -> None:
