@@ -80,8 +80,7 @@ class Target:
 
     def is_missing(self) -> bool:
         """Tell whether this release lacks the attribute, although it has what that is for."""
-        to_come = self.since and is_before(self.library, self.since)
-        return not (to_come or self.is_there())
+        return not (is_before(self.library, self.since) or self.is_there())
 
     @property
     def library(self) -> str:

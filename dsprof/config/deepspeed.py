@@ -152,7 +152,7 @@ def _parsed(text: str, tokens: Sequence[_Token]) -> tuple[Any, bool]:
             if not isinstance(other, json.JSONDecodeError):  # a number has too many digits
                 raise other from None
             ends = list(accumulate(len(token.text) + 1 for token in kept))
-            wrong = kept[min(bisect_right(ends, other.pos), len(kept) - 1)]
+            wrong = kept[bisect_right(ends, other.pos)]
             raise ValueError(f"{other.msg}: line {wrong.line}") from None
 
 

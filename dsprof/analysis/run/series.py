@@ -317,4 +317,4 @@ def chance_of_runs(is_high: BoolArray) -> float:
     of_all = factorials[count] - factorials[high] - factorials[low]
     first = np.exp(ways(high, more) + ways(low, fewer) - of_all)
     second = np.exp(ways(high, fewer) + ways(low, more) - of_all)
-    return min(float(first.sum() + second.sum()), 1.0)
+    return float(first.sum() + second.sum())

@@ -109,9 +109,6 @@ class Progress:
     def _close(self, entered: Phase) -> bool:
         """Take a phase out of the open ones; tell whether it was among them."""
         phases = self._hot.phases
-        if phases and phases[-1] is entered:
-            phases.pop()
-            return True
         for at, phase in enumerate(phases):
             if phase is entered:
                 del phases[at]
