@@ -189,3 +189,5 @@ def test_fsdp_reduces_and_gathers_each_unit(replica_reductions, times):
     low, high = 2000 * 4, (2200 + 4 * 10) * 4
     assert reduced[1] == Expected(None, Span(round(low * times), round(high * times)))
     assert gathered[1] == Expected(None, Span(300 * 6 * 2, round(2.2 * 300 * 6 * 2)))
+    _, one = demands_of_fsdp(units, gathers[:1], sharing)  # none has a name yet
+    assert one == gathered

@@ -15,10 +15,8 @@ def ranks(*blocked_ms: float, is_in_ddp: bool = True, role: str = "data", **call
     def loop(ms: float):
         return lambda number, start: [sync("broadcast", start + 1, ms, step=number, **call)]
 
-    found = [
-        zero_rank(rank, extra=loop(ms), groups={1: group(role=role)})
-        for rank, ms in enumerate(blocked_ms)
-    ]
+    groups = {1: group(role=role), 2: group(1, id=2, role=role)}
+    found = [zero_rank(rank, extra=loop(ms), groups=groups) for rank, ms in enumerate(blocked_ms)]
     for trace in found:
         trace.layouts = [BucketLayout(0, 1, [1 << 20])] * is_in_ddp
     return found
@@ -48,6 +46,7 @@ def test_what_costs_little_or_waits_for_a_late_rank_is_only_told():
         {"is_async": False},  # the program waits for it itself
         {"role": "tensor"},
         {"requested": "broadcast"},
+        {"group": 2},  # of a single rank
     ],
 )
 def test_a_broadcast_that_is_not_of_ddp_is_no_buffer(other):

@@ -129,11 +129,18 @@ def test_steps_that_were_skipped_are_no_accumulation():
     assert "skipped steps" in finding.summary
 
 
-@pytest.mark.parametrize(("all_reduced_in", "redundant"), [((0, 1), 2 * MIB), ((1,), MIB)])
-def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(all_reduced_in, redundant):
+@pytest.mark.parametrize(
+    ("all_reduced_in", "every", "redundant"),
+    [((0, 1), 1, 2 * MIB), ((0, 0, 1, 1), 1, 3 * MIB), ((1,), 1, MIB), ((1,), 2, MIB)],
+)
+def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(
+    all_reduced_in, every, redundant
+):
     """With set_requires_all_reduce(False) shards are all-reduced in the last micro-step only."""
 
     def replicas(number, start):
+        if number % every:
+            return []
         told = {"step": number, "phase": "backward"}
         return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in all_reduced_in]
 

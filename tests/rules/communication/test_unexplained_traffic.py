@@ -111,19 +111,36 @@ def test_sparse_gradients_are_all_gathered_without_zero():
     def gathered(step: int, start: float):
         asked = {"requested": "all_gather", "phase": "backward"}
         yield sync("all_gather", start + 70, 1, nbytes=WHOLE // 8, step=step, **asked)
+        yield sync("send", start + 72, 1, nbytes=WHOLE // 16, step=step, **asked)
 
     trace = rank(0, nbytes=WHOLE * 3 // 4, extra=gathered)
     finding = said(RULE, trace)
     assert (finding.status, finding.action) == (Status.INFO, "")
     assert rows(finding)["gradients"]["cause"].endswith("with sparse=True are all-gathered")
-    assert rows(finding)["other"]["cause"].startswith("sparse gradients")
+    *_, sparse, others = (row[-1] for row in finding.evidence[0].rows)
+    assert sparse.startswith("sparse gradients")
+    assert others == "a pipeline"
 
     trace.groups[2] = group(id=2, role="tensor")
     trace.collectives.group[trace.collectives.of_families({"all_gather"})] = 2
-    found = rows(said(RULE, trace))
-    assert found["gradients"]["cause"] == "25 % of the parameters had no gradient"
-    assert found["other"]["cause"] == "tensor parallel"
+    gradients, *others = (row[-1] for row in said(RULE, trace).evidence[0].rows)
+    assert gradients == "25 % of the parameters had no gradient"
+    assert others == ["tensor parallel", "a pipeline"]
     assert said(RULE, rank(1, extra=gathered)).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"op": "broadcast"}, {"phase": "forward"}, {"requested": ""}, {"nbytes": 8}],
+    ids=["another operation", "in forward", "by the program", "small"],
+)
+def test_what_is_not_all_gathered_as_sparse_gradients_are_explains_none(other):
+    def sent(step: int, start: float):
+        made = {"op": "all_gather", "requested": "all_gather", "phase": "backward", **other}
+        yield sync(at=start + 70, took=1, step=step, **{"nbytes": WHOLE // 8, **made})
+
+    found = rows(said(RULE, rank(0, nbytes=WHOLE * 3 // 4, extra=sent)))
+    assert found["gradients"]["cause"] == "25 % of the parameters had no gradient"
 
 
 def test_fewer_bytes_than_were_flushed_are_unexplained():
@@ -462,7 +479,7 @@ def test_buffers_of_ddp_are_named():
     assert "broadcast_buffers" in rows(finding)["other"]["cause"]
 
 
-def fsdp(gathers: int, **reduced: Any) -> RankTrace:
+def fsdp(gathers: int, op: str = "_reduce_scatter_base_", **reduced: Any) -> RankTrace:
     """A rank of one FSDP unit, reduced once and gathered some times in each step.
 
     With `reduced` the unit is also all-reduced: by FSDP among replicas, or by whom it says.
@@ -477,9 +494,7 @@ def fsdp(gathers: int, **reduced: Any) -> RankTrace:
 
     unit = {"library": "FSDP2", "module": "(root)", "elements": ELEMENTS}
     fetches = [fetch(50 + n, n, 1, step=3, **unit) for n in range(gathers)]
-    trace = zero_rank(
-        engine=None, op="_reduce_scatter_base_", nbytes=2 * WHOLE, extra=gathered, fetches=fetches
-    )
+    trace = zero_rank(engine=None, op=op, nbytes=2 * WHOLE, extra=gathered, fetches=fetches)
     for one in trace.flushes:
         one.library, one.module, one.stage = "FSDP2", "(root)", -1
     return trace
@@ -498,6 +513,11 @@ def test_fsdp_with_tensor_parallelism_has_no_replicas():
     for by, verdict in (({"requested": name}, "as asked"), ({}, "explained")):
         finding = said(RULE, fsdp(1, nbytes=512, **by))
         assert rows(finding)["gradients"]["verdict"] == verdict
+
+
+def test_units_that_fsdp_only_all_reduces_have_no_replicas():
+    finding = said(RULE, fsdp(1, op="all_reduce"))
+    assert rows(finding)["gradients"]["verdict"] == "as asked"
 
 
 def test_small_messages_of_the_program_stand_apart():

@@ -10,7 +10,7 @@ from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.memory.allocator_fragmentation import RULE
 from dsprof.rules.runner import judge
-from dsprof.trace.device_counters import DEVICE_TOTAL, RESERVED, RETRIES, STUCK
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
@@ -66,16 +66,22 @@ def test_retries_after_the_first_step_are_severe():
     assert "up to 3 times" in finding.summary
 
 
-def test_a_full_device_is_not_called_fragmented_and_a_rare_retry_not_severe():
-    samples = [counters(0.1, retries=tried) for tried in (*[0] * 200, 1)]
+@pytest.mark.parametrize(("steps", "severity"), [(90, Severity.HIGH), (200, Severity.MEDIUM)])
+def test_a_full_device_is_not_called_fragmented_and_a_rare_retry_not_severe(steps, severity):
+    samples = [counters(0.1, retries=tried) for tried in (*[0] * steps, 1)]
     finding = said(RULE, on_device(*samples))
-    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert (finding.status, finding.severity) == (Status.FAIL, severity)
     assert "the device was probably full" in finding.cause
 
 
-@pytest.mark.parametrize(("total", "status"), [(26, Status.INFO), (25, Status.FAIL)])
-def test_fragments_beside_as_much_free_memory_do_no_harm(total, status):
-    finding = said(RULE, on_device({**counters(6), DEVICE_TOTAL: total * GIB}))
+@pytest.mark.parametrize(
+    ("total", "peak", "status"),
+    [(26, 20, Status.INFO), (25, 20, Status.FAIL), (40, 35, Status.FAIL)],
+)
+def test_fragments_beside_as_much_memory_that_was_never_reserved_do_no_harm(total, peak, status):
+    told = {**counters(6), DEVICE_TOTAL: total * GIB, PEAK_RESERVED: peak * GIB}
+    roomy = {**counters(6), DEVICE_TOTAL: 40 * GIB}
+    finding = said(RULE, on_device(roomy), on_device(told, rank=1))
     assert finding.status is status
     assert finding.action.startswith("No change is needed") == (status is Status.INFO)
 

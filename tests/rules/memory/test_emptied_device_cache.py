@@ -29,10 +29,11 @@ def test_a_cache_emptied_in_each_step_fails():
 
 
 @pytest.mark.parametrize(
-    ("every", "status"), [(4, Status.FAIL), (9, Status.FAIL), (30, Status.PASS)]
+    ("steps", "every", "status"),
+    [(10, 2, Status.FAIL), (100, 4, Status.FAIL), (100, 9, Status.FAIL), (100, 13, Status.PASS)],
 )
-def test_a_cache_emptied_in_each_tenth_step_is_a_habit(every, status):
-    assert said(RULE, run([step // every * 30 for step in range(100)])).status is status
+def test_a_cache_emptied_in_each_tenth_step_is_a_habit(steps, every, status):
+    assert said(RULE, run([step // every * 30 for step in range(steps)])).status is status
 
 
 def test_its_thresholds_are_reached_at_their_value():

@@ -41,7 +41,7 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
 @pytest.mark.parametrize("begin", [52, 62])
 def test_a_leak_that_begins_in_the_middle_has_its_own_rate(begin):
     series = [16 * max(0, step - begin) for step in range(102)]
-    series[30] = -10  # as noise has it
+    series[30] = -28  # as noise has it
     summary = said(RULE, device(*series)).summary
     assert "uses 16.0 MiB more with each step" in summary
 
@@ -96,8 +96,9 @@ def test_both_are_reported():
         [0.5 * n for n in range(42)],  # little
         [900 - 8 * n for n in range(42)],
         [3000, 2000, *[0] * 40],  # warm-up
-        [0] * 12 + [400] * 10 + [300] * 10 + [900] * 10,
+        [0, 0, *(at + 16 * n for at in (0, 240, 140, 480) for n in range(10))],
         [0] * 12 + [400] * 10 + [700] * 10 + [750] * 10,
+        [0] * 12 + [400] * 20 + [400 + 10 * n for n in range(10)],
         [min(8 * n, 260) for n in range(42)],  # full where the last quarter begins
         [300 + 6 * (n - 27) if n > 26 else 0 for n in range(42)],
         [100 * n**0.5 for n in range(42)],
@@ -111,6 +112,7 @@ def test_both_are_reported():
         "warm-up",
         "falls once",
         "slower",
+        "slow again after a jump",
         "full in the last quarter",
         "slower after a jump",
         "slower in each quarter",

@@ -37,9 +37,11 @@ def test_smaller_buckets_are_advised_with_all_that_overlaps_them():
     zero = size | dict.fromkeys(off, True)
     assert finding.config_patch == {"zero_optimization": zero}
     assert '12,500,000 and "overlap_comm" to true and "use_multi' in finding.action
-    defective = run(**off)
+    defective, pipeline = run(**off), run(**off)
     defective.header.versions["deepspeed"] = "0.18.9"
-    assert said(RULE, defective).config_patch == {"zero_optimization": size}
+    pipeline.engines[1].pipeline_stages = 2  # switches overlap_comm off
+    for trace in (defective, pipeline):
+        assert said(RULE, trace).config_patch == {"zero_optimization": size}
 
 
 def test_the_second_buffer_of_overlap_is_not_freed():

@@ -44,12 +44,13 @@ def test_rank_0_has_causes_of_its_own():
     assert "Rank 0 does more" in said(RULE, *peaks(14, 10, 10)).cause
 
 
-def test_stages_of_a_pipeline_differ_by_design():
+@pytest.mark.parametrize(("stages", "status"), [(1, Status.FAIL), (2, Status.INFO)])
+def test_stages_of_a_pipeline_differ_by_design(stages, status):
     config = engine(1)
-    config.pipeline_stages = 4
+    config.pipeline_stages = stages
     finding = said(RULE, *peaks(14, 10, 10, engine=config))
-    assert finding.status is Status.INFO
-    assert "pipeline" in finding.cause
+    assert finding.status is status
+    assert ("pipeline" in finding.cause) == (stages > 1)
 
 
 def test_stages_of_torch_pipelining_differ_by_design():

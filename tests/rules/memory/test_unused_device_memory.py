@@ -44,13 +44,21 @@ def test_the_overlap_of_stage_3_is_kept_unless_it_was_switched_off():
     assert said(RULE, early).config_patch == {"zero_optimization": {"stage": 2}}
 
 
-@pytest.mark.parametrize(("blocked_ms", "patch"), [(6, {"stage": 1}), (4, None)])
-def test_a_lower_stage_is_advised_only_where_the_step_waits_for_what_it_spares(blocked_ms, patch):
-    trace = device_rank(blocked_ms=blocked_ms, engine=engine(2, 4))
+@pytest.mark.parametrize(
+    ("stage", "held", "patch"),
+    [
+        (2, {"blocked_ms": 6}, {"stage": 1}),
+        (2, {"blocked_ms": 4}, None),
+        (3, {"gathered_ms": 6}, {"stage": 2, "overlap_comm": True}),
+        (3, {"gathered_ms": 4}, None),
+    ],
+)
+def test_a_lower_stage_is_advised_only_where_the_step_waits_for_what_it_spares(stage, held, patch):
+    trace = device_rank(**held, engine=engine(stage, 4))
     trace.memory = on_device({DEVICE_TOTAL: 80 * GIB, PEAK_RESERVED: 30 * GIB}).memory
     finding = said(RULE, trace)
     assert finding.config_patch == (patch and {"zero_optimization": patch})
-    assert finding.evidence[0].rows[0][0] == "ZeRO-1 instead of ZeRO-2"
+    assert finding.evidence[0].rows[0][0] == f"ZeRO-{stage - 1} instead of ZeRO-{stage}"
 
 
 def test_half_of_the_device_is_half():

@@ -139,6 +139,8 @@ def test_a_patch_sets_what_would_keep_smaller_buckets_from_overlapping():
     zero = finding.config_patch["zero_optimization"]
     assert (zero["overlap_comm"], zero["contiguous_gradients"]) == (True, True)
     assert "Set contiguous_gradients to true, too" in finding.action
+    third = said(RULE, device_rank(engine=engine(3, contiguous_gradients=False))).config_patch
+    assert "contiguous_gradients" not in third["zero_optimization"]
 
 
 def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
@@ -158,6 +160,14 @@ def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
 def test_a_link_that_all_gathers_in_backward_use_hides_less(gathered_ms, hidden_ms):
     saving = said(RULE, device_rank(engine=engine(3), gathered_ms=gathered_ms)).saving_ms_per_step
     assert saving == (hidden_ms and pytest.approx((hidden_ms / 2, hidden_ms)))
+
+
+def test_all_gathers_in_forward_leave_the_link_to_backward():
+    trace = device_rank(engine=engine(3), gathered_ms=12)
+    rows = trace.collectives
+    rows.words.append("forward")
+    rows.phase[rows.of_families({"all_gather"})] = rows.code("forward")
+    assert said(RULE, trace).saving_ms_per_step
 
 
 def test_a_small_model_is_not_divided_into_more_buckets_than_advised():

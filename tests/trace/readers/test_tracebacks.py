@@ -136,11 +136,19 @@ def test_an_exception_that_was_caught_before_is_not_kept(losses):
         "RuntimeError: Connection reset by peer",
         "torch.distributed.DistBackendError: NCCL error",
         "ray.exceptions.ActorDiedError: The actor died",
+        "RuntimeError: The job was terminated",
+        "KeyboardInterrupt",
     ],
 )
 def test_what_ranks_raise_because_of_another_does_not_replace_its_exception(exception):
     frames = ["frame #0: c10::Error::Error"] * 100
     assert first(*nobody("ValueError: x"), *frames, *nobody(exception)) == ["ValueError: x"]
+
+
+def test_what_is_raised_soon_after_an_exception_does_not_replace_it():
+    begin, *other = nobody("KeyError: 'y'")
+    for shortly in (["loss 2.1"] * 60, [begin, *["loss 2.1"] * 200, f"[rank3]: {begin}"]):
+        assert first(*nobody("ValueError: x"), *shortly, *other) == ["ValueError: x"]
 
 
 def test_an_exception_that_python_ignored_ended_nothing():
