@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
+from dsprof.analysis.aggregates.communication import Communication
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches
 from dsprof.analysis.aggregates.flushes import Flushes
@@ -33,6 +35,7 @@ from dsprof.rules.knowledge.stage3 import (
 from dsprof.rules.reasons import SINGLE_RANK
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import hiding_saves
+from dsprof.trace.schema import ROLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,10 @@ class Thresholds:
     severe_share: float = 0.40
 
 
+_AT_ONCE = ("tensor", "sequence", "context", "expert", "model")
+"""Roles of groups that exchange activations."""
+
+
 class LowCommOverlap:
     """Judges only asynchronous collectives: a synchronous call cannot overlap on a host clock."""
 
@@ -57,7 +64,18 @@ class LowCommOverlap:
         "after its start exposes all of it.",
         category="overlap",
         order=300,
-        needs=(Arrivals, WaitCauses, BaselineCosts, Engines, Fetches, Flushes, Overlap, Run, Steps),
+        needs=(
+            Arrivals,
+            WaitCauses,
+            BaselineCosts,
+            Communication,
+            Engines,
+            Fetches,
+            Flushes,
+            Overlap,
+            Run,
+            Steps,
+        ),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -117,10 +135,11 @@ class LowCommOverlap:
         offered = engines.stage is not None and engines.zero("overlap_comm") is False
         first = before_overlapping(engines.deepspeed, engines.stage)
         summary = "All collectives run on the stream that computes, and cannot overlap with it"
+        role = _needed_at_once(run[Communication])
         # unhidden-reduction judges what stages 1 and 2 do.
         gravity = (
             Details()
-            if share is None or engines.stage in (1, 2)
+            if share is None or engines.stage in (1, 2) or role
             else _gravity(share, attribution(run), thresholds)
         )
         return self.meta.finding(
@@ -129,10 +148,15 @@ class LowCommOverlap:
             if share is None
             else f"{summary}: {percent(share)} of the step is exposed.",
             **Details(
-                cause="A stream runs its work in order, one item after another.",
+                cause=f"Most of it is in {ROLES[role]} groups: the next layer needs each result "
+                "at once."
+                if role
+                else "A stream runs its work in order, one item after another.",
                 action='Set "overlap_comm": true under zero_optimization: gradients are then '
                 f"reduced on a separate stream.{first}"
                 if offered
+                else "Keep these groups inside a node, with as few ranks as memory allows."
+                if role
                 else "Pass async_op=True and wait where the result is first needed.",
                 fix="Set `overlap_comm` to true" if offered else "",
                 evidence=evidence,
@@ -329,6 +353,16 @@ def _figures(overlap: Overlap) -> Table:
 
 def _calls(overlap: Overlap) -> float:
     return round(overlap.async_calls / max(overlap.rank_steps, 1), 1)
+
+
+def _needed_at_once(communication: Communication) -> str:
+    """Return the role of groups that exchange activations, if these expose most of the time."""
+    exposed: Counter[str] = Counter()
+    for kind, row in communication.rows.items():
+        exposed[kind.role] += row.exposed_ns or 0
+    role = max(_AT_ONCE, key=lambda one: exposed[one])
+    at_once = sum(exposed[one] for one in _AT_ONCE)
+    return role if 2 * at_once > exposed.total() else ""
 
 
 RULE: Rule = LowCommOverlap()

@@ -307,6 +307,18 @@ def test_ranks_that_recorded_other_steps_are_not_called_missing():
     assert "too few of the collectives are recorded on all ranks" in finding.cause
 
 
+def test_what_the_next_layer_needs_at_once_cannot_be_asynchronous():
+    ranks = [device_rank(n) for n in range(2)]
+    for trace in ranks:
+        trace.groups[1].role = "tensor"
+        trace.flushes = []
+        trace.collectives.flush[:] = 0
+    finding = said(RULE, *ranks)
+    assert finding.status is Status.INFO
+    assert finding.cause.startswith("Most of it is in tensor parallel groups: the next layer")
+    assert "async_op" not in finding.action
+
+
 def test_waiting_for_a_late_rank_is_no_lack_of_overlap():
     finding = said(RULE, *profiled(50, 93))
     assert finding.status is Status.INFO
