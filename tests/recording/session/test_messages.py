@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 from shlex import quote
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import dsprof
 from dsprof.analysis.rank.steps import counted_steps
 from dsprof.environment import EnvSnapshot, machine
 from dsprof.recording import session
+from dsprof.recording.this_process import is_script
 from dsprof.trace.writing.writer import write_environment
 from tests.factories.trace import header
 from tests.recording.session.fake_group import become, communicate, read
@@ -180,6 +182,11 @@ def test_a_full_stderr_is_not_the_runs_problem(
     communicate()
     dsprof.disable()
     assert len(read(tmp_path).collectives) == 1
+
+
+def test_code_without_a_file_is_no_script_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    assert not is_script()
 
 
 def test_a_python_without_the_gil_is_not_recorded_and_trains_on(
