@@ -67,8 +67,8 @@ class Setting(NamedTuple):
     action: str
 
     @property
-    def grave(self) -> Severity:
-        """How grave it is, none for what is worth knowing."""
+    def as_severity(self) -> Severity:
+        """The severity of a finding; none for what is worth knowing."""
         return Severity.NONE if self.severity == "info" else Severity(self.severity)
 
     @property
@@ -153,7 +153,7 @@ class SettingsRule:
         return self.meta.finding(
             Status.FAIL,
             _sentence(f"{_listed(use.stated for use in uses)} on {named_ranks(ranks)}"),
-            severity=worst(use.setting.grave for use in uses),
+            severity=worst(use.setting.as_severity for use in uses),
             cause=_sentence(uses[0].setting.effect),
             action=uses[0].setting.action,
             evidence=(_table(uses),),
@@ -198,14 +198,16 @@ def table() -> tuple[Setting, ...]:
 
 
 def failing(facts: EnvironmentFacts) -> dict[str, Setting]:
-    """Return the variables of which rows of the table fail for a value, with the gravest row."""
+    """Return the variables of which rows of the table fail for a value: the most severe row."""
     found: dict[str, Setting] = {}
     for setting in table():
         name = setting.name
         if setting.severity == "info" or name not in facts.variables:
             continue
         if any(use.value and _answered(use, facts)[0] for use in _uses(setting, facts, None)):
-            found[name] = min(found.get(name, setting), setting, key=lambda one: one.grave.order)
+            found[name] = min(
+                found.get(name, setting), setting, key=lambda one: one.as_severity.order
+            )
     return found
 
 

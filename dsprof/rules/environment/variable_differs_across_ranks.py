@@ -83,8 +83,8 @@ class VariableDiffersAcrossRanks:
         severities = {d.name: _severity(d, facts) for d in differences}
         harmful = [d for d in differences if severities[d.name] is not Severity.NONE]
         if harmful:
-            grave = worst(severities[d.name] for d in harmful)
-            yield self._variables(harmful, grave, costly)
+            severity = worst(severities[d.name] for d in harmful)
+            yield self._variables(harmful, severity, costly)
         elif told:
             rules = ", ".join(sorted({costly[d.name].rule for d in told}))
             differ = "differs" if len(told) == 1 else "differ"
@@ -158,9 +158,9 @@ def _differences(facts: EnvironmentFacts) -> Iterator[_Difference]:
 
 
 def _is_told(found: _Difference, costly: Mapping[str, Setting], facts: EnvironmentFacts) -> bool:
-    """Whether another rule says as gravely that no rank should have such a value."""
+    """Whether another rule says, at least as severely, that no rank should have such a value."""
     row = costly.get(found.name)
-    return row is not None and row.grave.order <= _severity(found, facts).order
+    return row is not None and row.as_severity.order <= _severity(found, facts).order
 
 
 def _not_comparable(facts: EnvironmentFacts) -> Iterator[str]:

@@ -60,7 +60,7 @@ TOO_MUCH_HOST_MEMORY = (
 
 
 class LoggedEnd(NamedTuple):
-    """The end of a run, as logs tell it."""
+    """The end of a run, as its logs say."""
 
     meta: RuleMeta
     run: RunSummary
