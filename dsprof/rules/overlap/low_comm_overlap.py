@@ -150,7 +150,7 @@ class LowCommOverlap:
             **Details(
                 cause=f"Most of it is in {ROLES[role]} groups: the next layer needs each result "
                 "at once."
-                if role
+                if role and not offered
                 else "A stream runs its work in order, one item after another.",
                 action='Set "overlap_comm": true under zero_optimization: gradients are then '
                 f"reduced on a separate stream.{first}"

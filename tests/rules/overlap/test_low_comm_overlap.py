@@ -307,16 +307,20 @@ def test_ranks_that_recorded_other_steps_are_not_called_missing():
     assert "too few of the collectives are recorded on all ranks" in finding.cause
 
 
-def test_what_the_next_layer_needs_at_once_cannot_be_asynchronous():
-    ranks = [device_rank(n) for n in range(2)]
+@pytest.mark.parametrize("offered", [False, True])
+def test_what_the_next_layer_needs_at_once_cannot_be_asynchronous(offered):
+    with_key = {"engine": engine(3, overlap_comm=False)} if offered else {}
+    ranks = [device_rank(n, **with_key) for n in range(2)]
     for trace in ranks:
         trace.groups[1].role = "tensor"
         trace.flushes = []
         trace.collectives.flush[:] = 0
     finding = said(RULE, *ranks)
     assert finding.status is Status.INFO
-    assert finding.cause.startswith("Most of it is in tensor parallel groups: the next layer")
     assert "async_op" not in finding.action
+    assert ("overlap_comm" in finding.action) is offered
+    first = "A stream" if offered else "Most of it is in tensor parallel groups: the next layer"
+    assert finding.cause.startswith(first)
 
 
 def test_waiting_for_a_late_rank_is_no_lack_of_overlap():
