@@ -83,12 +83,15 @@ class Lateness:
         return _times(waited_ns, self._weight)
 
     def may_hide(self, delay_ns: float) -> bool:
-        """Whether half of the ranks may wait so long in a step, mostly below the doubt."""
+        """Whether half of the ranks may wait so long in a step, mostly below the doubt.
+
+        A wait below the doubt may be twice as long: clocks are set to the middle of what may be.
+        """
         if not len(self.ranks):
             return False
         surely, unsure = self.waited_in_all_ns, self.unsure_ns
         least_ns = delay_ns * max(self.asked, 1)
-        may_wait = (surely + unsure >= least_ns) & (unsure >= least_ns / 2)
+        may_wait = (surely + 2 * unsure >= least_ns) & (unsure >= least_ns / 2)
         return 2 * int(np.count_nonzero(may_wait)) >= len(self.ranks)
 
     @property
