@@ -51,7 +51,7 @@ class Bucket:
 
 class Optimizer(stage_1_and_2.DeepSpeedZeroOptimizer):
     partition_gradients, overlap_comm, reduce_bucket_size = True, True, 5e8
-    ipg_buckets = {torch.float32: Bucket()}
+    ipg_buckets = {torch.float32: Bucket(), torch.bfloat16: Bucket()}
 
     def __init__(self):
         pass
