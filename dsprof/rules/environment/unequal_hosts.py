@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.rank_sets import RankSet
@@ -121,8 +122,8 @@ def _governors(facts: EnvironmentFacts) -> Values:
     return held if len({value.split(" ")[-1] for value in held}) > 1 else {}
 
 
-def _megahertz(clock: str) -> int:
-    found = re.match(r"\d{1,9}", clock)
+def _leading_number(text: str) -> int:
+    found = re.match(r"\d{1,9}", text)
     return int(found[0]) if found else 0
 
 
@@ -131,8 +132,11 @@ def _counted(ports: str) -> int:
     return sum(int(count) for count in re.findall(r"(\d{1,9}) of ", ports))
 
 
-def _ports(facts: EnvironmentFacts) -> Values:
-    """Count the active ports of each host that NCCL may use."""
+def _ports(describe: Callable[[Sequence[Adapter]], str], facts: EnvironmentFacts) -> Values:
+    """Describe the active ports of each host that NCCL may use; "" is not compared.
+
+    Ethernet, which few hosts use for RDMA, is left out.
+    """
     found: _Found = {}
     named = facts.variables.get("NCCL_IB_HCA", {})
     if REDACTED in named:  # which ports it names is not known
@@ -140,18 +144,27 @@ def _ports(facts: EnvironmentFacts) -> Values:
     for held in facts.adapters.values():
         for adapters, ranks in held.items():
             value = next((v.strip() for v, holders in named.items() if holders & ranks), "")
-            _add(found, _described_ports(adapters, value), ranks)
+            if text := describe(_usable(adapters, value)):
+                _add(found, text, ranks)
     return found
 
 
-def _described_ports(adapters: tuple[Adapter, ...], value: str) -> str:
-    """Count ports by network; Ethernet, which few hosts use for RDMA, is left out."""
+def _usable(adapters: tuple[Adapter, ...], value: str) -> list[Adapter]:
     usable = {one.name.split(":")[0] for one in adapters}
     usable = set(select(value, usable)) if value else usable
     active = [one for one in adapters if one.state == "ACTIVE"]
-    kinds = [kind_of(one.driver, one.link) for one in active if one.name.split(":")[0] in usable]
-    counts = Counter(kind for kind in kinds if kind not in ("", "roce"))
+    chosen = [one for one in active if one.name.split(":")[0] in usable]
+    return [one for one in chosen if kind_of(one.driver, one.link) not in ("", "roce")]
+
+
+def _counts_by_network(ports: Sequence[Adapter]) -> str:
+    counts = Counter(kind_of(one.driver, one.link) for one in ports)
     return ", ".join(f"{count} of {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def _slowest(ports: Sequence[Adapter]) -> str:
+    rates = (one.rate.partition(" (")[0] for one in ports)  # of any width: "200 Gb/sec (4X HDR)"
+    return min(rates, key=_leading_number, default="")
 
 
 def _models(facts: EnvironmentFacts) -> Values:
@@ -183,7 +196,22 @@ _HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Seve
 _TRAITS = (
     Trait("NCCL version", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
     Trait("torch version", _version("torch"), _HIGH, _NEVER),
-    Trait("number of active adapter ports", _ports, _HIGH, _LIMIT, _counted, acts_on="nccl"),
+    Trait(
+        "number of active adapter ports",
+        partial(_ports, _counts_by_network),
+        _HIGH,
+        _LIMIT,
+        _counted,
+        acts_on="nccl",
+    ),
+    Trait(
+        "rate of the slowest adapter port",
+        partial(_ports, _slowest),
+        _MEDIUM,
+        _SLOW_NETWORK,
+        _leading_number,
+        acts_on="nccl",
+    ),
     Trait("kind or number of accelerators", _models, _MEDIUM, _SLOWEST),
     Trait("DeepSpeed version", _version("deepspeed"), _MEDIUM, _NEVER),
     Trait("CUDA version", _version("cuda"), _MEDIUM, _NEVER),
@@ -197,7 +225,7 @@ _TRAITS = (
         _machine("cpu_clock"),
         _MEDIUM,
         _SLOW_CPUS,
-        _megahertz,
+        _leading_number,
         may_differ=True,
     ),
     Trait("CPU vendor", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),

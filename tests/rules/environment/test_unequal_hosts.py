@@ -139,6 +139,23 @@ def test_adapters_that_nccl_is_kept_from_do_not_count():
         assert on_hosts(*hosts, variables={"NCCL_IB_HCA": value}) == []
 
 
+def test_a_port_that_came_up_at_a_lower_rate_is_seen_and_its_width_is_not():
+    def rated(*rates):
+        return changed(
+            adapters=[
+                Adapter(f"mlx5_{n}:1", "mlx5_core", "InfiniBand", rate, "ACTIVE")
+                for n, rate in enumerate(rates)
+            ]
+        )
+
+    usual = rated("400 Gb/sec (4X NDR)", "400 Gb/sec (4X NDR)")
+    (finding,) = on_hosts(usual, usual, rated("400 Gb/sec (4X NDR)", "100 Gb/sec (1X NDR)"))
+    assert (finding.severity, finding.ranks) == (Severity.MEDIUM, (2,))
+    assert "rate of the slowest adapter port differs: 100 Gb/sec on rank 2" in finding.summary
+    assert on_hosts(usual, rated("400 Gb/sec (4X NDR)", "400 Gb/sec (8X HDR)")) == []
+    assert on_hosts(usual, rated("", "400 Gb/sec (4X NDR)")) == []  # unknown is not slow
+
+
 def test_ethernet_ports_do_not_count():
     more = [*ports(8), Adapter("mlx5_9:1", "mlx5_core", "Ethernet", "", "ACTIVE")]
     assert on_hosts(machines.h100_infiniband(), changed(adapters=more)) == []
