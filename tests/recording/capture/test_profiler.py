@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -238,10 +237,14 @@ def test_within_backward_it_does_not_end(run: Run, is_nested: bool) -> None:
     def wait() -> None:
         if is_nested:  # as a checkpoint does
             in_backward(lambda: None)
-        assert run.window._writer is not None
-        run.window._writer._latest_s = 0
-        end_s = time.monotonic() + 0.3
-        while time.monotonic() < end_s:  # its thread asks for the end meanwhile
+        writer, asked = run.window._writer, threading.Event()
+        assert writer is not None
+        end_soon = writer._end_soon
+        with patch.object(writer, "_end_soon", lambda: (end_soon(), asked.set())):
+            writer._latest_s = 0
+            while not asked.is_set():
+                torch.ones(3)
+        for _ in range(100):  # between these it would end
             torch.ones(3)
         assert run.is_open()
 
