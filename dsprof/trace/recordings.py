@@ -38,7 +38,7 @@ def choose_recording(
     if not over and epoch in (None, newest.number):
         return newest, []
     left = [file for file in files if file.path not in over]
-    reason = "of an earlier recording of the same process; give only its files to read it"
+    reason = "of an earlier recording of the same process; to read it, give only its files"
     return choose_run(left, epoch), [Stranger(path, reason) for path in over]
 
 

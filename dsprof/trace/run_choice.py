@@ -318,7 +318,7 @@ def _earlier(file: TraceFile, read: Sequence[TraceFile]) -> Stranger:
     else:
         what = "another run" if file.reader is NATIVE else "another recording"
     reason = f"rank {file.header.rank} of {what}{_started(file)}"
-    return Stranger(file.path, f"{reason}; give only its files to read it")
+    return Stranger(file.path, f"{reason}; to read it, give only its files")
 
 
 def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
@@ -326,7 +326,7 @@ def _of_another_run(file: TraceFile, lead: TraceFile) -> Stranger:
     of_world = f" of {world}" if world != lead.header.world_size else ""
     who = f"rank {file.header.rank}{of_world}"
     reason = f"{who} of another run{_started(file)} than {lead.path}"
-    return Stranger(file.path, f"{reason}; give only its files to read it")
+    return Stranger(file.path, f"{reason}; to read it, give only its files")
 
 
 def _started(file: TraceFile) -> str:
