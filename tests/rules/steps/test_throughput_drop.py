@@ -22,7 +22,7 @@ def reports(rates: list[float], gib: list[float] | None = None) -> list[str]:
     return [
         "[2026-01-01 00:00:00,000] [INFO] [timer.py:264:stop] epoch=0/micro_step=1/"
         f"global_step={10 + 10 * i}, RunningAvgSamplesPerSec=200.0, CurrSamplesPerSec={rate}, "
-        f"MemAllocated={one}GB, MaxMemAllocated=60.0GB"
+        f"MemAllocated={round(one, 2)}GB, MaxMemAllocated=60.0GB"
         for i, (rate, one) in enumerate(zip(rates, memory, strict=True))
     ]
 
