@@ -147,7 +147,7 @@ def test_what_ranks_raise_because_of_another_does_not_replace_its_exception(exce
 
 def test_what_is_raised_soon_after_an_exception_does_not_replace_it():
     begin, *other = nobody("KeyError: 'y'")
-    for shortly in (["loss 2.1"] * 60, [begin, *["loss 2.1"] * 200, f"[rank3]: {begin}"]):
+    for shortly in ([*["loss 2.1"] * 60, begin], [begin, *["loss 2.1"] * 200, f"[rank3]: {begin}"]):
         assert first(*nobody("ValueError: x"), *shortly, *other) == ["ValueError: x"]
 
 
