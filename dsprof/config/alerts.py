@@ -49,8 +49,10 @@ def load_alerts(path: Path) -> OnFinding:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from None
-    except Exception:  # noqa: BLE001 - yaml raises what it likes, as of a date that is none
-        raise ConfigError(f"{path}: invalid YAML") from None
+    except Exception as error:  # noqa: BLE001 - yaml raises what it likes, as of a date that is none
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: invalid YAML{where}") from None
     if found.command is None and not found.webhook:
         raise ConfigError(f"{path}: on_finding needs a command or a webhook")
     if found.webhook and not _is_web_address(found.webhook):
