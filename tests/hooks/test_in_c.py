@@ -63,7 +63,8 @@ def flush(self, comm_dtype=None):
 
 stage_1_and_2.DeepSpeedZeroOptimizer.reduce_ipg_grads = flush
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-out = tempfile.mkdtemp()
+folder = tempfile.TemporaryDirectory()
+out = folder.name
 dsprof.enable(out=out)
 pair = dist.new_group([0, 1])
 for step in range(3):
@@ -183,7 +184,8 @@ def fail(engine, phase):
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
 first, second = Engine(2), Engine(1)
 for trace in range(2):
-    out = tempfile.mkdtemp()
+    folder = tempfile.TemporaryDirectory()
+    out = folder.name
     dsprof.enable(out=out)
     train(first, 4)
     train(second, 4)
