@@ -20,7 +20,7 @@ class DefectiveRelease(SettingsRule):
         yield from super().check(run, thresholds)
         facts = run[EnvironmentFacts]
         if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
-            yield self.meta.unknown("Unknown: the release of NCCL or RCCL was not recorded.")
+            yield self.meta.unknown("Unknown: the version of NCCL or RCCL was not recorded.")
 
 
 RULE: Rule = DefectiveRelease(

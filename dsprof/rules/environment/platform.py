@@ -231,10 +231,10 @@ QUESTIONS = {
     "virtual": Question(_says("virtual", "yes"), "whether the hosts are virtual machines"),
     "cray": Question(_says("kernel", ".*cray.*"), "the kernel of the hosts"),
     "many-ranks": Question(lambda facts: _world_size(facts) > 64, ""),
-    "torch-before-2.8": Question(_is_before("torch", 2, 8), "the release of torch"),
-    "torch-before-2.9": Question(_is_before("torch", 2, 9), "the release of torch"),
-    "nccl-before-2.21": Question(_is_before("nccl", 2, 21), "the release of NCCL"),
-    "nccl-before-2.28": Question(_is_before("nccl", 2, 28), "the release of NCCL"),
+    "torch-before-2.8": Question(_is_before("torch", 2, 8), "the torch version"),
+    "torch-before-2.9": Question(_is_before("torch", 2, 9), "the torch version"),
+    "nccl-before-2.21": Question(_is_before("nccl", 2, 21), "the NCCL version"),
+    "nccl-before-2.28": Question(_is_before("nccl", 2, 28), "the NCCL version"),
     "azure": Question(_is_made_by("Microsoft"), _MACHINE),
     "aws": Question(_is_made_by("Amazon"), _MACHINE),
     "google": Question(_is_made_by("Google"), _MACHINE),
@@ -243,9 +243,7 @@ QUESTIONS = {
     "high-priority": Question(_variable("TORCH_NCCL_HIGH_PRIORITY", is_true), ""),
     "deepspeed": Question(_has_deepspeed, ""),
     "tensor-parallel": Question(tensor_parallel, "whether layers are split over ranks"),
-    "rocm-7.13": Question(
-        _any(_rocm, lambda text: version(text) >= (7, 13)), "the release of ROCm"
-    ),
+    "rocm-7.13": Question(_any(_rocm, lambda text: version(text) >= (7, 13)), "the ROCm version"),
     "rccl": Question(_uses_rccl, "whether torch was built for ROCm"),
     "arm": Question(_arm, "the processors of the hosts"),
     "kernel-6.8": Question(

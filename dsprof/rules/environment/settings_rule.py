@@ -39,9 +39,9 @@ _BACKENDS = {
 
 _HOST_NAMES = {
     "limits.shm_bytes": "the size of /dev/shm",
-    "limits.memlock_bytes": "the limit on locked memory",
+    "limits.memlock_bytes": "the limit of locked memory",
     "limits.stack_bytes": "the limit of the stack",
-    "limits.nofile": "the limit on open files",
+    "limits.nofile": "the limit of open files",
     "machine.nvidia_driver": "the NVIDIA driver",
     "machine.verbs_devices": "the number of devices in /dev/infiniband",
     "machine.numa_balancing": "the sysctl kernel.numa_balancing",
