@@ -131,7 +131,13 @@ def test_steps_that_were_skipped_are_no_accumulation():
 
 @pytest.mark.parametrize(
     ("all_reduced_in", "every", "redundant"),
-    [((0, 1), 1, 2 * MIB), ((0, 0, 1, 1), 1, 3 * MIB), ((1,), 1, MIB), ((1,), 2, MIB)],
+    [
+        ((0, 1), 1, 2 * MIB),
+        ((0, 0, 1, 1), 1, 3 * MIB),
+        ((1,), 1, MIB),
+        ((1,), 2, MIB),
+        ((1, 3), 1, 4 * MIB),
+    ],
 )
 def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(
     all_reduced_in, every, redundant
@@ -145,7 +151,11 @@ def test_hybrid_sharding_that_also_reduces_among_replicas_is_by_design(
         return [sync("all_reduce", start + 50 + m, 1, micro_step=m, **told) for m in all_reduced_in]
 
     trace = zero_rank(
-        accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], extra=replicas
+        accumulation=all_reduced_in[-1] + 1,
+        op="reduce_scatter_tensor",
+        engine=None,
+        flushes=[],
+        extra=replicas,
     )
     trace.collectives.flush[:] = 0
     finding = said(RULE, trace)

@@ -64,6 +64,8 @@ def test_retries_after_the_first_step_are_severe():
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.title == "Device allocations were retried"
     assert "up to 3 times" in finding.summary
+    stuck = said(RULE, on_device(counters(6, retries=2), counters(6, retries=5)))
+    assert "freed in a different order" in stuck.cause
 
 
 @pytest.mark.parametrize(("steps", "severity"), [(90, Severity.HIGH), (200, Severity.MEDIUM)])

@@ -287,28 +287,28 @@ def test_a_trace_without_its_log_shows_what_was_left(reserved, stuck, cause) -> 
     assert "expandable_segments" in finding.action or not stuck > 1
 
 
-def growing(gib: float) -> RankTrace:
+def growing(gib: float, *, has_log: bool) -> RankTrace:
     """A rank without memory in the end, whose tensors grew by so many GiB in each of 40 steps."""
     counters = {DEVICE_TOTAL: 80 * GIB, RESERVED: 79 * GIB}
     trace = ended(79)
     trace.memory = on_device(
         *(counters | {ALLOCATED: int(n * gib * GIB)} for n in range(40))
     ).memory
+    if has_log:
+        text = make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
+        trace.log = make.read([f"[rank0]: {text}"])[0].log
     return trace
 
 
-def test_little_growth_is_not_what_filled_a_device() -> None:
-    [finding] = judge(summary(growing(0.1)), [RULE])
+@pytest.mark.parametrize("has_log", [False, True])
+def test_little_growth_is_not_what_filled_a_device(has_log: bool) -> None:
+    [finding] = judge(summary(growing(0.1, has_log=has_log)), [RULE])
     assert "grew by" not in finding.cause
 
 
 @pytest.mark.parametrize("has_log", [False, True])
 def test_a_device_that_a_leak_filled_needs_no_smaller_batch(has_log: bool) -> None:
-    trace = growing(1)
-    if has_log:
-        text = make.out_of_memory("3.39 GiB", free="2.40 GiB", unallocated="0.50 GiB")
-        trace.log = make.read([f"[rank0]: {text}"])[0].log
-    finding, growth = judge(summary(trace), [RULE, MEMORY_GROWTH])
+    finding, growth = judge(summary(growing(1, has_log=has_log)), [RULE, MEMORY_GROWTH])
     assert "grew by 1.00 GiB with each step" in finding.cause
     assert finding.action.startswith("Keep no tensors from step to step")
     assert [facet.rule for facet in finding.facets] == ["memory-growth"]

@@ -136,6 +136,7 @@ def test_an_exception_that_was_caught_before_is_not_kept(losses):
         "RuntimeError: Connection reset by peer",
         "torch.distributed.DistBackendError: NCCL error",
         "ray.exceptions.ActorDiedError: The actor died",
+        "ray.exceptions.WorkerCrashedError: The worker died",
         "RuntimeError: The job was terminated",
         "KeyboardInterrupt",
     ],
