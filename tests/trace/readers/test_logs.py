@@ -107,7 +107,7 @@ def test_what_deepspeed_prints_of_itself_is_enough(lines):
     (trace,) = make.read(lines)
     assert (trace.rank, trace.header.world_size) == (0, 0)
     assert len(trace.engines) == (len(lines) > 1)
-    assert "counts for rank 0" in trace.notes[0].text
+    assert "its lines count for rank 0" in trace.notes[0].text
 
 
 @pytest.mark.parametrize(("name", "rank"), [("rank12.log", 12), ("rank12345678.log", 0)])
