@@ -15,16 +15,8 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.clocks import Alignment, align, clock_samples, shared_clock
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.steps import warmup_steps
-from dsprof.analysis.run.lateness import (
-    CHANCE,
-    LEAST_S,
-    STEP_SHARE,
-    Lateness,
-    Votes,
-    alike,
-    lateness,
-    vote,
-)
+from dsprof.analysis.run.lateness import Lateness, alike, lateness
+from dsprof.analysis.run.votes import CHANCE, LEAST_S, STEP_SHARE, Votes, vote
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.trace.rank_trace import RankTrace

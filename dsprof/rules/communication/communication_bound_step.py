@@ -16,9 +16,9 @@ from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
-from dsprof.analysis.run.lateness import CHANCE
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.series import Floats
+from dsprof.analysis.run.votes import CHANCE
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary

@@ -17,18 +17,11 @@ from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.lateness import (
-    Lateness,
-    Together,
-    Votes,
-    alike,
-    lateness,
-    together,
-    vote,
-)
+from dsprof.analysis.run.lateness import Lateness, alike, lateness
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.series import Floats
+from dsprof.analysis.run.votes import Together, Votes, together, vote
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Range, Status, Table
 from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.analysis.run.lateness import CHANCE, LEAST_S, STEP_SHARE, Lateness, Together, Votes
+from dsprof.analysis.run.lateness import Lateness
+from dsprof.analysis.run.votes import CHANCE, LEAST_S, STEP_SHARE, Together, Votes
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Severity
 from dsprof.findings.wording import duration, percent

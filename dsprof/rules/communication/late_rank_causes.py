@@ -12,7 +12,8 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import Pace, is_slow
-from dsprof.analysis.run.lateness import Lateness, Votes
+from dsprof.analysis.run.lateness import Lateness
+from dsprof.analysis.run.votes import Votes
 from dsprof.analysis.step_rows import RankSteps
 from dsprof.findings.finding import Column, Table
 from dsprof.findings.wording import duration, named

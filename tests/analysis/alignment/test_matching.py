@@ -12,7 +12,8 @@ from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.sampling import OneIn, in_sample, sample
-from dsprof.analysis.run.lateness import causes, lateness, split_waits, vote
+from dsprof.analysis.run.lateness import causes, lateness, split_waits
+from dsprof.analysis.run.votes import vote
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
 from dsprof.trace.rank_trace import RankTrace

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsprof.analysis.run.lateness import CHANCE, Lateness, Together, together, vote
+from dsprof.analysis.run.lateness import Lateness
+from dsprof.analysis.run.votes import CHANCE, Together, together, vote
 
 
 def late(*waited: list[int], doubt: int = 0) -> Lateness:
