@@ -24,6 +24,7 @@ _NOISE_SHARE = 1 / 8
 _SLOWER, _SLOW = 1.15, 0.75
 """Growth that goes on but slows down, as the square root of the steps does, rises by less in each
 quarter than in the one before, and in the last by less than this share of its mean rise."""
+_NEW = "New processes may only be growing to their usual size; otherwise the"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Thresholds:
     """When growth is no chance."""
 
     steps: int = 20  # after warm-up; fewer do not tell
+    host_steps: int = 100  # until a new process has its usual size on the host
     grown_bytes: int = 64 << 20  # between the first and the last quarter of the run
     grown_share: float = 0.01  # of what was in use in the first quarter
 
@@ -109,18 +111,27 @@ class MemoryGrowth:
                 restates=KEPT,
             )
         if host:
+            is_new = longest < thresholds.host_steps
             yield self._finding(
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
-                "The processes keep more with each step (result lists, data set caches, pinned "
-                "buffers of new sizes), or tensors of varying sizes fragment the heap of glibc.",
+                f"{_NEW if is_new else 'The'} processes keep more with each step (result lists, "
+                "data set caches, pinned buffers of new sizes), or tensors of varying sizes fragment the heap of glibc.",
+                f"{f'Record {thresholds.host_steps} steps. ' * is_new}"
                 "Run once with MALLOC_MMAP_THRESHOLD_=131072. If memory then stops growing, the "
                 "heap was fragmented: keep the variable. Otherwise compare tracemalloc snapshots "
                 "taken 100 steps apart, and run once without the data loader.",
+                status=Status.INFO if is_new else Status.FAIL,
             )
 
     def _finding(
-        self, grown: list[_Growth], title: str, cause: str, action: str, restates: str = ""
+        self,
+        grown: list[_Growth],
+        title: str,
+        cause: str,
+        action: str,
+        restates: str = "",
+        status: Status = Status.FAIL,
     ) -> Finding:
         worst = max(grown, key=lambda one: one.per_step)
         left = worst.steps_left
@@ -130,7 +141,7 @@ class MemoryGrowth:
             else ""
         )
         return self.meta.finding(
-            Status.FAIL,
+            status,
             f"Rank {worst.rank} uses {size(worst.per_step)} more with each step; growth is steady "
             f"on {named([one.rank for one in grown])}.{ends}",
             title=title,

@@ -57,9 +57,16 @@ def test_its_thresholds_are_reached_at_their_value():
 
 
 def test_a_leak_on_the_host_is_told_apart():
-    finding = said(RULE, host(*map(leaking, range(42))))
+    finding = said(RULE, host(*map(leaking, range(102))))
+    assert finding.status is Status.FAIL
     assert finding.title == "Host memory grows from step to step"
     assert "exhausted in 1,024 steps" in finding.summary
+
+
+def test_a_new_process_may_only_grow_to_its_usual_size():
+    finding = said(RULE, host(*map(leaking, range(101))))
+    assert finding.status is Status.INFO
+    assert finding.action.startswith("Record 100 steps. Run once with MALLOC")
 
 
 def test_ranks_of_one_host_use_up_the_same_memory():
