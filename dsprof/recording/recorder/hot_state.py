@@ -19,7 +19,7 @@ from dsprof.trace.scope import Scope
 if TYPE_CHECKING:
     from dsprof.trace.schema import Fetch
 
-_REVISION = 13
+_REVISION = 14
 """As in `c/module.c`: raise both when what Python hands to C changes."""
 
 compiled: ModuleType | None = None

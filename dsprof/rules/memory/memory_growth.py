@@ -116,7 +116,8 @@ class MemoryGrowth:
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",
                 f"{_NEW if is_new else 'The'} processes keep more with each step (result lists, "
-                "data set caches, pinned buffers of new sizes), or tensors of varying sizes fragment the heap of glibc.",
+                "data set caches, pinned buffers of new sizes), or tensors of varying sizes "
+                "fragment the heap of glibc.",
                 f"{f'Record {thresholds.host_steps} steps. ' * is_new}"
                 "Run once with MALLOC_MMAP_THRESHOLD_=131072. If memory then stops growing, the "
                 "heap was fragmented: keep the variable. Otherwise compare tracemalloc snapshots "

@@ -6,7 +6,7 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dsprof.recording.recorder._hot", "Hooks that run often, in C.", -1,
 };
 
-enum { REVISION = 13 }; /* as in hot_state.py: what Python hands to C */
+enum { REVISION = 14 }; /* as in hot_state.py: what Python hands to C */
 
 PyMODINIT_FUNC PyInit__hot(void)
 {
