@@ -192,7 +192,7 @@ static int see_options(Wrapper *self, PyObject *last)
 
 /* Note what the options of a call say: whether it is to return a Work, and the reduce op. If the
    writer read and freed them later, they would leave holes between tensors, and training would find
-   memory more slowly: by about half of what hooks take at all. */
+   memory more slowly: by about half of what all hooks take. */
 static int read_options(Wrapper *self, Call *call, PyObject *last, int is_followed)
 {
     int is = self->seen.collective.has_async ? is_true(last, NAME("asyncOp")) : is_followed;
