@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from dsprof.analysis.aggregates.memory import Memory, RankMemory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RunSummary
@@ -85,13 +87,16 @@ class MemoryGrowth:
     def check(self, run: RunSummary, thresholds: Thresholds) -> Iterable[Finding]:
         """Judge the device and the host, each by itself."""
         ranks = run[Memory].ranks
-        longest, is_known, device, host = 0, False, list[_Growth](), list[_Growth]()
+        longest, spanned, is_known = 0, 0, False
+        device, host = list[_Growth](), list[_Growth]()
         for rank, memory in ranks.items():
             for series, room_bytes, found in (
                 (device_series(memory, ALLOCATED), _device_room(memory), device),
                 (host_series(memory), memory.least_host_available_bytes, host),
             ):
                 longest = max(longest, len(series.step))
+                if len(series.step):
+                    spanned = max(spanned, int(np.ptp(series.step)) + 1)
                 quarters = _full_quarters(series, thresholds)
                 is_known = is_known or quarters is not None
                 if quarters and (grown := _growth(rank, quarters, room_bytes, thresholds)):
@@ -111,7 +116,7 @@ class MemoryGrowth:
                 restates=KEPT,
             )
         if host:
-            is_new = longest < thresholds.host_steps
+            is_new = spanned < thresholds.host_steps
             yield self._finding(
                 _sharing_hosts(host, run[Run]),
                 "Host memory grows from step to step",

@@ -69,6 +69,10 @@ def test_a_new_process_may_only_grow_to_its_usual_size():
     assert finding.action.startswith("Record 100 steps. Run once with MALLOC")
 
 
+def test_few_samples_of_a_long_recording_are_of_no_new_process():
+    assert said(RULE, kept(range(0, 2000, 25), lambda step: 0.5 * step)).status is Status.FAIL
+
+
 def test_ranks_of_one_host_use_up_the_same_memory():
     series = [*map(leaking, range(42))]
     together = said(RULE, host(*series), host(*series, rank=1))
