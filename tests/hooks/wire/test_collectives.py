@@ -131,6 +131,16 @@ def test_premul_sum(install: Install) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL_WAYS)
+def test_a_synchronous_call_blocks_from_its_issue_on(install: Install, kind: type) -> None:
+    recorder = install(kind)
+    dist.all_reduce(tensor())
+    dist.all_reduce(tensor(), async_op=True).wait()
+    sync, later = collectives(recorder)
+    assert sync.blocked_ns == sync.waited_ns - sync.issue_ns
+    assert later.blocked_ns == later.waited_ns - later.wait_ns
+
+
+@pytest.mark.parametrize("kind", ALL_WAYS)
 def test_a_record_keeps_no_options(install: Install, kind: type) -> None:
     recorder, options = install(kind), dist.AllreduceOptions()
     dist.group.WORLD.allreduce([tensor()], options)
