@@ -264,7 +264,7 @@ class Session:
             return
         trailer = self._trailer(NEW_GROUP if is_same else f"{BECAME} {rank} of {world_size}")
         left = self.recorder.begin_again()
-        old.end(lambda: with_writer(trailer, old), lambda: left)
+        old.end(lambda: with_writer(trailer, old), left)
         going_on = [one for one in self._ended if not one.is_done or one.error is not None]
         self._ended = [*going_on, old]
         self.writer = self._start_writer(dist, old.budget_left_bytes)
@@ -316,8 +316,9 @@ class Session:
         for patch in left:
             text = f"{patch.owner.__name__}.{patch.name} is wrapped by another tool: left inert"
             self.recorder.outbox.define(Note(text))
-        writer, trailer = self.writer, self._trailer(reason)
-        writer.close(lambda: with_writer(trailer, writer))
+        writer, in_flight = self.writer, self.recorder.in_flight.end_trace()
+        trailer = self._trailer(reason)
+        writer.close(lambda: with_writer(trailer, writer), in_flight)
         for ended in self._ended:
             ended.join()
         if writer.has_trailer:

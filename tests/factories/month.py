@@ -105,7 +105,7 @@ class FastMotion:
             self.recorder.outbox.define(Group(1, "key", "world", ranks=[0, 1], size=2))
             self.writer.start()
             yield
-            self.writer.close(lambda: Trailer("exit", steps=self.steps))
+            self.writer.close(lambda: Trailer("exit", steps=self.steps), [])
 
     def wait_for_tails(self) -> None:
         """Wait until the writer has opened the files in which the newest steps are."""

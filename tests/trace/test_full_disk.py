@@ -145,7 +145,7 @@ def test_a_disk_that_stays_full_from_the_start_is_reported_at_once(tmp_path: Pat
         run = Training(tmp_path)
         run.step_until(lambda: run.warnings)
         assert run.warnings == [cannot_write_to(tmp_path)]
-        run.writer.close(lambda: pytest.fail("there is no trace"))
+        run.writer.close(lambda: pytest.fail("there is no trace"), [])
     assert isinstance(run.writer.error, OSError)
     assert run.warnings[1:] == [f"rank 0 records nothing in {tmp_path}: {FULL}"]
     assert list(tmp_path.iterdir()) == []

@@ -84,7 +84,7 @@ class Run:
         return self.close_started()
 
     def close_started(self) -> RankTrace:
-        self.writer.close(lambda: Trailer("disable", events=self.writer.events))
+        self.writer.close(lambda: Trailer("disable", events=self.writer.events), self.unfinished)
         assert self.writer.error is None
         return read_trace(self.writer.path)
 
@@ -369,7 +369,7 @@ def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
     run.unfinished.clear()
     late.done_ns = time.perf_counter_ns()
     run.records.append(late)
-    run.writer.close(lambda: Trailer("disable"))
+    run.writer.close(lambda: Trailer("disable"), run.unfinished)
     trace = read_trace(run.writer.path)
     assert list(trace.collectives.id) == [5]
     assert list(trace.collectives.is_open) == [False]
@@ -397,7 +397,7 @@ def test_what_was_open_is_written_in_full_outside_the_window_too(tmp_path: Path)
     run.unfinished.clear()
     late.done_ns = time.perf_counter_ns()
     run.records.append(late)
-    run.writer.close(lambda: Trailer("disable"))
+    run.writer.close(lambda: Trailer("disable"), run.unfinished)
     trace = read_trace(run.writer.path)
     assert list(trace.collectives.is_open) == [False]
     assert trace.counters == []
@@ -423,12 +423,14 @@ def test_a_writer_that_is_given_up_ends_before_the_interpreter_does(tmp_path: Pa
     run.records += [collective(number, 0) for number in range(3)]
     slow(run.writer)
     run.writer.start()
-    run.writer.close(lambda: Trailer("disable", dropped=run.writer.dropped), timeout_s=0.0)
+    run.writer.close(
+        lambda: Trailer("disable", dropped=run.writer.dropped), run.unfinished, timeout_s=0.0
+    )
     assert isinstance(run.writer.error, TimeoutError)
     run.writer.wait()
     assert run.writer.is_done
     trace = read_trace(run.writer.path)
-    assert len(trace.collectives) == 0  # that of C++ was not asked for
+    assert len(trace.collectives) == 0
     assert trace.trailer == Trailer("disable", dropped=3)
 
 
@@ -443,7 +445,7 @@ def test_out_of_memory_in_the_writer_ends_the_trace_and_nothing_else(tmp_path: P
     run.writer.start()
     while run.records:
         os.sched_yield()
-    run.writer.close(lambda: Trailer("disable"))
+    run.writer.close(lambda: Trailer("disable"), run.unfinished)
     assert isinstance(run.writer.error, MemoryError)
     assert run.writer.dropped == 1
 
@@ -494,7 +496,7 @@ def test_records_that_cannot_be_written_are_dropped_and_counted(
 
     run.writer._append = append
     run.writer.start()
-    run.writer.close(lambda: Trailer("disable"))
+    run.writer.close(lambda: Trailer("disable"), run.unfinished)
     assert (run.writer.error is error) is ends
     assert run.writer.dropped == 1500
     assert [one.text for one in read_trace(run.writer.path).notes] == ["written", note]
@@ -524,7 +526,7 @@ def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
     run = Run(tmp_path / "file")
     run.records.append(collective(1, 0))
     run.writer.start()
-    run.writer.close(lambda: Trailer("disable"))
+    run.writer.close(lambda: Trailer("disable"), run.unfinished)
     assert isinstance(run.writer.error, OSError)
 
 

@@ -136,6 +136,12 @@ class InFlight:
         """Forget all for a new trace; returns what was not handed over by now."""
         if self.device is not None:
             self.device.end_trace()
+        left = self.end_trace()
+        self.unmatched_waits = self.given_up = self.lost_stalls = 0
+        return left
+
+    def end_trace(self) -> list[Collective]:
+        """Hand over what is done, and forget the rest, which is returned."""
         with self._tables:
             left = self.unfinished()
             for table in (
@@ -144,7 +150,6 @@ class InFlight:
             ):
                 table.clear()
             self.cpp_waits = CppWaits(self._add)
-            self.unmatched_waits = self.given_up = self.lost_stalls = 0
         return left
 
     def poll(self, most: int = LOOKED_AT, pending: int = POLLED) -> None:

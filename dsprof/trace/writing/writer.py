@@ -114,16 +114,22 @@ class TraceWriter:
         """Start the thread; everything else, opening the file included, happens there."""
         self._thread.start()
 
-    def close(self, trailer: Callable[[], Trailer], timeout_s: float = 10.0) -> None:
+    def close(
+        self,
+        trailer: Callable[[], Trailer],
+        unfinished: list[Collective],
+        timeout_s: float = 10.0,
+    ) -> None:
         """Write what is left and the trailer; give up after `timeout_s`."""
-        self.end(trailer, self._source.unfinished)
+        self.end(trailer, unfinished)
         self.join(timeout_s)
 
-    def end(
-        self, trailer: Callable[[], Trailer], unfinished: Callable[[], list[Collective]]
-    ) -> None:
-        """Let the thread write what is left and the trailer, without waiting for it."""
-        self._source.unfinished = unfinished
+    def end(self, trailer: Callable[[], Trailer], unfinished: list[Collective]) -> None:
+        """Let the thread write what is left and the trailer, without waiting for it.
+
+        All other records are in the queue by now: what is added later is lost.
+        """
+        self._source.unfinished = lambda: unfinished
         self._trailer = trailer
         self._closing = True
         self._wake.set()
@@ -544,9 +550,9 @@ class TraceWriter:
         self._write([LINES[INDEX](index, ph="M", pid=self._header.rank)])
 
     def _last_lines(self) -> list[Line]:
-        """Return what is still in flight, or seen to end only now, and the last look at memory.
+        """Return what was in flight or not waited for at the end, and the last look at memory.
 
-        Nothing once this was given up: C++ is asked, and Python may shut down meanwhile.
+        Nothing once this was given up: torch is asked, and Python may shut down meanwhile.
         """
         if self._given_up:
             return []

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -16,10 +17,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from dsprof.errors import ConfigError
 from dsprof.recording import beside, session
+from dsprof.recording.recorder import in_flight
 from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.dumps.state_file import read_state
 from dsprof.trace.reader import read_header, read_trace
 from dsprof.trace.schema import FILE_PATTERN, NEW_GROUP
+from dsprof.trace.writing.writer import TraceWriter
 from tests.recording.session.fake_group import become, communicate, read
 
 
@@ -70,6 +73,31 @@ def test_each_process_group_that_a_process_is_in_has_a_trace_of_its_own(
         }
         assert any(hook.name == "world" and hook.installed for hook in trace.hooks)
         assert trace.environment is not None
+
+
+def test_what_is_given_up_when_the_trace_ends_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer ends its turn meanwhile, and torch's fake backend completes nothing."""
+    has_looked = Event()
+
+    def wait_for_the_end(writer: TraceWriter) -> None:
+        has_looked.set()
+        while not writer._closing:
+            os.sched_yield()
+
+    monkeypatch.setattr(in_flight, "IN_FLIGHT", 2)
+    monkeypatch.setattr(TraceWriter, "_show_life", wait_for_the_end)
+    dsprof.enable(out=str(tmp_path))
+    communicate()
+    has_looked.wait()
+    for _ in range(5):
+        dist.all_reduce(torch.zeros(4), async_op=True)
+    dsprof.disable()
+    trace = read(tmp_path)
+    assert len(trace.collectives) == 6
+    assert trace.trailer is not None
+    assert trace.trailer.given_up == 3
 
 
 def test_a_wrong_option_raises_and_leaves_nothing_on() -> None:

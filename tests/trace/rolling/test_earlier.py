@@ -220,7 +220,7 @@ def test_what_ends_in_the_same_process_makes_room_first(tmp_path: Path) -> None:
     first = FastMotion(tmp_path, BUDGET_BYTES)
     with first.running():
         first.train(2000)
-        first.writer.end(lambda: Trailer(NEW_GROUP), list)
+        first.writer.end(lambda: Trailer(NEW_GROUP), [])
         second = FastMotion(tmp_path, BUDGET_BYTES, start=1, before=first.writer)
         with second.running():
             second.train(10)
