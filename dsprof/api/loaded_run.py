@@ -21,7 +21,7 @@ from dsprof.api.rows import Columns, Rows
 from dsprof.diagnosis.build import diagnosis_of, summarise_all
 from dsprof.diagnosis.model import Diagnosis
 from dsprof.diagnosis.parts.steps import StepParts
-from dsprof.files.redaction import map_text, redact_text
+from dsprof.files.redaction import RedactedWords, map_text, redact_text
 from dsprof.findings import formatting as fmt
 from dsprof.findings.finding import Finding, Status
 from dsprof.trace.columns import IntArray
@@ -175,7 +175,12 @@ class LoadedRun(RunSummary):
     def _each_rank(self, columns: Callable[[RankTrace, RankClock], Columns]) -> Iterator[Columns]:
         clocks = align_run(self.files).clocks
         for trace in read_run(self.files):
-            yield columns(on_device_clock(trace), clocks[trace.rank])
+            found = columns(on_device_clock(trace), clocks[trace.rank])
+            redacted = RedactedWords()  # the program that wrote the file may have written secrets
+            yield {
+                name: [redacted[one] if type(one) is str else one for one in values]
+                for name, values in found.items()
+            }
 
     def __repr__(self) -> str:
         from dsprof.reports import content
@@ -205,12 +210,10 @@ def load_run(paths: Iterable[Path], epoch: int | None) -> LoadedRun:
 
 def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
     rows, groups = trace.collectives, trace.groups
-    words = [redact_text(word) for word in rows.words]
+    words = rows.words
     numbers = rows.group.tolist()
     known = [groups.get(number) for number in numbers]
-    sites = {
-        number: f"{redact_text(site.file)}:{site.line}" for number, site in trace.sites.items()
-    }
+    sites = {number: f"{site.file}:{site.line}" for number, site in trace.sites.items()}
     end_ns = np.where(rows.done_ns > 0, rows.done_ns, np.where(rows.is_open, 0, rows.waited_ns))
     timed = np.full(len(rows), not trace.knows_durations and bool(rows.issue_ns.any()))
     return {
@@ -219,7 +222,7 @@ def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
         "phase": [words[code] for code in rows.phase],
         "op": [words[code] for code in rows.op],
         "requested": [words[code] for code in rows.requested],
-        "group": [redact_text(one.label) if one else "" for one in known],
+        "group": [one.label if one else "" for one in known],
         "group_key": [one.key if one else "" for one in known],
         "group_size": [(one.size or None) if one else None for one in known],
         "seq": rows.seq.tolist(),
@@ -244,7 +247,7 @@ def _flushes(trace: RankTrace, clock: RankClock) -> Columns:
         "cause": [one.cause for one in found],
         "stage": [_unless_negative(one.stage) for one in found],
         "library": [one.library for one in found],
-        "module": [redact_text(one.module) for one in found],
+        "module": [one.module for one in found],
         "bucket": [_unless_negative(one.bucket) for one in found],
         "start_ns": _on_run(clock, [one.start_ns for one in found]),
         "end_ns": _on_run(clock, [one.end_ns for one in found]),

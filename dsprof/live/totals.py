@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dsprof.files.redaction import redact_text
 from dsprof.live.recent import StepOfRank
 from dsprof.trace.chunks import Chunk
 from dsprof.trace.comm_rows import Rows
@@ -63,11 +64,11 @@ class Totals:
                 nbytes = min(line.args.nbytes, _LARGEST_BYTES)
                 self._add_calls(line.name, labels.get(line.args.group, ""), 1, nbytes)
             elif type(line) is _FLUSH_LINE:
-                cause = line.args.cause[:_LONGEST]
+                cause = _kept(line.args.cause)
                 self.flushes[_counted(cause, self.flushes, _MOST_CAUSES, OTHERS)] += 1
 
     def _add_calls(self, op: str, label: str, count: int, nbytes: int) -> None:
-        what = op[:_LONGEST], label[:_LONGEST]
+        what = _kept(op), _kept(label)
         what = _counted(what, self.calls, _MOST_GROUPS, (OTHERS, OTHERS))
         self.calls[what] += count
         self.nbytes[what] += nbytes
@@ -98,7 +99,12 @@ class Totals:
 
 def bounded(host: str, hosts: Collection[str]) -> str:
     """Return as what a host is counted: by its name while `hosts`, those so far, are few."""
-    return host[:_LONGEST] if host[:_LONGEST] in hosts or len(hosts) < _MOST_HOSTS else OTHERS
+    name = _kept(host)
+    return name if name in hosts or len(hosts) < _MOST_HOSTS else OTHERS
+
+
+def _kept(name: str) -> str:
+    return redact_text(name)[:_LONGEST]
 
 
 def _counted(kind: Kind, counts: Counter[Kind], most: int, others: Kind) -> Kind:

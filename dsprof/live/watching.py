@@ -16,6 +16,7 @@ from time import monotonic
 from dsprof.analysis.aggregates.endings import patience_ns
 from dsprof.diagnosis.parts.steps import StepParts
 from dsprof.errors import TraceError
+from dsprof.files.redaction import map_text, redact_text
 from dsprof.live.following import FollowedRank
 from dsprof.live.judging import Judge
 from dsprof.live.now import InFlight, RankNow, RunNow, State, Strip
@@ -137,7 +138,7 @@ class Watched:
         late_ns = dict(zip(votes.ranks, votes.median_ns.tolist(), strict=True)) if votes else {}
         ranks = [self._rank(number, late_ns.get(number)) for number in sorted(self.ranks)]
         is_moving = any(rank.state == "running" for rank in ranks)
-        return RunNow(
+        now = RunNow(
             run_key=first.run_key,
             started=_date(first.started_epoch_ns / 1e9),
             looked=_date(time.time()),
@@ -164,6 +165,7 @@ class Watched:
             waiting_rules=self.judge.standing.waiting,
             is_removed=self.is_removed,
         )
+        return map_text(now, redact_text)  # type: ignore[no-any-return]
 
     def _find(self) -> None:
         names = _names(self._paths)

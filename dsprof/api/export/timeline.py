@@ -16,7 +16,7 @@ from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rank_steps import knows_blocked
 from dsprof.errors import DsprofError
-from dsprof.files.redaction import redact_text
+from dsprof.files.redaction import RedactedWords, redact_text
 from dsprof.trace.collectives import POINT_TO_POINT, family
 from dsprof.trace.columns import IntArray
 from dsprof.trace.rank_trace import RankTrace
@@ -126,15 +126,32 @@ def _rank_tracks(trace: RankTrace, clock: RankClock, base_ns: int) -> RankTracks
         *_groups(trace, on_run),
         *_streams(trace, on_run),
     ]
-    host = f" ({redact_text(trace.header.host)})" if trace.header.host else ""
-    return RankTracks(trace.rank, f"rank {trace.rank}{host}", tracks)
+    host = f" ({trace.header.host})" if trace.header.host else ""
+    name = redact_text(f"rank {trace.rank}{host}")
+    redacted = RedactedWords()
+    return RankTracks(trace.rank, name, [_redacted(track, redacted) for track in tracks])
+
+
+def _redacted(track: Track, redacted: RedactedWords) -> Track:
+    """Hide secrets in all that a track shows: the program that wrote the file may not have."""
+    slices = (
+        one._replace(
+            name=redacted[one.name],
+            args={
+                name: redacted[value] if isinstance(value, str) else value
+                for name, value in one.args.items()
+            },
+        )
+        for one in track.slices
+    )
+    return Track(redact_text(track.name), slices)
 
 
 def _threads(trace: RankTrace, on_run: Callable[[Any], IntArray]) -> Iterator[Track]:
     """Phases, flushes, fetches and copies by the thread that made them."""
     threads: defaultdict[int, list[tuple[str, Any, dict[str, Any]]]] = defaultdict(list)
     for span in trace.spans:
-        threads[span.thread].append((redact_text(span.name), span, _known(span)))
+        threads[span.thread].append((span.name, span, _known(span)))
     for flush in trace.flushes:
         args = _known(flush, size_bytes=flush.nbytes, dtype=flush.dtype)
         threads[flush.thread].append((f"flush: {flush.cause}", flush, args))
@@ -176,7 +193,7 @@ def _groups(trace: RankTrace, on_run: Callable[[Any], IntArray]) -> Iterator[Tra
         group = trace.groups.get(number)
         mine = np.flatnonzero(drawn & (rows.group == number))
         mine = mine[np.lexsort((-end[mine], rows.issue_ns[mine]))]
-        label = redact_text(group.label) if group else str(number)
+        label = group.label if group else str(number)
         times = on_run(rows.issue_ns[mine]), on_run(end[mine])
         yield Track(f"group {label}", _collectives(trace, group, mine, *times))
 
@@ -185,7 +202,7 @@ def _collectives(
     trace: RankTrace, group: Group | None, mine: IntArray, start_ns: IntArray, end_ns: IntArray
 ) -> Iterator[Slice]:
     rows = trace.collectives
-    words = [redact_text(word) for word in rows.words]
+    words = rows.words
     flow_of, is_blocked = _flows(trace, group), knows_blocked(trace)
     for row, start, end in zip(mine.tolist(), start_ns.tolist(), end_ns.tolist(), strict=True):
         args: dict[str, Any] = {"seq": int(rows.seq[row])}
@@ -236,7 +253,7 @@ def _streams(trace: RankTrace, on_run: Callable[[Any], IntArray]) -> Iterator[Tr
     activity = trace.activity
     if activity is None or (trace.profile is not None and not trace.profile.is_tied):
         return
-    words = [redact_text(word) for word in activity.words]
+    words = activity.words
     for stream in np.unique(activity.stream).tolist():
         mine = np.flatnonzero(activity.stream == stream)
         mine = mine[np.lexsort((-activity.end_ns[mine], activity.start_ns[mine]))]

@@ -29,7 +29,15 @@ from dsprof.files.redaction.assigned import (
     without_values,
 )
 
-__all__ = ("REDACTED", "is_secret_name", "map_text", "plain_value", "redact_text", "written_name")
+__all__ = (
+    "REDACTED",
+    "RedactedWords",
+    "is_secret_name",
+    "map_text",
+    "plain_value",
+    "redact_text",
+    "written_name",
+)
 
 _PASSWORD = r"(?:passw(?:or)?[dt]|passphrase|passcode|(?<![\w$])pwd)(?![\w-])"
 _FOLLOWING = (
@@ -307,6 +315,14 @@ def redact_text(text: str) -> str:
         text = re.sub(_HEX, _without_hex, text)
         text = re.sub(_LONG_RUN, _without_random, text)
     return without_values(text, ASSIGNED)
+
+
+class RedactedWords(dict[str, str]):
+    """Words without what looks like a credential: each is looked at once, however many they are."""
+
+    def __missing__(self, word: str) -> str:
+        self[word] = redacted = redact_text(word)
+        return redacted
 
 
 def _without_basic(found: re.Match[str]) -> str:
