@@ -62,5 +62,5 @@ def test_no_metric_has_it(run: Path) -> None:
     while watched.is_behind:
         watched.look()
     totals = watched.totals
-    assert totals.calls and totals.flushes and totals.steps
+    assert all((totals.calls, totals.flushes, totals.steps))
     assert SECRET not in f"{totals.calls} {totals.flushes} {totals.steps}"
