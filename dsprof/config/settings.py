@@ -76,7 +76,10 @@ def raise_all(mistakes: list[str]) -> None:
     raise ConfigError(*mistakes[:_MISTAKES_SHOWN], *more)
 
 
-_HARMLESS = r"[-+.:\d]{1,12}|\d+e\d{1,3}|True|False|None|a (?:list|mapping)|.*, which YAML.*"
+_HARMLESS = (
+    r"[-+.:\d]{1,12}|[-+]?\.(?:nan|inf)|\d+e\d{1,3}|True|False|None|a (?:list|mapping)"
+    r"|.*, which YAML.*"
+)
 
 
 def _shown(written: str) -> str:
@@ -126,7 +129,7 @@ def _beyond(value: Any, bounds: Bounds) -> str:
 _DESCRIPTIONS = {
     bool: "true or false",
     int: "a whole number in plain digits",
-    float: "a number",
+    float: "a finite number",
     str: "text",
     NoneType: "null",
 }

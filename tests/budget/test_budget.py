@@ -173,7 +173,15 @@ def test_bytes_of_unknown_size_are_not_none(load: Load) -> None:
         ("findings: [high]", "1:11: 'findings' must be a mapping"),
         ("findings: {high: -1}", "1:18: 'high' must be at least 0, got -1"),
         ("findings: {high: 0.5}", "1:18: 'high' must be a whole number in plain digits or null"),
-        ("exposed_share: many", "1:16: 'exposed_share' must be a number or null, got other text"),
+        (
+            "exposed_share: many",
+            "1:16: 'exposed_share' must be a finite number or null, got other text",
+        ),
+        ("exposed_share: .nan", "1:16: 'exposed_share' must be a finite number or null, got .nan"),
+        (
+            "bytes_per_step: -.inf",
+            "1:17: 'bytes_per_step' must be a finite number or null, got -.inf",
+        ),
         ("may_be_unknown: late-rank", "1:17: 'may_be_unknown' must be a list"),
         (
             "may_be_unknown:\n- late-rank\n- late-rnak",

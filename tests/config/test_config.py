@@ -283,7 +283,7 @@ def test_mistakes_in_rules_have_their_place(yaml_file: WriteYaml) -> None:
         "file:1:1: unknown key 'outt' - did you mean 'out'?",
         "file:3:3: unknown rule 'low-comm-overlp' - did you mean 'low-comm-overlap'?",
         "file:4:37: unknown threshold of low-comm-overlap 'step' - did you mean 'steps'?",
-        "file:4:31: 'overlap' must be a number, got other text",
+        "file:4:31: 'overlap' must be a finite number, got other text",
         "file:4:53: 'limit' must be a whole number in plain digits or null, got 1.5",
         "file:5:22: 'small-collectives' must be a mapping",
     ]
@@ -314,7 +314,7 @@ def test_a_share_is_no_percentage_and_nothing_is_negative(
 @pytest.mark.parametrize("value", [".inf", ".nan", "1e999", "012", "1:30", "no"])
 def test_a_number_that_is_none_is_refused(yaml_file: WriteYaml, value: str) -> None:
     path = yaml_file(f"rules: {{low-comm-overlap: {{overlap: {value}}}}}\n")
-    with pytest.raises(ConfigError, match="must be a number"):
+    with pytest.raises(ConfigError, match="must be a finite number"):
         load_thresholds(path, SCHEMA)
 
 
