@@ -16,6 +16,9 @@ from dsprof.files.remote import RemoteError, RemotePath
 _KERNEL_FOLDERS = ("/proc/", "/sys/")
 """Reading a file there may block, never end, or change the state of a device."""
 
+POINTER_START = b"version https://git-lfs."
+POINTER = "a pointer of Git LFS, not the file; run `git lfs pull`"
+
 
 class FileStatus(NamedTuple):
     """What is known of a file without reading it."""
@@ -144,10 +147,12 @@ def read_input(path: str | os.PathLike[str], largest_bytes: int) -> bytes:
     """Read a regular file whole.
 
     Raises:
-        OSError: as `open_input`, or the file is larger than `largest_bytes`.
+        OSError: as `open_input`, or the file is larger than `largest_bytes`, or only a pointer.
     """
     with open_input(path) as file:
         data = file.read(largest_bytes + 1)
+    if data.startswith(POINTER_START):
+        raise OSError(errno.EINVAL, POINTER, os.fspath(path))
     if len(data) > largest_bytes:
         raise OSError(errno.EFBIG, f"larger than {largest_bytes >> 10:,} KiB", os.fspath(path))
     return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dsprof.files.inputs import POINTER, POINTER_START
 from dsprof.trace.dumps import nccl_ras, py_spy
 
 _NSYS_REPORTS = (".nsys-rep", ".qdrep")
@@ -13,7 +14,6 @@ _DEEPSPEED = re.compile(
 
 _OF_TORCHRUN = re.compile(r'\A\s*\{"message": ?\{"message": .*"extraInfo": ?\{', re.DOTALL)
 _PY_SPY_JSON = re.compile(r'\A\s*\[\s*\{[^\0]*"owns_gil"\s*:')
-_LFS = "version https://git-lfs."
 _MEMORY_PAGE = re.compile(r"\A\s*<[^\0]*/MemoryViz\.js")
 _ROCPROF = re.compile(r'\A\s*\{"rocprofiler-sdk-tool":|\A"(?:Kind|Domain|Correlation_Id)","')
 _OF_KERNEL = re.compile(r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint=")
@@ -32,8 +32,8 @@ def what_to_do(start: str, suffix: str) -> str:
         return "the traceback of a rank of torchrun; give the log of torchrun, which names the rank"
     if _DEEPSPEED.search(start):
         return "a configuration of DeepSpeed; give it to `dsprof lint`"
-    if start.startswith(_LFS):
-        return "a pointer of Git LFS, not the file; run `git lfs pull`"
+    if start.startswith(POINTER_START.decode()):
+        return POINTER
     if _MEMORY_PAGE.search(start):
         return "a page of torch's memory viewer; give the snapshot (.pickle) that it shows"
     if _ROCPROF.search(start):

@@ -143,6 +143,8 @@ REPORTS = [
     ("pipe", r"pipe: cannot be read: not a regular file"),
     ("good --config pipe", r"pipe: cannot be read: not a regular file"),
     ("good --config good", r"good: cannot be read: it is a folder; give a file in it"),
+    ("good --config lfs.nsys-rep", r"cannot be read: a pointer of Git LFS, not the file; run"),
+    ("good --baseline lfs.nsys-rep", r"lfs\.nsys-rep: a pointer of Git LFS, not the file; run"),
     ("good --baseline good", r"the baseline good: it is a folder; give a file in it"),
     ("\x1b[31m\n\u2028.json", r"\\x1b\[31m\\n\\u2028\.json: .*No such file"),
     ("good --config \x1b[31m\n.yaml", r"\\x1b\[31m\\n\.yaml: cannot be read"),

@@ -98,6 +98,7 @@ def test_a_new_line_replaces_a_comma_as_deepspeed_takes_it(tmp_path):
         ("/* " * 300_000, "does not look like a DeepSpeed configuration"),
         ('{"a": 1} /* never closed', "cannot be read as JSON"),
         ('{"a": 1}' + " " * (1 << 20), "larger than 1,024 KiB"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run `git lfs pull`"),
     ],
 )
 def test_what_is_no_configuration_is_said_in_one_line(tmp_path, text, message):
