@@ -24,6 +24,7 @@ from dsprof.recording.recorder.outbox import Outbox
 from dsprof.recording.recorder.progress import Progress
 from dsprof.trace.schema import Collective, Phase
 from dsprof.trace.scope import Scope, clock
+from dsprof.trace.writing.encode import READ_OF_NAME
 
 SAMPLE = 31
 """Every so many collectives the hook times itself. A prime: else often the same one of a step."""
@@ -145,7 +146,8 @@ class Recorder:
     def annotate(self, name: str, scope: Scope, start_ns: int) -> None:
         """Record a span that ends now, and began in `scope`."""
         span = Phase(start_ns, clock(), scope.step, scope.micro_step, scope.engine)
-        span.name, span.thread, span.is_annotation = name, threading.get_ident(), True
+        span.name, span.thread = name[:READ_OF_NAME], threading.get_ident()
+        span.is_annotation = True
         self.outbox.add(span)
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from dsprof.files.redaction import map_text, redact_text
 from dsprof.files.redaction.known_settings import NAME_KEYS, hidden_settings, written_config
 from dsprof.recording.recorder.pseudonyms import Anonymizer, anonymized
 from dsprof.trace.schema import EngineConfig, Group, Header, HookStatus, Note, Site, Trailer
+from dsprof.trace.writing.encode import LONGEST_NAME, READ_OF_NAME
 
 
 class Redaction:
@@ -39,7 +40,7 @@ class Redaction:
             case Trailer() | Note() | [HookStatus(), *_]:
                 return map_text(definition, self._text)
             case Group(name=name, label=label):
-                return replace(definition, name=self._text(name), label=self._text(label))
+                return replace(definition, name=self._name(name), label=self._name(label))
             case EnvSnapshot():
                 return self._environment(definition)
             case Site(file=file, function=function):
@@ -49,6 +50,9 @@ class Redaction:
     def _text(self, text: str) -> str:
         text = redact_text(unicode_text(text))
         return self._anonymizer.text(text) if self._anonymizer else text
+
+    def _name(self, name: str) -> str:
+        return self._text(name[:READ_OF_NAME])[:LONGEST_NAME]
 
     def _file(self, file: str) -> str:
         path = self._anonymizer.path(file) if self._anonymizer else file

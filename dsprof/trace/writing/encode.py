@@ -24,6 +24,12 @@ from dsprof.trace.schema import (
 )
 from dsprof.trace.writing.file_records import in_file
 
+LONGEST_NAME = 200
+"""Characters that are written of a name that the program gives."""
+
+READ_OF_NAME = 5 * LONGEST_NAME
+"""Characters that are looked at: it holds up all threads for seconds to redact a megabyte."""
+
 _FIRST_COLLECTIVE_LANE = 1000
 _COLLECTIVE_LANES = 100
 _FIRST_STREAM_LANE = 2000
@@ -47,7 +53,8 @@ class Encoder:
         """`lines_in_c` makes the writer of lines in C; without it Python writes all."""
         self.in_c = lines_in_c and lines_in_c(rank, start_ns)
         self._rank = rank
-        self._disclose = lru_cache(maxsize=1024)(disclose)  # spans of every step, by name
+        # Spans of every step, by name.
+        self._disclose = lru_cache(maxsize=1024)(lambda name: disclose(name)[:LONGEST_NAME])
         self._start_ns = start_ns
         self._lane_ends: list[tuple[int, int]] = []  # a heap of (end, lane); unused if C has one
         self._place = self.in_c.collective_lane if self.in_c else self._lane_between

@@ -18,6 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import dsprof
 from tests.recording.session.fake_group import communicate, read
 
+SECRET = "hf_" + "aB3" * 10
+
 
 def test_steps_annotations_and_phases_of_the_user(tmp_path: Path) -> None:
     dsprof.enable(out=str(tmp_path))
@@ -30,6 +32,22 @@ def test_steps_annotations_and_phases_of_the_user(tmp_path: Path) -> None:
     trace = read(tmp_path)
     assert [(step.step, step.source) for step in trace.steps] == [(n, "user") for n in range(3)]
     assert [span.name for span in trace.spans if span.is_annotation] == ["data"] * 3
+
+
+def test_of_a_name_as_long_as_a_text_the_begin_is_written(tmp_path: Path) -> None:
+    dsprof.enable(out=str(tmp_path))
+    group = dist.new_group([0, 1], group_desc=f"group {SECRET} " + "g" * 200_000)
+    dist.all_reduce(torch.ones(1), group=group)
+    with dsprof.annotate(f"prompt {SECRET} " + "p" * 200_000):
+        pass
+    dsprof.step()
+    dsprof.disable()
+    trace = read(tmp_path)
+    labels = [one.label for one in trace.groups.values()]
+    spans = [span.name for span in trace.spans if span.is_annotation]
+    assert [name[:20] for name in labels] == ["group <redacted> ggg"]
+    assert [name[:20] for name in spans] == ["prompt <redacted> pp"]
+    assert max(map(len, labels + spans)) == 200
 
 
 def spans_of(folder: Path) -> list[tuple[str, int, int]]:
