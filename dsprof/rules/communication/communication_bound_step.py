@@ -114,7 +114,7 @@ class CommunicationBoundStep:
             # The last rank to arrive does not wait for others: its wait is the network's.
             by_network = split.transfer if split else min(shares.values()) if late else share
             if by_network >= thresholds.exposed_share:
-                yield self._bound(run, share, by_network, late, thresholds)
+                yield self._bound(run, share, by_network, split, late, thresholds)
             elif split and not late and split.transfer >= split.waiting:
                 yield self._mostly_transfer(run, share, split, thresholds)
             else:
@@ -180,6 +180,7 @@ class CommunicationBoundStep:
         run: RunSummary,
         share: float,
         by_network: float,
+        split: Attribution | None,
         late: tuple[int, ...],
         thresholds: Thresholds,
     ) -> Finding:
@@ -188,7 +189,10 @@ class CommunicationBoundStep:
         if by_peers:
             summary += " Most of it is in sends and receives."
         elif share - by_network >= _LEAST_SHARE:
-            least = f", least on {named(late)}" if late else ""
+            # A rank that waits least by its own transfers is not the one that the others wait for.
+            least = (
+                f", least on {named(late)}" if late and (not split or split.is_for(late)) else ""
+            )
             summary += f" {percent(by_network)} of the step is transfer, "
             summary += f"{percent(share - by_network)} is waiting for later arrivals{least}."
         evidence = _evidence(run)

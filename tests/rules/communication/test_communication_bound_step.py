@@ -354,6 +354,22 @@ def test_the_rank_that_waits_least_is_not_named_for_waits_that_another_causes_to
     assert finding.action.startswith("Balance what the ranks do")
 
 
+def test_a_short_transfer_does_not_make_its_rank_the_late_one():
+    """Rank 1 is blocked least, though rank 0 arrives last."""
+    traces = [
+        rank_trace(
+            rank,
+            steps=[step(n, 100 * n, 100 * n + 100) for n in range(12)],
+            comm=[sync("all_reduce", 100 * n + arrive, took, seq=n, step=n) for n in range(12)],
+        )
+        for rank, (arrive, took) in enumerate(((50, 45), (35, 25)))
+    ]
+    finding = said(RULE, *traces)
+    assert finding.summary.endswith(
+        "27 % of the step is transfer, 7.5 % is waiting for later arrivals."
+    )
+
+
 def waiting(*shares):
     """Ranks over NCCL that wait so many milliseconds of a step of 100."""
     return [
