@@ -17,15 +17,13 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import named, plural, size
 from dsprof.rules.causes import KEPT
 from dsprof.rules.evidence.allocator import Series, device_series, host_series
+from dsprof.rules.evidence.growth import slows_down
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 
 _PARTS = 4
 _NOISE_SHARE = 1 / 8
 """Between two quarters the least changes by so much of the whole growth without meaning."""
-_SLOWER, _SLOW = 1.15, 0.75
-"""Growth that goes on but slows down, as the square root of the steps does, rises by less in each
-quarter than in the one before, and in the last by less than this share of its mean rise."""
 _NEW = "New processes may only be growing to their usual size; otherwise the"
 
 
@@ -226,8 +224,7 @@ def _growth(
     # What grows is least where a quarter begins: the minimum of the last says nothing of its end.
     if rises[-1] < mean / 2 or _rise_within(quarters[-1]) < mean / 4:
         return None
-    is_slower = all(before > _SLOWER * after for before, after in pairwise(rises[first:]))
-    if is_slower and rises[-1] < _SLOW * mean:
+    if slows_down(rises[first:]):
         return None
     begin, end = (_last_step_at_least(quarters[at]) for at in (first, -1))
     return _Growth(rank, least[first], least[-1], end - begin, room_bytes)

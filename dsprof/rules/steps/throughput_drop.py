@@ -14,6 +14,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, percent, plural, size
 from dsprof.rules.causes import KEPT
+from dsprof.rules.evidence.growth import slows_down
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.rank_log import Throughput
 
@@ -111,7 +112,7 @@ class ThroughputDrop:
         middle = reports[len(reports) // 2].allocated_gib  # a cache that fills up grows until then
         is_steady = rises >= 0.9 * (len(reports) - 1) and after - middle >= grown / 4
         least = max(thresholds.growth_gib, thresholds.growth * before)
-        if min(first) >= 0 and grown >= least and is_steady:
+        if min(first) >= 0 and grown >= least and is_steady and not slows_down(_rises(reports)):
             yield self.meta.finding(
                 Status.FAIL,
                 f"MemAllocated grows from {size(before * 2**30)} in step {reports[0].step:,} to "
@@ -126,6 +127,12 @@ class ThroughputDrop:
                 restates=KEPT,
                 confidence="medium",
             )
+
+
+def _rises(reports: Sequence[Throughput]) -> list[float]:
+    """Return by how much allocated memory rises from the begin of each quarter to the next."""
+    begins = [reports[n * len(reports) // 4].allocated_gib for n in range(4)]
+    return [after - before for before, after in pairwise(begins)]
 
 
 def _is_on(config: Mapping[str, Any], block: str) -> bool:
