@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 
-def in_folder(package: str, attribute: str) -> Iterator[Any]:
-    """Yield what the modules and packages directly in `package` call `attribute`, by their names.
+def modules_in(package: str) -> Iterator[ModuleType]:
+    """Import the modules and packages directly in `package`, by their names.
 
     Works inside a zip file; a frozen program must include all modules of dsprof.
     """
     parent = importlib.import_module(package)
     for name in sorted(module.name for module in pkgutil.iter_modules(parent.__path__)):
-        module = importlib.import_module(f"{package}.{name}")
+        yield importlib.import_module(f"{package}.{name}")
+
+
+def in_folder(package: str, attribute: str) -> Iterator[Any]:
+    """Yield what the modules and packages directly in `package` call `attribute`."""
+    for module in modules_in(package):
         if hasattr(module, attribute):
             yield getattr(module, attribute)
 

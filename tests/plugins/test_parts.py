@@ -1,15 +1,12 @@
-"""What is in a folder is found; a part that is not assigned to its name is not."""
+"""What is in a folder is found; a hook that is not assigned to its name is not."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from dsprof.analysis.aggregates import AGGREGATES
-from dsprof.analysis.summary import Aggregate
 from dsprof.plugins.parts import folders_in, in_folder
 
 
@@ -17,15 +14,6 @@ def below(kind: type) -> set[type]:
     """All classes of dsprof that derive from `kind`."""
     found = {one for child in kind.__subclasses__() for one in {child, *below(child)}}
     return {one for one in found if one.__module__.startswith("dsprof.")}
-
-
-def names(kinds: Iterable[type]) -> set[str]:
-    """Their names: a dataclass with slots is made twice."""
-    return {f"{kind.__module__}.{kind.__qualname__}" for kind in kinds}
-
-
-def test_no_aggregate_is_forgotten() -> None:
-    assert names(below(Aggregate)) == names(AGGREGATES)
 
 
 def test_no_hook_is_forgotten() -> None:

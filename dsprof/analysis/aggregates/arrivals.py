@@ -192,6 +192,3 @@ def _rooted(trace: RankTrace) -> dict[str, int]:
             mine = counted & (rows.op == code)
             found[name] = found.get(name, 0) + int((end - start)[mine].sum())
     return {name: ns for name, ns in found.items() if ns}
-
-
-AGGREGATE = Arrivals

@@ -45,6 +45,3 @@ class BaselineCosts(Aggregate):
         if self.baseline is None:
             return None
         return self.baseline.cost_ns(op, nbytes, group_size, crosses_nodes=crosses_nodes)
-
-
-AGGREGATE = BaselineCosts

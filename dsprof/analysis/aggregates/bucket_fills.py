@@ -61,6 +61,3 @@ def _since(trace: RankTrace, step: Step, flushes: list[Flush]) -> list[int]:
         found.append(max([free, *(ns for ns in begun if ns <= flush.start_ns)]))
         free = flush.end_ns
     return found
-
-
-AGGREGATE = BucketFills

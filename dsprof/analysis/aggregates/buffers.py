@@ -50,6 +50,3 @@ class Buffers(Aggregate):
             ),
         )
         return cls(PerRank({trace.rank: found}))
-
-
-AGGREGATE = Buffers

@@ -45,6 +45,3 @@ class CallSites(Aggregate):
 
         columns = [table.site, table.phase, table.op]
         return cls(blocked_rows(trace, chosen, columns, len(steps), use_of), len(steps))
-
-
-AGGREGATE = CallSites

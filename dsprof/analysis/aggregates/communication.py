@@ -285,6 +285,3 @@ def _kept(sites: Counter[str]) -> Sites:
     """Return the commonest first, of the first by name: a cut that no order of merges changes."""
     named = sorted(sites.items())[:_SITES_KEPT]
     return tuple(sorted(named, key=lambda item: (-item[1], item[0])))
-
-
-AGGREGATE = Communication

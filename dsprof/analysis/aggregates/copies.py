@@ -38,6 +38,3 @@ class Copies(Aggregate):
             if copy.step in wanted
         )
         return cls({kind: replace(row, rank_steps=len(steps)) for kind, row in rows.items()})
-
-
-AGGREGATE = Copies

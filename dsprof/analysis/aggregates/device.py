@@ -178,6 +178,3 @@ def _sums(device: DeviceActivity, column: np.ndarray, rows: BoolArray) -> tuple[
         for first, calls, total in zip(groups.first, groups.counts(), totals, strict=True)
     ]
     return tuple(sorted(found, key=lambda sums: -sums.total_ns)[:_NAMES_KEPT])
-
-
-AGGREGATE = Device

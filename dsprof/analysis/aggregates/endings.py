@@ -97,6 +97,3 @@ class Endings(Aggregate):
         until_ns = min(failed, default=0) + patience_ns(step_ns)
         is_over = all(e.alive_ns < until_ns for e in self.ranks.values() if e.breaks_off)
         return bool(failed) and is_over
-
-
-AGGREGATE = Endings

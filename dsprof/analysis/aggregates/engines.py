@@ -98,6 +98,3 @@ class Engines(Aggregate):
 def _section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     section = config.get("zero_optimization")
     return section if isinstance(section, Mapping) else {}
-
-
-AGGREGATE = Engines

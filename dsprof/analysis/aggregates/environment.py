@@ -211,6 +211,3 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", msgspec.json.encode(value).decode()
-
-
-AGGREGATE = EnvironmentFacts

@@ -195,6 +195,3 @@ def _span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[i
     if one is None or other is None:
         return one or other
     return min(one[0], other[0]), max(one[1], other[1])
-
-
-AGGREGATE = Epochs

@@ -69,6 +69,3 @@ def _held_ns(trace: RankTrace, fetches: Iterable[Fetch]) -> dict[int, int]:
 def _kind(fetch: Fetch) -> FetchKind:
     phase = "recomputation" if fetch.is_recomputation else fetch.phase
     return FetchKind(fetch.library, fetch.kind, phase, fetch.module)
-
-
-AGGREGATE = Fetches

@@ -103,6 +103,3 @@ def _call(entry: FlightEntry, is_in_flight: bool) -> Call:
 def _coalesced(call: Call) -> Call:
     """Represent several calls of one number, whose sizes are not compared."""
     return replace(call, op="coalesced", elements=(0, 0), dtype="")
-
-
-AGGREGATE = FlightRecorders

@@ -83,6 +83,3 @@ def _issued(
             issued[index][rows.words[rows.op[i]]] += 1
             exposed[index] += end[i] - start[i]
     return issued, exposed
-
-
-AGGREGATE = Flushes

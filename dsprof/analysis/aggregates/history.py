@@ -195,6 +195,3 @@ def _kept(one: Mapping[int, Kept], other: Mapping[int, Kept]) -> dict[int, Kept]
             mine = Kept(cause, times, why, ranks, is_captured, known[both])
         kept[step] = mine
     return kept
-
-
-AGGREGATE = History

@@ -122,6 +122,3 @@ def _lost_ns(device: DeviceActivity, host: HostWork, chosen: Array, window: Inte
     waits = Intervals.union(starts, ends)
     without_kernel = ((window - kernels) & waits) | (dry & window)
     return min(without_kernel.length_ns, waits.length_ns)
-
-
-AGGREGATE = HostWaits

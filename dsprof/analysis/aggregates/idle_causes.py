@@ -115,6 +115,3 @@ def _calls(host: HostWork, kind: int) -> tuple[Array, Array]:
         chosen |= (host.kind == LAUNCH) & (host.end_ns - host.start_ns >= LOADS_FROM_NS)
     chosen &= host.launches  # what other threads do keeps no device waiting
     return host.start_ns[chosen], host.end_ns[chosen]
-
-
-AGGREGATE = IdleCauses

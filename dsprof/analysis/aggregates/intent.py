@@ -231,6 +231,3 @@ def _sent(trace: RankTrace, chosen: Array, kinds: Array) -> dict[Sent, Amount]:
 def _site(trace: RankTrace, number: int) -> str:
     site = trace.sites.get(number)
     return f"{site.file}:{site.line}" if site is not None else ""
-
-
-AGGREGATE = Intent

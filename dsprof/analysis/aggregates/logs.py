@@ -127,6 +127,3 @@ class Logs(Aggregate):
 
 def _has_followed(what: str) -> bool:
     return bool(_CONSEQUENCE.match(what) or lost(what))
-
-
-AGGREGATE = Logs

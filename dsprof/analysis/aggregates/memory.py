@@ -121,6 +121,3 @@ def _kept(trace: RankTrace, samples: Sequence[MemorySample]) -> tuple[MemorySamp
 
 def _known(values: Iterable[int]) -> list[int]:
     return [value for value in values if value >= 0]
-
-
-AGGREGATE = Memory

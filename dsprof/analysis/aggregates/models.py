@@ -42,6 +42,3 @@ def flops_per_token(model: Model) -> int:
 def tokens_per_forward(model: Model) -> float:
     """Return the tokens of a micro-step of one rank, 0 where a forward did not show them."""
     return mean(model.tokens) if model.tokens and all(model.tokens) else 0.0
-
-
-AGGREGATE = Models

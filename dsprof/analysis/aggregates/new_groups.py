@@ -28,6 +28,3 @@ class NewGroups(Aggregate):
         first = (rows.seq == 1) & (rows.peer < 0) & rows.on_wire & np.isin(rows.group, joint)
         numbers = rows.step[first & in_steps(rows.step, steps)]
         return cls(len(numbers), len(np.unique(numbers)), len(steps))
-
-
-AGGREGATE = NewGroups

@@ -93,6 +93,3 @@ def _length(starts: Array, ends: Array) -> int:
 
 def _overlap(exposed_ns: int, in_flight_ns: int) -> float:
     return max(0.0, 1 - exposed_ns / in_flight_ns) if in_flight_ns else 0.0
-
-
-AGGREGATE = Overlap

@@ -43,6 +43,3 @@ def _by_peer(trace: RankTrace, direction: str) -> list[tuple[int, BlockedTime]]:
     chosen = np.flatnonzero(mine & (table.peer >= 0))
     found = blocked_rows(trace, chosen, [table.peer], len(steps), lambda row: int(table.peer[row]))
     return sorted(found.items(), key=lambda one: -one[1].nbytes)[:MOST_PEERS]
-
-
-AGGREGATE = Peers

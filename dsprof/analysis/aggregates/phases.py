@@ -100,6 +100,3 @@ def _sums(
     whole = Intervals.union(spans.start_ns[mine], spans.end_ns[mine])
     outside_ns = (whole - elsewhere).length_ns
     return PhaseSums(len(mine), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
-
-
-AGGREGATE = Phases

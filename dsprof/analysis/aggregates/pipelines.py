@@ -100,6 +100,3 @@ def _of_sends(trace: RankTrace) -> tuple[int, int, int]:
         return len(ranks), 0, 1
     stages_of_a_rank = to_near // batches
     return len(ranks) * stages_of_a_rank, batches, stages_of_a_rank
-
-
-AGGREGATE = Pipelines

@@ -59,6 +59,3 @@ class Placement(Aggregate):
         rows = blocked_rows(trace, np.flatnonzero(mine), columns, len(steps), use_of)
         places = {g.key: Place(g.role, g.label, tuple(g.ranks)) for g in known.values()}
         return cls(places, rows)
-
-
-AGGREGATE = Placement

@@ -79,6 +79,3 @@ def _averaged(
     rows: Mapping[PointToPointKind, BlockedTime], rank_steps: int
 ) -> dict[PointToPointKind, BlockedTime]:
     return {kind: replace(sums, rank_steps=rank_steps) for kind, sums in rows.items()}
-
-
-AGGREGATE = PointToPoint

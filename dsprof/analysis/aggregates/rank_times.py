@@ -84,6 +84,3 @@ def _columns(length_s: int, found: Iterable[RollUp]) -> RankSpans:
     begin_s, first_step, last_step, steps, *times = np.array(rows, np.int64).T.copy()
     alike = (shared(column) for column in (begin_s, first_step, last_step, steps))
     return RankSpans(length_s, *alike, *times)
-
-
-AGGREGATE = RankTimes

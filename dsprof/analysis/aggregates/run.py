@@ -289,9 +289,6 @@ def _first_open(trace: RankTrace) -> str:
     return f"{rows.words[rows.op[first]]} {int(rows.seq[first]):,}{of}"
 
 
-AGGREGATE = Run
-
-
 def is_of_memory(exception: str) -> bool:
     """Say whether an exception is that of a failed request for device memory."""
     return exception in ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")

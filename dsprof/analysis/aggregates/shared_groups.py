@@ -44,6 +44,3 @@ def _called_at_once(rows: Collectives) -> list[int]:
     has_ended = ~rows.is_open[calls][:-1] & (blocked(rows)[1][calls][:-1] <= begin[1:])
     at_once = (group[1:] == group[:-1]) & (thread[1:] != thread[:-1]) & ~has_ended
     return [*np.unique(group[1:][at_once]).tolist()]
-
-
-AGGREGATE = SharedGroups

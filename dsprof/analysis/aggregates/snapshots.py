@@ -18,6 +18,3 @@ class Snapshots(Aggregate):
     @classmethod
     def collect(cls, trace: RankTrace, clock: RankClock) -> Snapshots:
         return cls({} if trace.snapshot is None else {trace.rank: trace.snapshot})
-
-
-AGGREGATE = Snapshots

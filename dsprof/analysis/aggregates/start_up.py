@@ -121,6 +121,3 @@ def _entries(trace: RankTrace, clock: RankClock) -> Iterator[tuple[Call, Entry]]
         group, op = trace.groups[int(rows.group[row])], family(rows.words[rows.op[row]])
         entry = Entry(op, 1, issue_ns, ((issue_ns, trace.rank),))
         yield (group.key, group.label, int(rows.seq[row])), entry
-
-
-AGGREGATE = StartUp

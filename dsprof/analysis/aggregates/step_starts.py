@@ -41,6 +41,3 @@ class StepStarts(Aggregate):
             place = np.searchsorted(number, one.number)
             began_s[place] = np.minimum(began_s[place], one.began_s)
         return StepStarts(number, began_s)
-
-
-AGGREGATE = StepStarts

@@ -430,6 +430,3 @@ def _common(columns: Iterable[Array]) -> Array:
 def _sum_or_none(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
-
-
-AGGREGATE = Steps

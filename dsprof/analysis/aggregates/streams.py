@@ -48,6 +48,3 @@ class Streams(Aggregate):
     def shared_share(self) -> float:
         """Share of communication on streams that also compute."""
         return self.shared_ns / self.communication_ns if self.communication_ns else 0.0
-
-
-AGGREGATE = Streams

@@ -71,6 +71,3 @@ class TimeSpans(ByLength[TimeSpan], Aggregate):
         return TimeSpans(
             self.ranks + other.ranks, self.spans_of_both(other), add_rows(self.ops, other.ops)
         )
-
-
-AGGREGATE = TimeSpans

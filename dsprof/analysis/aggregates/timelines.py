@@ -172,6 +172,3 @@ def spread(numbers: Sequence[int], at_most: int) -> list[int]:
 def _slowest_first(durations: dict[int, tuple[int, int]]) -> list[int]:
     """Return the steps by their mean time over ranks."""
     return sorted(durations, key=lambda n: (-durations[n][0] / durations[n][1], n))
-
-
-AGGREGATE = Timelines

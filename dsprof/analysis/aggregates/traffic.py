@@ -212,6 +212,3 @@ def _turns(trace: RankTrace, found: Iterable[Part], reducing: BoolArray) -> dict
 
 def _micro_steps(rows: Collectives, chosen: Array) -> int:
     return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))
-
-
-AGGREGATE = Traffic

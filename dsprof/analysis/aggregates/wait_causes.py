@@ -145,6 +145,3 @@ def _fetched(fetch: Fetch) -> Label:
 
 def _beside(one: Await, other: Await) -> Await:
     return replace(one + other, blocked=one.blocked.beside(other.blocked))
-
-
-AGGREGATE = WaitCauses

@@ -53,6 +53,3 @@ class WireDtypes(Aggregate):
     def chosen(self, wanted: Callable[[WireKind], bool]) -> dict[WireKind, BlockedTime]:
         """Return the rows of the kinds that are wanted."""
         return {kind: sums for kind, sums in self.rows.items() if wanted(kind)}
-
-
-AGGREGATE = WireDtypes
