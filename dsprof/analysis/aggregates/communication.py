@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from operator import or_
 from typing import Any, NamedTuple
@@ -11,21 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsprof.analysis.collectives import SIZE_CLASSES, SIZE_EDGES_BYTES, SIZE_NOT_KNOWN, busbw_factor
-from dsprof.analysis.rank.blocked_time import PerStep, added
+from dsprof.analysis.rank.blocked_time import BlockedTime, blocked_sums
 from dsprof.analysis.rank.group_by import Groups, group_rows
-from dsprof.analysis.rank.intervals import Array, blocked, completion, unseen
+from dsprof.analysis.rank.intervals import Array, completion
 from dsprof.analysis.rank.isolated_transfers import TIGHTNESS
 from dsprof.analysis.rank.steps import in_steps, is_timed, measured_steps, on_host_clock
-from dsprof.analysis.summary import (
-    SMALLEST,
-    Aggregate,
-    RankClock,
-    Sums,
-    add_rows,
-    joined_by,
-)
+from dsprof.analysis.summary import Aggregate, RankClock, add_rows, joined_by
 from dsprof.trace.collectives import family
-from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import ROLES, CounterRow, Group
 
 _SITES_KEPT = 64
@@ -67,23 +59,17 @@ def _joined_members(one: Members, other: Members) -> Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Row(PerStep, Sums):
+class Row(BlockedTime):
     """Sums over ranks and measured steps; None: not measurable here.
 
     A record without steps is taken whole, and counts as one.
     """
 
-    calls: int
-    nbytes: int
-    rank_steps: int  # measured steps, summed over the ranks that took part
-    exposed_ns: int | None
-    in_flight_ns: int | None  # calls of one rank in flight at the same time count once
+    in_flight_ns: int | None = None  # calls of one rank in flight at the same time count once
     timed_bytes: int = 0  # of the calls whose completion is known well enough for a speed
     timed_ns: int = 0  # in flight, of the same calls
     sites: Sites = field(default=(), metadata=joined_by(_joined_sites))
     members: Members = field(default=(), metadata=joined_by(_joined_members))
-    # of a step, on the rank that was held least
-    least_exposed_ns: float | None = field(default=None, metadata=SMALLEST)
     ranks: int = field(default=0, metadata=joined_by(or_))  # those that took part, a bit each
 
     @property
@@ -139,12 +125,21 @@ def _from_columns(trace: RankTrace, steps: Array) -> dict[Kind, Row]:
         return {}
     columns = [getattr(table, name)[chosen] for name in _KEYS]
     groups = group_rows([*columns, _size_class(table.nbytes[chosen])])
-    sums = _sums(trace, chosen, groups, 1 if whole else len(steps))
+    held = blocked_sums(trace, chosen, groups, 1 if whole else len(steps), Row)
+    flights, sites = _in_flight(trace, chosen, groups), _sites(trace, chosen, groups)
     rows: dict[Kind, Row] = {}
-    for first, row in zip(groups.first, sums, strict=True):
+    for g, (first, row) in enumerate(zip(groups.first, held, strict=True)):
         index = int(chosen[first])
-        members = _members(trace.groups.get(int(table.group[index])))
-        _put(rows, _kind(trace, index), replace(row, members=members))
+        in_flight_ns, timed_bytes, timed_ns = (int(column[g]) for column in flights)
+        row = replace(
+            row,
+            in_flight_ns=in_flight_ns or None,
+            timed_bytes=timed_bytes,
+            timed_ns=timed_ns if timed_bytes else 0,
+            sites=sites[g],
+            members=_members(trace.groups.get(int(table.group[index]))),
+        )
+        _put(rows, _kind(trace, index), row)
     return rows
 
 
@@ -174,42 +169,15 @@ def _in_its_direction(op: str, requested: str) -> str:
     return ", ".join(part for part in parts if direction and direction in part) or requested
 
 
-def _sums(trace: RankTrace, chosen: Array, groups: Groups, steps: int) -> Iterator[Row]:
-    """Yield the row of each group of the chosen collectives."""
+def _in_flight(trace: RankTrace, chosen: Array, groups: Groups) -> tuple[Array, Array, Array]:
+    """Return the time in flight of each group, and bytes and time of what gives a speed.
+
+    All are 0 where ends are not known.
+    """
     table = trace.collectives
-    calls, clocked = groups.counts(), is_timed(trace)
-    timed = clocked or trace.device is not None or trace.knows_durations
-    seen = groups.sums(~unseen(table)[chosen]) == calls
-    columns = (
-        calls,
-        groups.sums(table.nbytes[chosen]),
-        groups.sums(_held_ns(table)[chosen]),
-        *_in_flight(table, chosen, groups),
-    )
-    sites = _sites(trace, chosen, groups)
-    for g, (count, size, exposed, in_flight, timed_bytes, timed_ns) in enumerate(
-        zip(*(column.tolist() for column in columns), strict=True)
-    ):
-        yield Row(
-            calls=count,
-            nbytes=size,
-            rank_steps=steps,
-            exposed_ns=exposed if clocked and seen[g] else None,
-            in_flight_ns=in_flight if timed and in_flight else None,
-            timed_bytes=timed_bytes if timed else 0,
-            timed_ns=timed_ns if timed and timed_bytes else 0,
-            sites=sites[g],
-            least_exposed_ns=exposed / steps if clocked and seen[g] and steps else None,
-        )
-
-
-def _held_ns(table: Collectives) -> Array:
-    start, end = blocked(table)
-    return end - start
-
-
-def _in_flight(table: Collectives, chosen: Array, groups: Groups) -> tuple[Array, Array, Array]:
-    """Return the time in flight of each group, and bytes and time of what gives a speed."""
+    if not (is_timed(trace) or trace.device is not None or trace.knows_durations):
+        unknown = np.zeros(len(groups), np.int64)
+        return unknown, unknown, unknown
     issue = table.issue_ns[chosen].astype(np.int64)
     earliest, done = (bound[chosen] for bound in completion(table))
     tight = (done > 0) & ((done - earliest) * TIGHTNESS <= done - issue)
@@ -223,12 +191,7 @@ def _in_flight(table: Collectives, chosen: Array, groups: Groups) -> tuple[Array
 
 def _put(rows: dict[Kind, Row], kind: Kind, row: Row) -> None:
     """Add a row of one rank, which takes part once however many of its rows agree."""
-    before = rows.get(kind)
-    if before is None:
-        rows[kind] = row
-        return
-    held = added(before.least_exposed_ns, row.least_exposed_ns)
-    rows[kind] = replace(before + row, rank_steps=row.rank_steps, least_exposed_ns=held)
+    rows[kind] = rows[kind].beside(row) if kind in rows else row
 
 
 def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None:
@@ -240,8 +203,8 @@ def _add_counters(rows: dict[Kind, Row], trace: RankTrace, steps: Array) -> None
                 blocked_ns = row.blocked_ns if clocked else None
                 group = trace.groups.get(row.group)
                 least = None if blocked_ns is None else blocked_ns / len(steps)
-                sums = Row(row.calls, row.nbytes, len(steps), blocked_ns, None)
-                sums = replace(sums, members=_members(group), least_exposed_ns=least)
+                sums = Row(row.calls, row.nbytes, len(steps), blocked_ns, least)
+                sums = replace(sums, members=_members(group))
                 _put(rows, _counted_kind(row, group), sums)
 
 

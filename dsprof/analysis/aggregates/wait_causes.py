@@ -79,7 +79,7 @@ class WaitCauses(Aggregate):
         groups = group_rows([column[chosen] for column in columns])
         sums = [groups.sums(column[chosen]).tolist() for column in _times(trace)]
         rows: dict[Awaited, Await] = {}
-        for g, blocked in enumerate(blocked_sums(trace, chosen, groups, len(steps))):
+        for g, blocked in enumerate(blocked_sums(trace, chosen, groups, len(steps), BlockedTime)):
             index = int(chosen[groups.first[g]])
             how = family(table.words[table.op[index]]), table.words[table.phase[index]]
             what = Awaited._make((*names[int(label[index])], *how, bool(table.is_async[index])))

@@ -16,17 +16,20 @@ from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.rank_trace import RankTrace
 
 K = TypeVar("K", bound=Hashable)
+B = TypeVar("B", bound="BlockedTime")
 N = TypeVar("N", int, float)
 
 
-class PerStep:
-    """Sums over ranks and steps as means of one rank and step."""
+@dataclass(frozen=True, slots=True)
+class BlockedTime(Sums):
+    """Sums over ranks and measured steps; None: not measurable here."""
 
-    __slots__ = ()
     calls: int
     nbytes: int
-    rank_steps: int
+    rank_steps: int  # measured steps, summed over the ranks that made such calls
     exposed_ns: int | None
+    least_exposed_ns: float | None = field(metadata=SMALLEST)  # of a step, on the least held rank
+    unsized: int = 0  # calls of which it is not known how much they sent
 
     @property
     def calls_per_step(self) -> float:
@@ -45,19 +48,7 @@ class PerStep:
             return None
         return self.exposed_ns / self.rank_steps / 1e6
 
-
-@dataclass(frozen=True, slots=True)
-class BlockedTime(PerStep, Sums):
-    """Sums over ranks and measured steps; None: not measurable here."""
-
-    calls: int
-    nbytes: int
-    rank_steps: int  # measured steps, summed over the ranks that made such calls
-    exposed_ns: int | None
-    least_exposed_ns: float | None = field(metadata=SMALLEST)  # of a step, on the least held rank
-    unsized: int = 0  # calls of which it is not known how much they sent
-
-    def beside(self, other: BlockedTime) -> BlockedTime:
+    def beside(self: B, other: B) -> B:
         """Join the sums of further calls of the same rank."""
         least = added(self.least_exposed_ns, other.least_exposed_ns)
         return replace(self + other, rank_steps=self.rank_steps, least_exposed_ns=least)
@@ -86,7 +77,7 @@ def blocked_rows(
     if not len(chosen) or not steps:
         return rows
     groups = group_rows([column[chosen] for column in columns])
-    found = blocked_sums(trace, chosen, groups, steps)
+    found = blocked_sums(trace, chosen, groups, steps, BlockedTime)
     for row, sums in zip(chosen[groups.first].tolist(), found, strict=True):
         kind = kind_of(row)
         rows[kind] = rows[kind].beside(sums) if kind in rows else sums
@@ -94,8 +85,8 @@ def blocked_rows(
 
 
 def blocked_sums(
-    trace: RankTrace, chosen: Array, groups: Groups, steps: int
-) -> Iterator[BlockedTime]:
+    trace: RankTrace, chosen: Array, groups: Groups, steps: int, sums: type[B]
+) -> Iterator[B]:
     """Yield the sums of each group of the chosen rows; calls that overlap count twice."""
     rows = trace.collectives
     start, end = blocked(rows)
@@ -106,7 +97,7 @@ def blocked_sums(
     for g in range(len(groups)):
         held_ns = int(exposed[g]) if known[g] else None
         least = None if held_ns is None else held_ns / steps
-        yield BlockedTime(int(counts[g]), int(nbytes[g]), steps, held_ns, least, int(unsized[g]))
+        yield sums(int(counts[g]), int(nbytes[g]), steps, held_ns, least, int(unsized[g]))
 
 
 def added(one: N | None, other: N | None) -> N | None:
