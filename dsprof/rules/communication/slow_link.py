@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ _Ranks = tuple[int, ...]
 class Thresholds:
     """When a group is called slow."""
 
-    groups: int = 3  # that are alike; of two, either may be the slow one
+    groups: int = 2  # that are alike; nothing makes a link faster than it is, so one is slow
     ratio: float = 1.5  # its transfer / the median of the others
     step_share: float = 0.02  # of the step: what it takes longer than the others
     severe_share: float = 0.2
@@ -81,8 +81,8 @@ class SlowLink:
         if run[Run].first.world_size < 2 or not has_matched:
             return self.meta.not_applicable(NO_ARRIVALS)
         return self.meta.not_applicable(
-            "Fewer than three groups send the same collectives. Within one group a slow link "
-            "slows all ranks alike, so times do not show which link it is."
+            "No two groups send the same collectives. Within one group a slow link slows all "
+            "ranks alike, so times do not show which link it is."
         )
 
     def _finding(
@@ -110,6 +110,7 @@ class SlowLink:
             if has_common
             else "One group does not show which of its links or ranks is slow."
         )
+        is_of_two = all(one.of_two for one in slow[worst])
         fix = "Compare adapters and ports"
         action = (
             "Compare adapters, cables, port errors and the placement of these ranks with those of "
@@ -136,7 +137,7 @@ class SlowLink:
             evidence=(_table(slow),),
             saving_ms_per_step=saving,
             explains_ms=0.0 if saving else lost_ns / 1e6,
-            confidence="medium",
+            confidence="medium" if has_common or not is_of_two else "low",
         )
 
 
@@ -147,6 +148,7 @@ class _Excess(NamedTuple):
     row: Transfer
     usual_ns: float
     excess_ns: float
+    of_two: bool  # groups
 
 
 def _slow(
@@ -158,14 +160,18 @@ def _slow(
     """
     found: defaultdict[_Ranks, list[_Excess]] = defaultdict(list)
     for kind, rows in kinds.items():
+        of_two = len(rows) == 2
         medians = np.array([row.median_ns for row in rows], np.int64)
-        usual, usual_mean = float(np.median(medians)), median(row.mean_ns for row in rows)
+        # Of two, that of the faster one.
+        usual, usual_mean = median_low(medians.tolist()), median_low(row.mean_ns for row in rows)
         for place in np.flatnonzero(
             low_outliers(-medians, (thresholds.ratio - 1) * usual, most=_WIDE)
         ).tolist():
             row = rows[place]
+            if of_two and row.low_ns <= rows[1 - place].high_ns:
+                continue  # how far others differ is unknown: only that single calls do so, too
             more_ns = max(min(row.median_ns - usual, row.mean_ns - usual_mean), 0.0)
-            found[row.ranks].append(_Excess(kind, row, usual, more_ns * row.calls))
+            found[row.ranks].append(_Excess(kind, row, usual, more_ns * row.calls, of_two))
     return dict(found)
 
 
@@ -234,7 +240,9 @@ class Transfer:
     ranks: tuple[int, ...]
     label: str
     calls: int  # of the steps asked for, of one rank
+    low_ns: int  # lower quartile
     median_ns: int
+    high_ns: int  # upper quartile
     mean_ns: float
 
 
@@ -252,8 +260,8 @@ def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, li
                 what = int(op[first]), int(nbytes[first])
                 kind = Kind(*what, one.group.size, one.group.role, one.nodes)
                 calls = round(len(mine) * one.weight(steps))
-                times = int(np.median(mine)), float(mine.mean())
-                row = Transfer(one.ranks, one.group.label, calls, *times)
+                quartiles = map(int, np.percentile(mine, (25, 50, 75)))
+                row = Transfer(one.ranks, one.group.label, calls, *quartiles, float(mine.mean()))
                 found[kind].append(row)
     return dict(found)
 
