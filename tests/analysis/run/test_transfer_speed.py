@@ -7,7 +7,7 @@ from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.run.transfer_speed import Path, transfers
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
-from tests.factories.trace import MS, group, header, rank_trace, sync
+from tests.factories.trace import MS, group, header, issued, ns, rank_trace, sync
 
 MIB = 1 << 20
 ALL = Path("all_reduce", "world", 2, 1, "1-4 MiB")
@@ -32,6 +32,13 @@ def test_waiting_for_a_late_rank_is_no_transfer():
     assert (row.path, row.calls, row.nbytes, row.time_ns) == (ALL, 3, 2 * MIB, 10 * MS)
     assert row.algbw == pytest.approx(2 * MIB / 0.010)
     assert row.busbw == row.algbw  # 2 (n-1)/n is 1 of two ranks
+
+
+@pytest.mark.parametrize(("begin", "speeds"), [(50, 0), (-5, 1)])
+def test_the_end_must_be_known_of_each_rank_that_may_be_the_last(begin, speeds):
+    """Rank 1 sees only after 100 ms that the call is done, on which rank 0 waits for 60 ms."""
+    call = issued("all_reduce", begin, begin + 100, seq=1, step=0, pending_ns=ns(begin))
+    assert len(found(rank(0, 60), rank_trace(1, comm=[call]))) == speeds
 
 
 def test_the_links_of_two_ranks_carry_half_of_what_they_gather():
