@@ -52,6 +52,17 @@ def test_late_ranks_of_a_host_of_their_own_tell_the_host():
     assert finding.action.startswith("Compare b with the other hosts")
 
 
+def test_hosts_that_work_in_step_and_are_late_in_turn_are_no_late_host():
+    """Of 8 ranks 4 are late together by chance as often as one of two would be."""
+    hosts = [HOSTS[0]] * 4 + [HOSTS[1]] * 4
+
+    def arrive(rank: int, k: int) -> float:
+        return 10.0 + 50 * ((rank > 3) == (k % 4 > 0)) + rank / 10
+
+    finding = said(RULE, *device_run(hosts, arrive, count=20))
+    assert (finding.status, finding.title) == (Status.INFO, "Ranks wait for each other in turn")
+
+
 def test_many_late_hosts_are_counted():
     hosts = [(name, clock()) for name in "aaaaaaabcdefg"]
     late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 6) + (k * 7 + rank * 3) % 5 / 10)

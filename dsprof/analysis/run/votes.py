@@ -186,6 +186,7 @@ class Together(NamedTuple):
 
     ranks: tuple[int, ...]
     steps: int  # in which only they waited far less than the others
+    uneven: int  # in which some ranks did
     of: int
     cost_ns: int  # mean over all steps
 
@@ -220,7 +221,8 @@ def together(late: Lateness, least_gap_ns: float) -> Together | None:
     mine = np.isin(np.arange(len(late.ranks)), places)
     waited = late.waited_ns[:, columns]
     cost_ns = int(waited[~mine].mean() - waited[mine].mean())
-    return Together(tuple(late.ranks[one] for one in places), steps, len(columns), cost_ns)
+    ranks = tuple(late.ranks[one] for one in places)
+    return Together(ranks, steps, uneven, len(columns), cost_ns)
 
 
 def _of_others(values: Array) -> tuple[Array, Array]:

@@ -248,8 +248,13 @@ def _late_together(case: Case) -> Together | None:
     found = together(case.late, case.least_ns / 2)
     if found is None or found.cost_ns < case.least_ns or case.is_brief:
         return None
-    chance = chance_of(found.steps, found.of, len(case.late.ranks))
-    is_sure = chance <= case.thresholds.chance or _begin(case.late, found.ranks)
+    count = len(case.late.ranks)
+    # Ranks that work in step are late together also by chance: as many sets may be it.
+    chances = (
+        chance_of(found.steps, found.of, count),
+        chance_of(found.steps, found.uneven, count // len(found.ranks)),
+    )
+    is_sure = max(chances) <= case.thresholds.chance or _begin(case.late, found.ranks)
     return found if is_sure else None
 
 
