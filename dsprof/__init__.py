@@ -142,8 +142,8 @@ def step() -> None:
     """Mark the end of a training step in a loop that no library marks.
 
     From the first call on, only these calls count as steps. Recording starts with the first
-    collective. If a process group is initialized before that, the first call of this function
-    starts it, and the next step is the first one recorded.
+    collective or optimizer step. If a process group is initialized before that, the first call of
+    this function starts it, and the next step is the first one recorded.
     """
     from dsprof.recording import session
 

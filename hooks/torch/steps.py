@@ -54,7 +54,8 @@ class TrainingLoopHook(Hook):
         from torch.optim import optimizer
 
         self._loop.step_code = optimizer.Optimizer.profile_hook_step(nothing).__code__
-        before, after = self._guard(self._begin_step), self._guard(self._end_step)
+        before = self._guard(self._begin_step, begins=True)
+        after = self._guard(self._end_step)
         self._handles = [
             optimizer.register_optimizer_step_pre_hook(before),
             optimizer.register_optimizer_step_post_hook(after),
@@ -82,11 +83,13 @@ class TrainingLoopHook(Hook):
         jit._register_builtin(backward, "aten::backward")  # it knows functions by their identity
         return backward
 
-    def _guard(self, note: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+    def _guard(
+        self, note: Callable[[Any], None], *, begins: bool = False
+    ) -> Callable[[Any, Any, Any], None]:
         hot, switch, is_compiling = self.recorder.hot, self.switch, torch.compiler.is_compiling
 
         def guarded(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not hot.recording or switch.broken:
+            if switch.broken or not (hot.recording or (begins and self._arm())):
                 return
             if (hot.phase == "step" and self._is_engines()) or is_compiling():
                 return
@@ -97,6 +100,10 @@ class TrainingLoopHook(Hook):
 
         hide_from_dynamo(guarded, and_calls=True)
         return guarded
+
+    def _arm(self) -> bool:
+        """Start recording: local SGD takes many steps before its first collective."""
+        return not torch.compiler.is_compiling() and self.recorder.arm(at_collective=False)
 
     def _begin_backward(self, *args: Any, **kwargs: Any) -> Phase | None:
         if self._stepped and self.recorder.hot.phase != "backward":

@@ -68,6 +68,19 @@ def test_backward_and_optimizer_step_are_phases(recorder: Recorder) -> None:
     assert steps(recorder) == [1, 1]
 
 
+def test_the_first_optimizer_step_starts_a_recording_without_any_collective(
+    recorder: Recorder,
+) -> None:
+    recorder.recording = False  # as before the first collective
+    model = nn.Linear(4, 4)
+    optimizer = sgd(model)
+    for _ in range(2):
+        loss(model).backward()
+        optimizer.step()
+    assert phases(recorder) == [("step", 0, 0), ("backward", 1, 0), ("step", 1, 0)]
+    assert steps(recorder) == [1, 1]
+
+
 def test_each_backward_before_a_step_is_a_micro_step(recorder: Recorder) -> None:
     model = nn.Linear(4, 4)
     optimizer = sgd(model)
