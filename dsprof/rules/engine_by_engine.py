@@ -19,10 +19,25 @@ class EngineTraffic(NamedTuple):
     traffic: Traffic
     number: int = -1  # of several
     trains: bool = True
+    steps_share: float = 1.0  # its own, of all steps
 
     def named(self, findings: Iterable[Finding]) -> Iterable[Finding]:
-        """Say of findings which of several engines they are about."""
-        return findings if self.number < 0 else of_engine(self.number, findings)
+        """Say of findings which of several engines they are about, and spread what they save.
+
+        A saving is that of the mean step, whichever engine takes it.
+        """
+        if self.number < 0:
+            return findings
+        return of_engine(self.number, map(self._spread, findings))
+
+    def _spread(self, finding: Finding) -> Finding:
+        share, saved_ms = self.steps_share, finding.saving_ms_per_step
+        saved_bytes = finding.saving_bytes_per_step
+        return replace(
+            finding,
+            saving_ms_per_step=saved_ms and (saved_ms[0] * share, saved_ms[1] * share),
+            saving_bytes_per_step=saved_bytes and round(saved_bytes * share),
+        )
 
 
 def of_engine(number: int, findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -36,8 +51,15 @@ def engine_by_engine(engines: Engines, traffic: Traffic) -> list[EngineTraffic]:
     if not traffic.turns:
         return [EngineTraffic(engines, traffic)]
     apart = [
-        EngineTraffic(one, traffic.of_engine(number), number, number in traffic.turns)
+        EngineTraffic(
+            one,
+            mine,
+            number,
+            number in traffic.turns,
+            mine.rank_steps / max(traffic.rank_steps, 1),
+        )
         for one in engines.each
         for number in (one.engines[0].engine,)
+        for mine in (traffic.of_engine(number),)
     ]
     return [one for one in apart if one.traffic.uses]

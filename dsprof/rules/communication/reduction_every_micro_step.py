@@ -80,19 +80,12 @@ class ReductionEveryMicroStep:
             yield self.meta.unknown(_CLOSURE)
         else:
             by_design = _is_by_design(one.engines, one.traffic, facts)
-            yield self._repeated(
-                one.engines, one.traffic, steps, thresholds, is_by_design=by_design
-            )
+            yield self._repeated(one, steps, thresholds, is_by_design=by_design)
 
     def _repeated(
-        self,
-        engines: Engines,
-        traffic: Traffic,
-        steps: Steps,
-        thresholds: Thresholds,
-        *,
-        is_by_design: bool,
+        self, one: EngineTraffic, steps: Steps, thresholds: Thresholds, *, is_by_design: bool
     ) -> Finding:
+        engines, traffic = one.engines, one.traffic
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
         found = traffic.of("gradients")
         # A single rank's group sends nothing: that of experts, where each rank has its own.
@@ -114,12 +107,13 @@ class ReductionEveryMicroStep:
         )
         spared_ns = sum(gradients[use].exposed_ns * share for use, share in spared.items())
         spared_ms = traffic.per_step(spared_ns) / 1e6
+        mean_ms = spared_ms * one.steps_share
         if is_by_design:
-            if not is_hidden(spared_ms, steps, thresholds.held_share):
+            if not is_hidden(mean_ms, steps, thresholds.held_share):
                 summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
             return self._by_design(engines, summary, evidence, extra)
-        hidden = is_hidden(spared_ms, steps, thresholds.held_share)
-        severe = not is_hidden(spared_ms, steps, thresholds.severe_share)
+        hidden = is_hidden(mean_ms, steps, thresholds.held_share)
+        severe = not is_hidden(mean_ms, steps, thresholds.severe_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,

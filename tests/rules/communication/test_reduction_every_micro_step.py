@@ -5,7 +5,7 @@ import pytest
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import RULE
 from dsprof.trace.schema import BucketLayout, HookStatus
-from tests.factories.engines import interleaved
+from tests.factories.engines import WHOLE, interleaved
 from tests.factories.trace import (
     MS,
     assert_reached_at,
@@ -234,9 +234,12 @@ def test_engines_that_take_turns_are_judged_each_by_its_stage():
     assert finding.status is Status.INFO
     assert finding.summary.startswith("Engine 2: Gradients are reduced 2 times per step, over 2")
     assert "ZeRO-2 keeps one shard" in finding.cause
-    finding = said(RULE, interleaved((2, 0), accumulating=2))
+    finding = said(RULE, interleaved((2, 0), accumulating=2), held_share=0.001)
     assert finding.status is Status.FAIL
     assert finding.summary.startswith("Engine 2:")
+    # It takes 3 of 10 measured steps, and could spare 1 ms in each.
+    assert finding.saving_bytes_per_step == round(0.3 * WHOLE)
+    assert finding.saving_ms_per_step == pytest.approx((0.225, 0.375))
 
 
 @pytest.mark.parametrize(
