@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsprof.analysis.aggregates.traffic import SCALAR_BYTES
 from dsprof.analysis.rank.engine_owners import Part, parts
 from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intent import (
@@ -23,7 +24,7 @@ from dsprof.analysis.rank.intent import (
 from dsprof.analysis.rank.intent_torch import Sharing, demands_of_ddp, demands_of_fsdp
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.record_columns import span_columns
-from dsprof.analysis.rank.steps import detailed_steps, taken_micro_steps
+from dsprof.analysis.rank.steps import detailed_steps, micro_steps_of, taken_micro_steps
 from dsprof.analysis.summary import LARGEST, Aggregate, RankClock, Sums, joined_by
 from dsprof.trace.collectives import family
 from dsprof.trace.columns import BoolArray
@@ -32,8 +33,6 @@ from dsprof.trace.schema import EngineConfig
 
 _KINDS: tuple[Kind, ...] = ("other", "small", "update", "parameters", "gradients")
 _OTHER, _SMALL, _UPDATE, _PARAMETERS, _GRADIENTS = range(5)
-
-_SMALL_BYTES = 4096
 
 
 class Sent(NamedTuple):
@@ -137,7 +136,7 @@ def _demands(
         reductions=progress.reducing_micro_steps,
         micro_steps=progress.micro_steps,
         ranks=max(shards, default=0),
-        replica_reductions=_micro_steps(trace.collectives, summed) if len(scattered) else 0,
+        replica_reductions=micro_steps_of(trace.collectives, summed) if len(scattered) else 0,
         gradient_bytes=_item_bytes(trace.collectives, gradients),
         parameter_bytes=_item_bytes(trace.collectives, parameters),
     )
@@ -148,10 +147,6 @@ def _demands(
 def _is_among_replicas(rows: Collectives) -> BoolArray:
     """Say where FSDP all-reduces shards; DTensor does it for tensor parallelism, by its name."""
     return np.asarray(rows.of_families({"all_reduce"}) & (rows.requested == rows.code("")))
-
-
-def _micro_steps(rows: Collectives, chosen: Array) -> int:
-    return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))
 
 
 def _item_bytes(rows: Collectives, chosen: Array) -> float:
@@ -165,7 +160,7 @@ def _size(trace: RankTrace, group: int) -> int:
 
 def _kinds(rows: Collectives, has_engine: bool) -> Array:
     """Return what each collective was for, as an index into `_KINDS`."""
-    kinds = np.where(rows.nbytes < _SMALL_BYTES, _SMALL, _OTHER)
+    kinds = np.where(rows.nbytes < SCALAR_BYTES, _SMALL, _OTHER)
     if has_engine:
         kinds[_gathers_of_steps(rows)] = _UPDATE
     kinds[(rows.fetch > 0) & _in_use(rows, has_engine)] = _PARAMETERS
@@ -194,7 +189,7 @@ def _progress(trace: RankTrace, part: Part, gradients: Array) -> Progress:
     return Progress(
         steps=len(part.steps),
         micro_steps=micro_steps if part.trains else forwards,
-        reducing_micro_steps=_micro_steps(rows, gradients),
+        reducing_micro_steps=micro_steps_of(rows, gradients),
         forwards=forwards,
         flushes=len(flushes),
         flushed_elements=sum(flush.elements for flush in flushes),

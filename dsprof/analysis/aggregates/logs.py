@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dsprof.analysis.rank_sets import RankSet
-from dsprof.analysis.summary import Aggregate, RankClock
+from dsprof.analysis.summary import Aggregate, RankClock, summed
 from dsprof.trace.lost_peers import lost
 from dsprof.trace.rank_log import (
     EXCEPTION,
@@ -118,11 +118,7 @@ class Logs(Aggregate):
 
     def calls(self) -> dict[CallKind, LoggedCalls]:
         """Return what DeepSpeed's comms_logger told, added up over the ranks that told it."""
-        found: dict[CallKind, LoggedCalls] = {}
-        for log in self.ranks.values():
-            for kind, calls in log.calls.items():
-                found[kind] = found[kind] + calls if kind in found else calls
-        return found
+        return summed(told for log in self.ranks.values() for told in log.calls.items())
 
 
 def _has_followed(what: str) -> bool:

@@ -34,8 +34,6 @@ class RankFacts:
     hooks: tuple[HookStatus, ...]
     notes: dict[str, int]  # how often each was met
     broken_lines: int
-    collectives: int
-    counted: int  # collectives that are only in counters
     open_collectives: int
     waits: int
     captured: int  # collectives that went into graphs of a device
@@ -91,8 +89,6 @@ class Run(Aggregate):
             hooks=shared(tuple(trace.hooks)),
             notes={_remark(note): note.count for note in trace.notes},
             broken_lines=trace.broken_lines,
-            collectives=len(trace.collectives),
-            counted=sum(row.calls for counter in trace.counters for row in counter.rows),
             open_collectives=int(np.count_nonzero(trace.collectives.is_open)),
             waits=int(trace.collectives.waits.sum()),
             captured=int(np.count_nonzero(trace.collectives.captured)),

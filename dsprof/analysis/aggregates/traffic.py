@@ -18,12 +18,13 @@ from dsprof.analysis.rank.steps import (
     in_steps,
     is_timed,
     measured_steps,
+    micro_steps_of,
     taken_micro_steps,
 )
 from dsprof.analysis.summary import Aggregate, RankClock, Sums, summed
 from dsprof.trace.collectives import REDUCTIONS, family
 from dsprof.trace.columns import BoolArray
-from dsprof.trace.rank_trace import Collectives, RankTrace
+from dsprof.trace.rank_trace import RankTrace
 
 Purpose = Literal["other", "gradients", "parameters", "not known"]
 PURPOSES: tuple[Purpose, ...] = ("other", "gradients", "parameters", "not known")
@@ -86,7 +87,7 @@ class Traffic(Aggregate):
             uses=summed(_counted(trace, wanted), uses),
             rank_steps=len(steps),
             micro_steps=taken_micro_steps(trace, steps),
-            reducing_micro_steps=_micro_steps(rows, np.flatnonzero(reducing)),
+            reducing_micro_steps=micro_steps_of(rows, np.flatnonzero(reducing)),
             turns=_turns(trace, found, reducing),
             backwards_again=backwards_again(trace, steps),
         )
@@ -205,10 +206,6 @@ def _turns(trace: RankTrace, found: Iterable[Part], reducing: BoolArray) -> dict
             done[part.number] = Turns(
                 len(part.steps),
                 taken_micro_steps(trace, part.steps),
-                _micro_steps(trace.collectives, np.flatnonzero(reducing & part.rows(trace))),
+                micro_steps_of(trace.collectives, np.flatnonzero(reducing & part.rows(trace))),
             )
     return done
-
-
-def _micro_steps(rows: Collectives, chosen: Array) -> int:
-    return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))

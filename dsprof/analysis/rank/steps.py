@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dsprof.analysis.rank.group_by import group_rows
 from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.profiled_steps import covered_steps
 from dsprof.analysis.rank.record_columns import span_columns, step_columns
 from dsprof.analysis.rank.remembered import remembered
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.device_activity import DeviceActivity
-from dsprof.trace.rank_trace import RankTrace
+from dsprof.trace.rank_trace import Collectives, RankTrace
 from dsprof.trace.schema import Header, Step
 from dsprof.trace.window import Window
 
@@ -156,6 +157,11 @@ def taken_micro_steps(trace: RankTrace, numbers: Array) -> int:
     """Return how many micro-steps these steps (ascending) have, at least one each."""
     steps = step_columns(trace)
     return int(np.maximum(steps.micro_steps[in_steps(steps.number, numbers)], 1).sum())
+
+
+def micro_steps_of(rows: Collectives, chosen: Array) -> int:
+    """Return in how many micro-steps the chosen collectives were issued."""
+    return len(group_rows([rows.step[chosen], rows.micro_step[chosen]]))
 
 
 def backwards_again(trace: RankTrace, numbers: Array) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import add
 from typing import Literal
 
 from dsprof.analysis.aggregates.intent import Account, Amount, Sent
@@ -86,9 +88,7 @@ class _Asking:
             if sent:
                 yield self._line(_TITLES[kind], sent, None, "", "explained", _FIRST_USE)
             return
-        expected = demands[0][1]
-        for _, more in demands[1:]:
-            expected += more
+        expected = reduce(add, (e for _, e in demands))
         families = {name for demand, _ in demands for name in demand.families}
         why = "; ".join(dict.fromkeys(demand.why for demand, _ in demands))
         verdict, cause = self._judge(kind, expected, sent, families)
@@ -100,7 +100,7 @@ class _Asking:
         strange = {one.family for one in sent} - families
         if strange:
             return "unexplained", f"{', '.join(sorted(strange))}: {_TITLES[kind]} need none"
-        total = _total(sent.values())
+        total = sum(sent.values(), Amount(0, 0, 0))
         if not total.calls and expected.nbytes.low:
             return "explained", "none was seen"
         if self._within(total.nbytes, expected):
@@ -242,7 +242,7 @@ class _Asking:
         verdict: Verdict,
         cause: str,
     ) -> Line:
-        total, steps = _total(sent.values()), self._steps
+        total, steps = sum(sent.values(), Amount(0, 0, 0)), self._steps
         calls = expected.calls if expected is not None else None
         nbytes = expected.nbytes if expected is not None else None
         return Line(
@@ -261,13 +261,6 @@ class _Asking:
 def _is_gathered_in_backward(sent: Sent) -> bool:
     is_library = sent.kind == "other" and sent.by_library and sent.role in ("", "data")
     return is_library and sent.family == "all_gather" and sent.phase == "backward"
-
-
-def _total(amounts: Iterable[Amount]) -> Amount:
-    total = Amount(0, 0, 0)
-    for amount in amounts:
-        total += amount
-    return total
 
 
 def _share(part: float, whole: float) -> float:
