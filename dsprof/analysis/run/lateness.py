@@ -46,6 +46,7 @@ class Lateness:
     pairs_ns: Array | None  # ranks x ranks: how long each waited for each; None for many
     doubt_ns: int  # below it, who came later was not asked: of the group with most, a median
     unsure_ns: Array  # of each rank: waits below the doubt, which count as transfer
+    clocks_ns: int = 0  # the doubt because of which blocked times are compared instead of arrivals
 
     @property
     def one_in(self) -> int:
@@ -159,6 +160,17 @@ def lateness(matched: Iterable[Matched], wanted: Sequence[int] | None = None) ->
         doubt_ns=max(doubts),
         unsure_ns=unsure,
     )
+
+
+def by_blocked_time(late: Lateness, matched: Iterable[Matched]) -> Lateness:
+    """Return the same with waits that need no common clock.
+
+    Ranks that step together are blocked for less where they work for longer: a rank waits for as
+    long as it is blocked more than the one that is blocked least.
+    """
+    _, held_ns = held(matched, late.steps.tolist())
+    waited_ns = np.where(late.waited_ns < 0, -1, held_ns - held_ns.min(axis=0))
+    return replace(late, waited_ns=waited_ns, doubt_ns=0, clocks_ns=late.doubt_ns)
 
 
 def held(matched: Iterable[Matched], wanted: Sequence[int]) -> tuple[Array, Array]:

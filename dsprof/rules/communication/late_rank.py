@@ -16,8 +16,9 @@ from dsprof.analysis.aggregates.device import Device
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.alignment.matching import Matched
 from dsprof.analysis.rank.pace import others_pace
-from dsprof.analysis.run.lateness import Lateness, alike, lateness
+from dsprof.analysis.run.lateness import Lateness, alike, by_blocked_time, lateness
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.series import Floats
@@ -86,7 +87,8 @@ class LateRank:
         for one in alike(arrivals):
             late = lateness(one, steps.measured)
             votes = vote(late, thresholds.step_share * step_ns / 2)
-            cases += [Case(run, late, votes, step_ns, thresholds)] if votes.steps else []
+            if votes.steps:
+                cases.append(_seen(Case(run, late, votes, step_ns, thresholds), one))
         if not cases or not step_ns:
             yield self._nothing_matched(run)
             return
@@ -132,16 +134,6 @@ class LateRank:
         waited_ns = float(waits_ns.mean())
         share, rest = case.share(waited_ns), case.share(waits_ns[: count - few].mean())
         usual = rest if 2 * rest < share else share
-        if usual < thresholds.turns_share and late.doubt_ns >= case.least_ns:
-            return self.meta.unknown(
-                f"Unknown: {case.accuracy} ({percent(case.share(late.doubt_ns))} of the step); a "
-                "smaller delay does not show."
-            )
-        if usual < thresholds.turns_share and late.may_hide(case.least_ns):
-            return self.meta.unknown(
-                f"Unknown: {case.accuracy}, and half of the ranks may wait "
-                f"{percent(thresholds.step_share)} of the step or more in waits shorter than that."
-            )
         if usual < thresholds.turns_share:
             longest = f"the {few} longest" if few > 1 else "the longest"
             without = ""
@@ -151,14 +143,15 @@ class LateRank:
                 Status.PASS,
                 f"Ranks wait {duration(waited_ns)} per step for the last arrival ({percent(share)}"
                 f"{without}); no rank delays two thirds of "
-                f"the steps by {percent(thresholds.step_share)} or more.{known.note}",
+                f"the steps by {percent(thresholds.step_share)} or more{case.accuracy}."
+                f"{known.note}",
             )
         rank = late.waited_for
         longest = "" if rank is None else f", but rank {rank} causes over two thirds of the wait"
         return self.meta.finding(
             Status.INFO,
             f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
-            f"and different ranks arrive last in turn{longest}.{known.note}",
+            f"and different ranks arrive last in turn{longest}{case.accuracy}.{known.note}",
             title="Ranks wait for each other in turn",
             cause="The work of a step, or the machine, differs from rank to rank and from step to "
             "step: batches of uneven length, routing of experts, Python's garbage collector, other "
@@ -196,13 +189,16 @@ class LateRank:
             none = ""  # of the steps before, and some that no test is sure of
             since = _since(begin, votes.late)
             problem = f"{who} {_from(begin)}"
-        accuracy = f"; {case.accuracy}, smaller differences are ignored" if late.doubt_ns else ""
+        they = "it" if len(votes.late) == 1 else "they"
+        arrive = "arrives last" if len(votes.late) == 1 else "arrive last"
+        if late.clocks_ns:
+            arrive = "is blocked least" if len(votes.late) == 1 else "are blocked least"
         return self.meta.finding(
             Status.FAIL,
             f"{who} the others by {duration(cost_ns)} per step ({percent(share)}): "
-            f"{'it arrives' if len(votes.late) == 1 else 'they arrive'} last in "
+            f"{they} {arrive} in "
             f"{int(votes.votes[votes.leader])} of the {votes.cast} steps that have one late rank"
-            f"{none}{accuracy}.{since}{known.note}",
+            f"{none}{case.accuracy}.{since}{known.note}",
             severity=case.thresholds.severity(share * known.share),
             cause=cause,
             action=action,
@@ -226,7 +222,7 @@ class LateRank:
         return self.meta.finding(
             Status.FAIL,
             f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): they "
-            f"are late together in {several.steps} of {several.of} steps."
+            f"are late together in {several.steps} of {several.of} steps{case.accuracy}."
             f"{_since(begin, several.ranks) if begin else ''}{known.note}",
             title="Ranks wait for several late ranks",
             severity=case.thresholds.severity(share * known.share),
@@ -241,6 +237,23 @@ class LateRank:
             restates=restates,
             confidence="medium",
         )
+
+
+def _seen(case: Case, matched: list[Matched]) -> Case:
+    """Return the case by blocked times if arrivals may hide a late rank.
+
+    Unless only arrivals show one: ranks that are late by a slow transfer are blocked in it.
+    """
+    late = case.late
+    if late.doubt_ns < case.least_ns and not late.may_hide(case.least_ns):
+        return case
+    late = by_blocked_time(late, matched)
+    other = case._replace(late=late, votes=vote(late, case.least_ns / 2))
+    return other if _has_late(other) or not _has_late(case) else case
+
+
+def _has_late(case: Case) -> bool:
+    return bool(case.votes.stragglers(case.least_ns) or _late_together(case))
 
 
 def _late_together(case: Case) -> Together | None:
@@ -341,7 +354,7 @@ def _is_sure(case: Case) -> bool:
     voted_ns = int(votes.votes[votes.leader]) * int(votes.voted_ns[votes.leader])
     is_far = votes.chance <= _SURE * case.thresholds.chance
     is_alone = 2 * voted_ns >= votes.cost_ns * votes.steps
-    return is_far and is_alone and late.one_in == 1 and not late.doubt_ns
+    return is_far and is_alone and late.one_in == 1 and not (late.doubt_ns or late.clocks_ns)
 
 
 _SURE = 0.1

@@ -165,5 +165,12 @@ class Case(NamedTuple):
 
     @property
     def accuracy(self) -> str:
-        """Say how accurate arrival times are."""
-        return f"arrival times are accurate to {duration(self.late.doubt_ns)}"
+        """Say how accurate arrival times are, and what that means; empty if they are exact."""
+        late = self.late
+        if late.clocks_ns:
+            return (
+                f"; blocked times are compared, because arrival times are accurate only to "
+                f"{duration(late.clocks_ns)}"
+            )
+        accurate = f"; arrival times are accurate to {duration(late.doubt_ns)}"
+        return f"{accurate}, smaller differences are ignored" if late.doubt_ns else ""

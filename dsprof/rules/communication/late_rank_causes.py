@@ -11,6 +11,7 @@ import numpy as np
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.alignment.matching import Matched
+from dsprof.analysis.rank.intervals import Array
 from dsprof.analysis.rank.pace import Pace, is_slow
 from dsprof.analysis.run.lateness import Lateness
 from dsprof.analysis.run.votes import Votes
@@ -281,6 +282,8 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
     """
     steps = max(votes.steps * late.asked // max(late.compared, 1), 1)  # sums are of all steps
     waited_ns = late.waited_in_all_ns
+    if late.clocks_ns:
+        return _blocked(late, votes, waited_ns // steps)
     order = np.lexsort((-late.caused_ns, -votes.votes))[:_ROWS]
     rows = [
         (
@@ -306,6 +309,20 @@ def last_arrivals(late: Lateness, votes: Votes) -> Table:
         ),
         rows=tuple(rows),
         caption="Last arrivals in the measured steps; times are means",
+    )
+
+
+def _blocked(late: Lateness, votes: Votes, more_ns: Array) -> Table:
+    """List who is blocked least: clocks do not tell who came last."""
+    order = np.lexsort((more_ns, -votes.votes))[:_ROWS]
+    return Table(
+        columns=(
+            Column("rank"),
+            Column("steps in which only it was late", "count"),
+            Column("blocked longer than the least blocked rank, per step", "ns"),
+        ),
+        rows=tuple((late.ranks[i], int(votes.votes[i]), int(more_ns[i])) for i in order),
+        caption="Blocked time in the measured steps; times are means",
     )
 
 
