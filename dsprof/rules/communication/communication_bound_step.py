@@ -263,10 +263,8 @@ class CommunicationBoundStep:
         return self.meta.finding(
             Status.INFO,
             f"{_waiting(run[Steps], share)} {parts}",
-            title="Exposed communication is mostly waiting for "
-            f"{'a late rank' if len(late) == 1 else 'late ranks'}"
-            if is_most
-            else "",
+            # Whether a rank is late in most steps is the verdict of late-rank.
+            title="Exposed communication is mostly waiting for later arrivals" if is_most else "",
             cause="The ranks that wait least arrive last: their own work"
             f"{'' if shared else ', or an earlier collective of theirs,'} takes longer. "
             f"{f'{shared.cause} ' if shared else ''}A faster transfer of the collectives in which "

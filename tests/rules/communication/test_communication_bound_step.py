@@ -300,7 +300,7 @@ def test_a_late_rank_is_named_and_the_network_is_not_blamed():
     finding = said(RULE, *ranks(35, other_ms=10))
     assert finding.status is Status.INFO
     assert finding.ranks == (1,)
-    assert finding.title == "Exposed communication is mostly waiting for a late rank"
+    assert finding.title == "Exposed communication is mostly waiting for later arrivals"
     assert "12 % of the step is waiting, mostly for rank 1; 10 % is transfer." in finding.summary
     assert finding.action.startswith("Look at what comes before the collectives of rank 1")
 
@@ -386,7 +386,7 @@ def test_a_rank_that_is_early_does_not_make_the_others_late():
 def test_half_of_the_ranks_can_be_late():
     finding = said(RULE, *waiting(35, 35, 10, 10))
     assert finding.ranks == (2, 3)
-    assert finding.title == "Exposed communication is mostly waiting for late ranks"
+    assert finding.title == "Exposed communication is mostly waiting for later arrivals"
 
 
 @pytest.mark.parametrize(
