@@ -72,7 +72,7 @@ class AllreduceForShardedGradients:
                 yield self.meta.unknown(NO_REDUCTION)
         elif reduced := _all_reduces(traffic, "gradients"):
             judge = self._stage_3 if engines.stage == 3 else self._stage_1_or_2
-            yield judge(engines, traffic, run, *reduced)
+            yield judge(engines, traffic, run, *reduced[0])
 
     def _stage_3(
         self, engines: Engines, traffic: Traffic, run: RunSummary, use: Use, volume: Volume
@@ -109,9 +109,9 @@ class AllreduceForShardedGradients:
         )
 
     def _parameters(self, traffic: Traffic, run: RunSummary) -> Iterable[Finding]:
-        if (found := _all_reduces(traffic, "parameters")) is None:
+        if not (found := _all_reduces(traffic, "parameters")):
             return
-        use, volume = found
+        use, volume = found[0]
         yield self.meta.finding(
             Status.FAIL,
             f"ZeRO-3 fetches parameters by all-reduce: {_calls(traffic, volume)} per step.",
@@ -136,11 +136,14 @@ class AllreduceForShardedGradients:
         ):
             return self._defeated(traffic, run, use, volume, blocker)
         demands = engines.written_zero("reduce_scatter") is True
-        share = (use.group_size - 1) / use.group_size
-        extra = round(traffic.per_step(volume.nbytes) * share)
-        text = f"ZeRO-{engines.stage} reduces gradients by all-reduce, by design of DeepSpeed: "
-        text += f"{_calls(traffic, volume)} per step. A reduce-scatter would send {size(extra)} "
-        text += "less from each rank."
+        # Gradients of experts have groups of their own.
+        reduced = _all_reduces(traffic, "gradients")
+        extra = round(traffic.per_step(sum(one.nbytes * _other_ranks(use) for use, one in reduced)))
+        text = (
+            f"ZeRO-{engines.stage} reduces gradients by all-reduce, by design of DeepSpeed: "
+            f"{_calls(traffic, *(one for _, one in reduced))} per step. A reduce-scatter would "
+            f"send {size(extra)} less from each rank."
+        )
         if demands:
             text += " reduce_scatter is true, but has no effect at this stage."
         return self.meta.finding(
@@ -152,7 +155,7 @@ class AllreduceForShardedGradients:
             action='No change is needed. "use_multi_rank_bucket_allreduce": false sends one '
             "reduce to each owner instead (fewer bytes, more calls: for large buckets and few "
             "ranks); stage 3 and FSDP use reduce-scatter, but all-gather parameters more often.",
-            evidence=(_arithmetic(traffic, use, volume),),
+            evidence=tuple(_arithmetic(traffic, use, one) for use, one in reduced),
             saving_bytes_per_step=extra,
             confidence="high",
         )
@@ -177,11 +180,16 @@ class AllreduceForShardedGradients:
         )
 
 
-def _all_reduces(traffic: Traffic, purpose: Purpose) -> tuple[Use, Volume] | None:
-    """Return the all-reduces of a purpose that moved the most bytes between ranks."""
+def _all_reduces(traffic: Traffic, purpose: Purpose) -> list[tuple[Use, Volume]]:
+    """Return the all-reduces of a purpose between ranks, the most bytes first."""
     uses = traffic.of(purpose).items()
     found = [(use, v) for use, v in uses if use.family == "all_reduce" and use.group_size > 1]
-    return max(found, key=lambda pair: pair[1].nbytes, default=None)
+    return sorted(found, key=lambda pair: -pair[1].nbytes)
+
+
+def _other_ranks(use: Use) -> float:
+    """Return the share of the other ranks in a group: what a reduce-scatter spares of S."""
+    return (use.group_size - 1) / use.group_size
 
 
 _BLOCKERS = ("contiguous_gradients", "reduce_scatter")
@@ -201,12 +209,11 @@ def _needing_all_reduce(engines: Engines) -> str:
 
 def _halved(traffic: Traffic, run: RunSummary, use: Use, volume: Volume) -> Details:
     """Return evidence and savings of moving half the bytes; latency is not saved."""
-    share = (use.group_size - 1) / use.group_size
     slope = ns_per_byte(run, use.family, use.group_size)
     exposed_ms, nbytes = traffic.per_step(volume.exposed_ns) / 1e6, traffic.per_step(volume.nbytes)
     return {
         "evidence": (_arithmetic(traffic, use, volume),),
-        "saving_bytes_per_step": round(nbytes * share),
+        "saving_bytes_per_step": round(nbytes * _other_ranks(use)),
         "saving_ms_per_step": halving_saves(exposed_ms, nbytes, slope),
         "saving_from": use.purpose,
     }
@@ -235,9 +242,10 @@ def _patch(**keys: bool) -> dict[str, Any]:
     return {"zero_optimization": keys}
 
 
-def _calls(traffic: Traffic, volume: Volume) -> str:
-    calls = traffic.per_step(volume.calls)
-    return f"{plural(calls, 'call')} and {size(traffic.per_step(volume.nbytes))}"
+def _calls(traffic: Traffic, *volumes: Volume) -> str:
+    calls = traffic.per_step(sum(one.calls for one in volumes))
+    nbytes = traffic.per_step(sum(one.nbytes for one in volumes))
+    return f"{plural(calls, 'call')} and {size(nbytes)}"
 
 
 RULE: Rule = AllreduceForShardedGradients()

@@ -5,7 +5,18 @@ import pytest
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
 from dsprof.trace.schema import EngineConfig
-from tests.factories.trace import engine, issued, judged, rank_trace, said, span, step, zero_rank
+from tests.factories.trace import (
+    engine,
+    group,
+    issued,
+    judged,
+    rank_trace,
+    said,
+    span,
+    step,
+    sync,
+    zero_rank,
+)
 
 MIB = 1 << 20
 
@@ -29,6 +40,23 @@ def test_stages_1_and_2_are_informed_with_the_arithmetic(stage):
         ("all_reduce", 8 * MIB, 12 * MIB),
         ("reduce_scatter", 8 * MIB, 6 * MIB),
     )
+
+
+def test_the_gradients_of_experts_count_where_they_have_a_group_of_their_own():
+    def of_experts(number, start):
+        told = {"step": number, "phase": "backward", "flush": 1 + number, "group": 2}
+        return [sync("all_reduce", start + 70, 1, nbytes=2 * MIB, **told)]
+
+    traces = ranks(stage=1, extra=of_experts)
+    for rank, trace in enumerate(traces):
+        trace.groups[2] = group(id=2, ranks=[rank // 2 * 2, rank // 2 * 2 + 1], key=str(rank // 2))
+    finding = said(RULE, *traces)
+    assert "2 calls and 10.0 MiB per step" in finding.summary
+    assert finding.saving_bytes_per_step == 7 * MIB
+    assert [table.rows[1] for table in finding.evidence] == [
+        ("reduce_scatter", 8 * MIB, 6 * MIB),
+        ("reduce_scatter", 2 * MIB, MIB),
+    ]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
