@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dsprof.analysis.aggregates.baseline_costs import BaselineCosts
 from dsprof.analysis.aggregates.engines import Engines
@@ -43,6 +44,11 @@ class Thresholds:
 
 _EXPOSED = 0.5
 """All-gathers of parameters that are exposed to this share would queue behind smaller buckets."""
+_QUEUED = (
+    " All-gathers of parameters, which are exposed in backward, use the same link: smaller buckets "
+    "would delay them."
+)
+_FIRST = "Hide these all-gathers first, by prefetching. "
 
 
 class GiantBucket:
@@ -96,18 +102,20 @@ class GiantBucket:
         summary += f"; gradients block the step for {duration(cost_ms * 1e6)} ({percent(share)})."
         if share < thresholds.held_share:
             return self.meta.finding(Status.PASS, summary)
+        beside = _Beside.of(run, gradients)
+        is_queued = giant.is_zero and beside.is_exposed  # smaller units of FSDP hide both
         return self.meta.finding(
-            Status.FAIL,
+            Status.INFO if is_queued else Status.FAIL,
             summary,
             severity=Severity.MEDIUM,
-            cause=giant.cause,
-            action=giant.action,
+            cause=giant.cause + _QUEUED * is_queued,
+            action=_FIRST * is_queued + giant.action,
             problem=f"One bucket has {'all' if giant.share == 1 else f'{percent(giant.share)} of'} "
             "gradients",
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
-            saving_ms_per_step=_saving(run, gradients, giant, backward_ms),
+            saving_ms_per_step=_saving(run, gradients, giant, beside, backward_ms),
             saving_from="gradients",
             confidence="medium",
         )
@@ -120,25 +128,42 @@ def _backward_ms(run: RunSummary) -> float | None:
     return phase.busy_ms_per_step if phase else None
 
 
+class _Beside(NamedTuple):
+    """All-gathers of parameters in backward: they use the same link."""
+
+    taken_ms: float = 0.0  # of the link, per step
+    held_ms: float | None = 0.0
+
+    @classmethod
+    def of(cls, run: RunSummary, gradients: AnyCalls) -> _Beside:
+        gathers = run[WireDtypes].chosen(
+            lambda kind: (kind.purpose, kind.phase) == ("parameters", "backward")
+        )
+        sent, own_ms = bytes_per_step(gradients), least_blocked_ms(gradients)
+        if not gathers or not sent or own_ms is None:
+            return cls()
+        return cls(own_ms * bytes_per_step(gathers) / sent, blocked_ms(gathers))
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether smaller buckets would queue with them."""
+        return self.held_ms is not None and 0 < self.taken_ms * _EXPOSED <= self.held_ms
+
+
 def _saving(
-    run: RunSummary, gradients: AnyCalls, giant: Giant, backward_ms: float | None
+    run: RunSummary,
+    gradients: AnyCalls,
+    giant: Giant,
+    beside: _Beside,
+    backward_ms: float | None,
 ) -> Range | None:
     """Return what buckets as advised would hide behind the rest of backward."""
     own_ms = least_blocked_ms(gradients)
-    if own_ms is None or not backward_ms:
+    if own_ms is None or not backward_ms or beside.held_ms is None or beside.is_exposed:
         return None
     # The first bucket is not there before its part of backward is over.
     rest_ms = backward_ms * (1 - 1 / giant.parts)
-    gathers = run[WireDtypes].chosen(
-        lambda kind: (kind.purpose, kind.phase) == ("parameters", "backward")
-    )
-    if gathers:  # they use the same link
-        sent = bytes_per_step(gradients)
-        taken_ms = own_ms * bytes_per_step(gathers) / sent if sent else 0.0
-        held_ms = blocked_ms(gathers)
-        if held_ms is None or held_ms >= taken_ms * _EXPOSED:
-            return None
-        rest_ms = max(0.0, rest_ms - (taken_ms - held_ms))
+    rest_ms = max(0.0, rest_ms - (beside.taken_ms - beside.held_ms))
     return hiding_saves(own_ms, rest_ms, giant.parts, run[BaselineCosts])
 
 

@@ -158,8 +158,17 @@ def test_a_device_hides_no_more_than_it_computes_whatever_the_host_does():
     ],
 )
 def test_a_link_that_all_gathers_in_backward_use_hides_less(gathered_ms, hidden_ms):
-    saving = said(RULE, device_rank(engine=engine(3), gathered_ms=gathered_ms)).saving_ms_per_step
+    finding = said(RULE, device_rank(engine=engine(3), gathered_ms=gathered_ms))
+    saving = finding.saving_ms_per_step
     assert saving == (hidden_ms and pytest.approx((hidden_ms / 2, hidden_ms)))
+    assert finding.status is (Status.FAIL if saving else Status.INFO)
+    assert finding.action.startswith("Hide these all-gathers first") is not bool(saving)
+
+
+def test_smaller_units_of_fsdp_hide_all_gathers_as_well():
+    unit = {"library": "FSDP2", "module": "(root)", "parameters": 9}
+    finding = said(RULE, device_rank(gathered_ms=12, **unit))
+    assert (finding.status, finding.saving_ms_per_step) == (Status.FAIL, None)
 
 
 def test_all_gathers_in_forward_leave_the_link_to_backward():
