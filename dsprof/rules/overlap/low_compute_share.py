@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
@@ -24,6 +25,8 @@ class Thresholds:
 
     compute_share: float = 0.7
     outside_share: float = 0.4  # in no phase, no wait and no copy
+    before_share: float = 0.1  # of that, between a phase and the next forward: worth a remark
+    before_fail_share: float = 0.2
 
 
 _NAMED_SHARE = 0.25
@@ -33,6 +36,10 @@ _OUTSIDE = "outside forward, backward and step"
 _BETWEEN = (
     "Between the phases the program does something else: it waits for data or for RPC, evaluates, "
     "logs, or saves."
+)
+_BEFORE = (
+    "There the loop takes its next batch: without workers the data loader makes it meanwhile. It "
+    "may also log, evaluate or save there."
 )
 _FEW = "Most of the time outside the phases is in few steps; in the median step it is {}."
 _LOOK_AT_FEW = "Inspect the longest steps in the timeline: a checkpoint, an evaluation, a stall."
@@ -58,7 +65,7 @@ class LowComputeShare:
         "computation.",
         category="overlap",
         order=390,
-        needs=(Phases, Run, Steps),
+        needs=(Arrivals, Phases, Run, Steps),
         min_steps=2,
     )
     thresholds = Thresholds()
@@ -76,14 +83,20 @@ class LowComputeShare:
         share = total.compute_ns / total.total_ns
         outside = total.other_ns / total.total_ns
         summary = f"{percent(share)} of the step is computation; the rest: {_rest(total)}."
-        if share >= thresholds.compute_share:
-            yield self.meta.finding(Status.PASS, summary)
-            return
         parts = [run[Steps].parts[number] for number in run[Steps].measured]
         usual = median(part.other_ns / max(part.total_ns, 1) for part in parts)
         is_in_few = usual < outside / 2
-        if outside >= thresholds.outside_share and total.idle_ns is None and not is_in_few:
+        is_low = share < thresholds.compute_share
+        is_outside = is_low and outside >= thresholds.outside_share and total.idle_ns is None
+        if is_outside and not is_in_few:
             yield self._outside(run, summary, outside)
+            return
+        before = _before_forward(run)
+        if before >= thresholds.before_share and not is_in_few:
+            yield self._before(run, summary, before, thresholds)
+            return
+        if not is_low:
+            yield self.meta.finding(Status.PASS, summary)
             return
         longest, _ = max(_named_parts(total), key=lambda part: part[1] or 0)
         cause, action = f"The largest other part is {longest}.", "Read the findings on that part."
@@ -98,6 +111,27 @@ class LowComputeShare:
             problem=f"{percent(share)} of the step is computation",
             evidence=(_parts(total, count),),
             restates=longest,
+            confidence="medium",
+        )
+
+    def _before(
+        self, run: RunSummary, summary: str, before: float, thresholds: Thresholds
+    ) -> Finding:
+        total, count = run[Steps].total, len(run[Steps].measured)
+        took = f"{duration(before * run[Steps].mean_ns)} per step ({percent(before)})"
+        fix = "Load batches in worker processes, or find what else runs there"
+        if span := span_outside(run[Phases], _NAMED_SHARE * total.other_ns / count):
+            fix = f"Shorten {span.name}, or run it beside the step"
+        return self.meta.finding(
+            Status.FAIL if before >= thresholds.before_fail_share else Status.INFO,
+            f"{summary} {took} pass before forwards, outside all phases.",
+            title="Part of the step passes before forward",
+            severity=Severity.MEDIUM if span else Severity.LOW,
+            cause=_BEFORE,
+            action=_LOOK,
+            problem=f"{percent(before)} of the step passes before forward",
+            fix=fix,
+            evidence=(_parts(total, count),),
             confidence="medium",
         )
 
@@ -121,6 +155,14 @@ class LowComputeShare:
             evidence=(_parts(total, count),),
             confidence="medium",
         )
+
+
+def _before_forward(run: RunSummary) -> float:
+    """Return the share of measured steps from a phase to the next forward, 0 where not recorded."""
+    before_ns = [row.before_ns for row in run[Arrivals].ranks.values() if row.before_ns is not None]
+    if len(before_ns) < len(run[Arrivals].ranks):
+        return 0.0
+    return sum(before_ns) / len(before_ns) / (run[Steps].mean_ns * len(run[Steps].measured))
 
 
 def _named_parts(total: Parts) -> list[tuple[str, int | None]]:

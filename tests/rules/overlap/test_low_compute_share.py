@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.overlap.low_compute_share import RULE
 from tests.factories.device import busy
@@ -15,11 +17,11 @@ from tests.factories.trace import (
 )
 
 
-def idling(outside: float):
-    """A rank whose steps of 100 ms lie so much outside all phases."""
-    half = 50 * (1 - outside)
-    spans = [span("forward", 100 * n, 100 * n + half, n) for n in range(6)]
-    spans += [span("backward", 100 * n + half, 100 * n + 2 * half, n) for n in range(6)]
+def idling(outside: float, before: float = 0):
+    """A rank of which so much of a step of 100 ms is in no phase, `before` of it before forward."""
+    half, at = 50 * (1 - outside), 100 * before
+    spans = [span("forward", 100 * n + at, 100 * n + at + half, n) for n in range(6)]
+    spans += [span("backward", 100 * n + at + half, 100 * n + at + 2 * half, n) for n in range(6)]
     return zero_rank(spans=spans, comm_ms=1)
 
 
@@ -59,6 +61,7 @@ def test_a_span_that_the_program_named_is_named():
 
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(RULE, idling(0.6), compute_share=0.4, outside_share=0.59)
+    assert_reached_at(RULE, idling(0.2, before=0.125), before_share=0.125, before_fail_share=0.125)
 
 
 def test_waits_are_told_and_left_to_rules_of_their_own():
@@ -70,6 +73,20 @@ def test_waits_are_told_and_left_to_rules_of_their_own():
     assert finding.cause == "The largest other part is exposed communication."
     shares = {row[0]: row[2] for row in finding.evidence[0].rows}
     assert abs(sum(shares.values()) - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("before", "status"), [(0.05, Status.PASS), (0.15, Status.INFO), (0.21, Status.FAIL)]
+)
+def test_what_lies_before_forward_is_no_computation_of_a_loss(before, status):
+    """A data loader without workers takes 21 % of a step that is computation for the rest."""
+    finding = said(RULE, idling(0.21, before))
+    assert finding.status is status
+    if status is Status.FAIL:
+        assert finding.problem == "21 % of the step passes before forward"
+        assert finding.summary.endswith(
+            "21.0 ms per step (21 %) pass before forwards, outside all phases."
+        )
 
 
 def test_a_part_outside_the_phases_has_the_advice_of_a_failure():
