@@ -7,6 +7,8 @@ microseconds since the start of the trace (three decimals: nanoseconds). `args` 
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import reduce
 from operator import or_
@@ -82,6 +84,15 @@ def fits(value: object) -> bool:
             pending += msgspec.structs.astuple(one)
         elif kind is dict:
             pending += one.values()
-        elif kind is list or kind is tuple:
+        elif (kind is list or kind is tuple) and not _are_small(one):
             pending += one
+    return True
+
+
+def _are_small(values: Sequence[Any]) -> bool:
+    """Say whether these are integers of 32 bits: each rank lists all ranks of its groups."""
+    try:
+        array("i", values)
+    except (TypeError, OverflowError):
+        return False
     return True

@@ -20,6 +20,12 @@ def test_numbers_in_pairs_and_lists_count(first: int, is_fit: bool) -> None:
     assert fits(Line(word=(first, "all_reduce"))) == is_fit
 
 
+@pytest.mark.parametrize("last", [2**31, 2**62, "x", 0.5, [2**62]])
+def test_the_last_number_of_a_list_counts(last: object) -> None:
+    is_fit = last not in (2**62, [2**62])
+    assert fits([0, 1, last]) == is_fit
+
+
 def test_a_pipe_in_place_of_a_trace_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace.rank00000.json")
     assert header_of(tmp_path / "trace.rank00000.json") is None
