@@ -10,6 +10,7 @@ from typing import Any
 
 from dsprof.config import Config
 from dsprof.recording import session
+from dsprof.recording.messages import say
 from dsprof.trace.host_folders import shared_folder
 
 _PAGE = "report.html"
@@ -59,7 +60,7 @@ class Recording:
         trace = self._session.trace_file if self._session is not None else None
         if trace is None:
             if os.environ.get("RANK", "0") == "0":
-                session.say("nothing is recorded yet: no process group has communicated")
+                say("nothing is recorded yet: no process group has communicated")
             return None
         if self._session is None or self._session.rank != 0:
             return None
@@ -75,6 +76,6 @@ def _write_report(trace: Path, page: Path) -> Path:
     files = find_run([shared_folder(trace)], last=trace)
     run = LoadedRun(summarise_all(files, is_running=goes_on(files)), files)
     if text := run.unfinished():
-        session.say(text)
+        say(text)
     write_whole(page, render(run.diagnosis, "html"))
     return page

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 from dsprof import environment
 from dsprof.config import COMMAND_PID, FIELDS, OBSERVER, Config, is_switched_on, without_idle
 from dsprof.environment import launchers
-from dsprof.errors import argument
-from dsprof.files.redaction import redact_text
 from dsprof.hooks.patching import forget_imports, when_imported
 from dsprof.recording.beside import follow_beside
 from dsprof.recording.group_store import number_of_run
 from dsprof.recording.header import header_of_training
 from dsprof.recording.hook_installer import HookInstaller
 from dsprof.recording.interpreter import NO_GIL, has_gil
+from dsprof.recording.messages import say, say_failed, say_recorded, say_silent
 from dsprof.recording.observer import dismiss
 from dsprof.recording.recorder.hot_state import compiled
 from dsprof.recording.recorder.pseudonyms import Anonymizer
@@ -46,7 +45,7 @@ from dsprof.recording.this_process import (
 from dsprof.recording.trailer import trailer_of, with_writer
 from dsprof.trace.dumps.kept_states import keep_states_of_the_dead, remove_stale
 from dsprof.trace.dumps.state_file import memory_folders, process_of
-from dsprof.trace.host_folders import folder_of, traces_in
+from dsprof.trace.host_folders import folder_of
 from dsprof.trace.lines import header_of
 from dsprof.trace.schema import (
     BECAME,
@@ -304,12 +303,8 @@ class Session:
         self.recorder.stop()
         left = self._hooks.remove()
         if self.writer is None:
-            failures = self.recorder.failures
-            if "session" in failures:
-                say(f"nothing was recorded: {failures['session']}")
-            elif failures:
-                failed = "; ".join(f"{hook}: {why}" for hook, why in failures.items())
-                say(f"nothing was recorded. Failed hooks: {failed}")
+            if self.recorder.failures:
+                say_failed(self.recorder.failures)
             elif reason == EXIT:
                 self._report_silence()
             return
@@ -382,15 +377,7 @@ class Session:
                 "in place until the job ends"
             )
         elif self._rank == 0:
-            files = len([*traces_in(self._folder)])
-            counted, steps = writer.counted_only_steps, self.recorder.progress.steps
-            apart = f" ({counted} of them only in counters)" if counted else ""
-            if writer.lost_steps:
-                apart = f" ({writer.lost_steps} of them missing or incomplete: {writer.disk_error})"
-            say(
-                f"steps recorded: {steps}{apart}, trace files: {files}; "
-                f"see them with: dsprof report {argument(self.config.out)}"
-            )
+            say_recorded(writer, self.recorder.progress.steps, self._folder, self.config.out)
             for name, why in self._hooks.losses().items():
                 say(f"hook {name}: {why}")
 
@@ -403,24 +390,7 @@ class Session:
         if not is_of_user or hasattr(sys, "last_type"):
             return
         with suppress(OSError):
-            traces = traces_in(self._folder)
-            if any(path.stat().st_mtime >= self._started_s for path in traces):
-                return
-            if os.environ.get("WORLD_SIZE", "1") != "1" or self.recorder.has_missed:
-                say(
-                    "nothing was recorded. Recording begins with torch.distributed."
-                    "init_process_group(), and the program communicated with no other rank after "
-                    "it (RPC is not recorded). Call it before the loop, even if the program makes "
-                    "its own process groups"
-                )
-            else:
-                run = "dsprof run -- " if OBSERVER in os.environ else ""
-                say(
-                    "nothing was recorded: the program communicated with no other rank through "
-                    "torch.distributed (its RPC is not recorded). Start several, such as: "
-                    f"{run}torchrun --nproc-per-node 2 train.py; profile a single process with "
-                    "torch.profiler, and give its trace to dsprof report"
-                )
+            say_silent(self._folder, self._started_s, has_missed=self.recorder.has_missed)
 
 
 def _from_here(path: str) -> Path:
@@ -432,12 +402,6 @@ def _from_here(path: str) -> Path:
 
 def _process_key() -> str:
     return f"{OF_PROCESS}{os.urandom(6).hex()}"
-
-
-def say(text: str) -> None:
-    """Print a line of ours on stderr, without anything that could be a secret."""
-    with suppress(OSError, ValueError):  # a full or closed stderr
-        print(f"dsprof: {redact_text(text)}", file=sys.stderr, flush=True)
 
 
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})

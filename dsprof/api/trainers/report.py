@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dsprof.environment.own_command import own_command
 from dsprof.errors import DsprofError, argument
 from dsprof.recording import session
+from dsprof.recording.messages import say
 
 
 class Report(NamedTuple):
@@ -75,7 +76,7 @@ def send_report(sinks: Mapping[str, Sink]) -> None:
     try:
         report = _make(on.trace_file.parent)
     except (OSError, DsprofError) as error:
-        session.say(f"the report could not be made: {error}")
+        say(f"the report could not be made: {error}")
         return
     for tracker, send in sinks.items():
         try:
@@ -83,7 +84,7 @@ def send_report(sinks: Mapping[str, Sink]) -> None:
         except Exception as error:  # noqa: BLE001 - trackers raise what they like
             why = f"{type(error).__name__}: {error}"
             where = f"the report is in {report.page}"
-            session.say(f"{where}, but could not be logged to {tracker}: {why}")
+            say(f"{where}, but could not be logged to {tracker}: {why}")
 
 
 def _make(folder: Path) -> Report:
