@@ -132,7 +132,7 @@ _UNWRAPPED: Details = {
     "the model inside the wrapper, as ddp.module(x) does. Each rank trains a model of its own.",
     "action": "Wrap the model in DistributedDataParallel, and call the wrapper: ddp(x), not "
     f"ddp.module(x). {_ON_PURPOSE}",
-    "fix": "Call the DDP wrapper, not `ddp.module`",
+    "fix": "Wrap the model in DDP, and call the wrapper",
 }
 
 RULE: Rule = UnreducedGradients()

@@ -50,6 +50,7 @@ def test_training_without_any_exchange_fails(ops):
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.summary.startswith("In 10 measured steps")
     assert "ddp.module(x)" in finding.cause
+    assert finding.fix == "Wrap the model in DDP, and call the wrapper"
 
 
 def test_ddp_that_never_reduces_has_no_sync_as_its_cause():
