@@ -1,7 +1,8 @@
 """Session: configuration -> hooks -> recorder -> writer. The one place that wires them.
 
 Hooks go in as the modules that they watch get imported. Recording starts at the first collective
-of an initialised process group, so never in launchers, agents or data-loading workers.
+or optimizer step with an initialised process group, so never in launchers, agents or data-loading
+workers.
 """
 
 from __future__ import annotations
