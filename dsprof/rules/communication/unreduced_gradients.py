@@ -131,7 +131,8 @@ _UNWRAPPED: Details = {
     "cause": "No forward of DDP or FSDP was recorded: the model is not wrapped, or the loop calls "
     "the model inside the wrapper, as ddp.module(x) does. Each rank trains a model of its own.",
     "action": "Wrap the model in DistributedDataParallel, and call the wrapper: ddp(x), not "
-    f"ddp.module(x). {_ON_PURPOSE}",
+    f"ddp.module(x). {_ON_PURPOSE[:-1]}, or if gradients travel outside torch.distributed, as by "
+    "RPC or MPI.",
     "fix": "Wrap the model in DDP, and call the wrapper",
 }
 
