@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dsprof.trace.packed import PACKED_RANKS, Packed
 
 T = TypeVar("T")
+
+
+def _ascending(ranks: Iterable[int]) -> Sequence[int]:
+    """Return ranks in order: where none is missing a range, which takes no memory for each."""
+    column = array("q", ranks)
+    np.frombuffer(column, np.int64).sort()
+    whole = range(column[0], column[-1] + 1) if column else range(0)
+    return whole if len(whole) == len(column) else column
+
+
+def _holds(ranks: Sequence[int], rank: Any) -> bool:
+    place = bisect_left(ranks, rank)
+    return place < len(ranks) and ranks[place] == rank
 
 
 class _Pack(Packed[Mapping[int, T]]):
@@ -21,7 +36,7 @@ class _Pack(Packed[Mapping[int, T]]):
 
     def __init__(self, facts: Mapping[int, T]) -> None:
         super().__init__(facts)
-        self.ranks = array("q", sorted(facts))
+        self.ranks = _ascending(facts)
 
 
 class PerRank(Mapping[int, T]):
@@ -54,21 +69,22 @@ class PerRank(Mapping[int, T]):
         return iter(self._ranks)
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, Integral) and self._place(int(rank)) is not None
+        return isinstance(rank, Integral) and _holds(self._ranks, rank)
 
     def __getitem__(self, rank: int) -> T:
         if rank in self._facts:
             return self._facts[rank]
         unpacked = self._unpacked  # another thread may replace it
         if rank not in unpacked:
-            if (place := self._place(rank)) is None:
+            mine = (pack for pack in self._packs if _holds(pack.ranks, rank))
+            if (pack := next(mine, None)) is None:
                 raise KeyError(rank)
-            unpacked = self._unpacked = self._packs[self._pack_of[place]].unpacked()
+            unpacked = self._unpacked = pack.unpacked()
         return unpacked[rank]
 
     def in_order(self) -> PerRank[T]:
         """Return the same, repacked so that reading all ranks in order unpacks each pack once."""
-        packs = sorted(self._packs, key=lambda pack: pack.ranks)
+        packs = sorted(self._packs, key=lambda pack: pack.ranks[0])
         furthest, mixed = packs[:1], set[_Pack[T]]()
         for pack in packs[1:]:
             if furthest[0].ranks[-1] > pack.ranks[0]:
@@ -80,16 +96,6 @@ class PerRank(Mapping[int, T]):
             ordered = PerRank(ordered._facts, (*ordered._packs, _Pack(part)))
         return ordered
 
-    def _place(self, rank: int) -> int | None:
-        place = bisect_left(self._ranks, rank)
-        return place if place < len(self._ranks) and self._ranks[place] == rank else None
-
     @cached_property
-    def _ranks(self) -> array[int]:
-        return array("q", sorted([*self._facts, *(r for pack in self._packs for r in pack.ranks)]))
-
-    @cached_property
-    def _pack_of(self) -> array[int]:
-        """The index of the pack of each rank; 0 also for ranks that are not packed."""
-        places = {rank: place for place, pack in enumerate(self._packs) for rank in pack.ranks}
-        return array("q", (places.get(rank, 0) for rank in self._ranks))
+    def _ranks(self) -> Sequence[int]:
+        return _ascending(chain(self._facts, *(pack.ranks for pack in self._packs)))

@@ -99,3 +99,11 @@ def test_dataclasses_of_all_kinds_are_the_same_after_packing():
     found = Packed([*facts, facts[0]]).unpacked()
     assert (found[0].label, found[1], found[2]) == ("a", facts[1], _Facts)
     assert found[3] is found[0]  # held once
+
+
+def test_ranks_without_a_gap_take_no_memory_for_their_numbers(monkeypatch):
+    monkeypatch.setattr(per_rank, "PACKED_RANKS", 4096)
+    whole, double = (
+        len(pickle.dumps(PerRank(dict.fromkeys(range(count))))) for count in (4096, 8192)
+    )
+    assert double - whole < 4096 * 4
