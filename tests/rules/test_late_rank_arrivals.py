@@ -429,6 +429,30 @@ def test_a_late_rank_of_a_stage_is_named_and_not_its_tensor_parallel_peer():
     assert "by 40.0 ms per step" in finding.summary
 
 
+def test_the_rank_that_works_longer_is_named_and_not_the_stage_that_receives_from_it():
+    """Ranks 0 and 1 are a stage, 2 and 3 the next: rank 1 waits for a gradient of rank 3."""
+
+    def placed(number: int) -> RankTrace:
+        late = {1: 40, 3: 38}.get(number, 0)
+        comm, steps = [], []
+        for n in range(STEPS):
+            at = 100.0 * n
+            if number == 1:
+                comm.append(sync("recv", at + 20, 40, group=4, peer=3, seq=n, step=n))
+            comm.append(sync("all_reduce", at + 20 + late, 60 - late, group=3, seq=n, step=n))
+            steps.append(step(n, at, at + 100))
+        data = [number // 2 * 2, number // 2 * 2 + 1]
+        pipe = [number % 2, number % 2 + 2]
+        groups = {
+            3: group(4, id=3, key=f"dp {data}", role="data", ranks=data),
+            4: group(4, id=4, key=f"pp {pipe}", role="pipeline", ranks=pipe),
+        }
+        return rank_trace(number, 4, comm=comm, steps=steps, groups=groups)
+
+    finding = said(RULE, *map(placed, range(4)))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (3,))
+
+
 def test_waits_that_nobody_saw_leave_it_open():
     head = [header(n, device="cuda") for n in range(2)]
     traces = [rank(n, arrive, head=head[n]) for n, arrive in enumerate((30, 80))]

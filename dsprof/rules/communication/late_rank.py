@@ -92,7 +92,7 @@ class LateRank:
         if not cases or not step_ns:
             yield self._nothing_matched(run)
             return
-        case = max(cases, key=lambda case: case.votes.cost_ns)
+        case = max(cases, key=lambda case: (_works_longer(case), case.votes.cost_ns))
         doubt, moving = _doubt(case), one_after_another(case)
         has_moved = moving is not None and moving.are_over and not case.votes.is_of_all
         unplaced = [rank for one in arrivals.matched for rank in one.unplaced]
@@ -250,6 +250,20 @@ def _seen(case: Case, matched: list[Matched]) -> Case:
     late = by_blocked_time(late, matched)
     other = case._replace(late=late, votes=vote(late, case.least_ns / 2))
     return other if _has_late(other) or not _has_late(case) else case
+
+
+def _works_longer(case: Case) -> bool:
+    """Whether half of the delay is own work: a rank may also wait for another stage."""
+    of_steps, measured = case.run[Steps].ranks, case.run[Steps].measured
+    own_ns: dict[int, float] = {}
+    for rank in case.late.ranks:
+        row = of_steps[rank].of(np.asarray(measured, np.int64))
+        if row.exposed_ns is None or not len(row.number):
+            return False
+        own_ns[rank] = float((row.total_ns - row.exposed_ns).mean())
+    mine_ns = own_ns.pop(case.rank)
+    usual_ns = float(np.median([*own_ns.values()])) if own_ns else mine_ns
+    return 2 * (mine_ns - usual_ns) >= max(case.votes.cost_ns, 1)
 
 
 def _has_late(case: Case) -> bool:
