@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -63,6 +64,8 @@ class DaskEngine:
             from distributed import Client
         except ImportError:
             raise DsprofError(_MISSING) from None
+        # It logs a traceback of what `_plain_errors` says.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         try:
             with _said_when_long(f"the Dask scheduler at {self._address} to answer"):
                 client = Client(self._address, timeout=_PATIENCE_S, set_as_default=False)

@@ -162,7 +162,9 @@ def test_workers_that_go_with_what_they_merged_end_the_report(
 
 
 @pytest.mark.dist
-def test_a_scheduler_that_goes_ends_the_report() -> None:
+def test_a_scheduler_that_goes_ends_the_report_in_one_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     settings = {"distributed.comm.timeouts.connect": "1s"}
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -178,6 +180,7 @@ def test_a_scheduler_that_goes_ends_the_report() -> None:
         with pytest.raises(DsprofError, match=r"scheduler at .* does not answer any more"):
             DaskEngine(address_of(found)).merged(WAIT, [listener.getsockname()[1]], unshown)
         closing.join()
+    assert not [one.getMessage() for one in caplog.records if one.name == "distributed.client"]
 
 
 def test_a_scheduler_that_goes_while_workers_are_looked_for_is_named() -> None:
