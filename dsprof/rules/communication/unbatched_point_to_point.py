@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RunSummary
@@ -43,7 +44,7 @@ class UnbatchedPointToPoint:
         "and receives wait for each other. A batch runs both at once.",
         category="communication",
         order=230,
-        needs=(Engines, Steps, PointToPoint),
+        needs=(Engines, Pipelines, Steps, PointToPoint),
         min_steps=1,
     )
     thresholds = Thresholds()
@@ -67,7 +68,8 @@ class UnbatchedPointToPoint:
 
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
         cost_ms, main = blocked_ms(single), run[Engines].main
-        is_pipeline = main is not None and main.pipeline_stages > 1
+        is_deepspeed = main is not None and main.pipeline_stages > 1
+        is_pipeline = is_deepspeed or run[Pipelines].stages > 1
         costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and not is_pipeline
         took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"
@@ -77,10 +79,12 @@ class UnbatchedPointToPoint:
             f"separately{took}.",
             severity=Severity.LOW,
             cause="DeepSpeed's pipeline sends and receives in turn, by design."
+            if is_deepspeed
+            else "A stage of a pipeline waits for its neighbours, batched or not."
             if is_pipeline
             else "isend and irecv, or send and recv, are called one after the other.",
             action="No change is needed; torch.distributed.pipelining batches its transfers."
-            if is_pipeline
+            if is_deepspeed
             else "Pass a list of P2POp to torch.distributed.batch_isend_irecv.",
             evidence=(
                 Table(

@@ -68,6 +68,15 @@ def test_those_of_deepspeeds_pipeline_are_by_design():
     assert "by design" in finding.cause
 
 
+def test_what_stages_of_a_pipeline_wait_for_is_not_that_they_send_separately():
+    traces = [rank(peer=1 - number) for number in range(2)]
+    for trace in traces:
+        trace.groups[1].role = "pipeline"
+    finding = said(RULE, *traces)
+    assert finding.status is Status.INFO
+    assert finding.cause == "A stage of a pipeline waits for its neighbours, batched or not."
+
+
 def test_what_costs_little_is_mentioned():
     assert said(RULE, rank(blocked_ms=0.1)).status is Status.INFO
 
