@@ -21,6 +21,7 @@ from dsprof.analysis.rank.pace import others_pace
 from dsprof.analysis.run.lateness import Lateness, alike, by_blocked_time, lateness
 from dsprof.analysis.run.onset import Onset, onset
 from dsprof.analysis.run.outliers import chance_of
+from dsprof.analysis.run.own_work import own_work_ns
 from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.votes import Together, Votes, together, vote
 from dsprof.analysis.summary import RunSummary
@@ -254,14 +255,8 @@ def _seen(case: Case, matched: list[Matched]) -> Case:
 
 def _works_longer(case: Case) -> bool:
     """Whether half of the delay is own work: a rank may also wait for another stage."""
-    of_steps, measured = case.run[Steps].ranks, case.run[Steps].measured
-    own_ns: dict[int, float] = {}
-    for rank in case.late.ranks:
-        row = of_steps[rank].of(np.asarray(measured, np.int64))
-        if row.exposed_ns is None or not len(row.number):
-            return False
-        own_ns[rank] = float((row.total_ns - row.exposed_ns).mean())
-    mine_ns = own_ns.pop(case.rank)
+    own_ns = own_work_ns(case.run[Steps], case.late.ranks)
+    mine_ns = own_ns.pop(case.rank, 0.0)
     usual_ns = float(np.median([*own_ns.values()])) if own_ns else mine_ns
     return 2 * (mine_ns - usual_ns) >= max(case.votes.cost_ns, 1)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median_low
+from typing import NamedTuple
 
 import msgspec
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.point_to_point import PointToPoint
 from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.run.own_work import own_work_ns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
-from dsprof.findings.wording import percent, plural
+from dsprof.findings.wording import duration, percent, plural
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.evidence.calls import blocked_ms, share_of_step
 from dsprof.rules.rule import Rule, RuleMeta
@@ -21,6 +24,9 @@ _LEAST_BUBBLE = 0.01
 """The least bubble that a threshold may demand: no number of micro-batches leaves none."""
 _MOST = 0.5
 """The bubble is the cause of waits if it explains at least this share of them."""
+
+_LONGER = 0.1
+"""A stage that works longer by this share of the step is worth balancing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +78,19 @@ class PipelineBubble:
             "." if share is None else f"; stages wait {percent(share)} of the step for others."
         )
         is_filled = share is not None and share < thresholds.waited_share
-        if is_filled or bubble <= thresholds.bubble_share + 1e-9:
+        of_step = pipelines.bubble_of_step(run[Steps].exposed_share or 0.0)
+        is_cause = share is None or of_step >= _MOST * share
+        is_small, longest = bubble <= thresholds.bubble_share + 1e-9, _longest(run[Steps])
+        if is_filled or (is_small and (share is None or not longest.ranks)):
             yield self.meta.finding(Status.PASS, summary)
         else:
-            of_step = pipelines.bubble_of_step(run[Steps].exposed_share or 0.0)
-            if share is None or of_step >= _MOST * share:
+            if is_cause and not is_small:
                 asked = max(thresholds.bubble_share, _LEAST_BUBBLE)
                 found = self._too_few(pipelines, summary, asked, is_measured=share is not None)
             else:
-                found = self._other_waits(pipelines, summary, of_step)
+                explains = f" The bubble explains only {percent(of_step)} of the step."
+                summary += explains * (not is_cause)
+                found = self._other_waits(pipelines, summary, longest)
             yield msgspec.structs.replace(found, evidence=(_table(pipelines, waited),))
 
     def _too_few(
@@ -100,20 +110,42 @@ class PipelineBubble:
             confidence="medium",
         )
 
-    def _other_waits(self, pipelines: Pipelines, summary: str, of_step: float) -> Finding:
+    def _other_waits(self, pipelines: Pipelines, summary: str, longest: _Longest) -> Finding:
         """Report waits that the bubble does not explain: a smaller one may not shorten them."""
         return self.meta.finding(
             Status.INFO,
-            f"{summary} The bubble explains only {percent(of_step)} of the step.",
+            summary,
             title="Pipeline stages wait longer than the bubble",
-            cause="Stages also wait for a slower stage, or for transfers.",
+            cause=f"Stages also wait for a slower stage, or for transfers.{longest.sentence}",
             action="Shorten these waits before you change the number of micro-batches: balance the "
             "stages, or use faster links between them.",
-            problem=f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
+            problem=longest.sentence.strip(" .")
+            or f"The pipeline bubble is {percent(pipelines.bubble or 0.0)} of the schedule",
             fix="Balance the stages, or use faster links",
+            ranks=longest.ranks,
             restates=EXPOSED,
             confidence="medium",
         )
+
+
+class _Longest(NamedTuple):
+    """The rank that works longest, and a sentence on it; empty if none stands out."""
+
+    sentence: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+def _longest(steps: Steps) -> _Longest:
+    """Name the rank that works longest, if for a tenth of the step longer than the median."""
+    own_ns = own_work_ns(steps, steps.ranks)
+    if not own_ns:
+        return _Longest()
+    rank, usual_ns = max(own_ns, key=lambda rank: own_ns[rank]), median_low(own_ns.values())
+    more_ns = own_ns[rank] - usual_ns
+    if more_ns < _LONGER * steps.mean_ns:
+        return _Longest()
+    sentence = f" Rank {rank} works {duration(more_ns)} per step longer than the median."
+    return _Longest(sentence, (rank,))
 
 
 def _table(pipelines: Pipelines, waited_ms: float | None) -> Table:

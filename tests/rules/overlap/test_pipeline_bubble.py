@@ -9,17 +9,18 @@ from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Status
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.overlap.pipeline_bubble import RULE
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import assert_reached_at, captured, engine, header, said, sync, zero_rank
 
 
-def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, **fields):
-    def extra(number, start):
-        return [sync("recv", start, waited_ms, step=number)]
+def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, number: int = 0, **fields):
+    def extra(step, start):
+        return [sync("recv", start, waited_ms, step=step)]
 
     config = engine(0)
     config.pipeline_stages = stages
     fields = {"comm_ms": 0.1, **fields}
-    return zero_rank(stage=0, accumulation=batches, extra=extra, engine=config, **fields)
+    return zero_rank(number, stage=0, accumulation=batches, extra=extra, engine=config, **fields)
 
 
 def test_too_few_micro_batches_fail():
@@ -42,6 +43,18 @@ def test_waits_are_the_mean_over_stages_whose_transfers_differ():
 
     finding = said(RULE, stage(0, 30, "gradient to stage 0"), stage(1, 10, "activation to stage 1"))
     assert "wait 20 % of the step" in finding.summary
+
+
+@pytest.mark.parametrize(("longer_ms", "ranks"), [(30, (1,)), (5, ())])
+def test_a_stage_that_works_longer_is_named_though_the_bubble_is_small(longer_ms, ranks):
+    """Of 16 micro-batches on 2 stages 6 % are the bubble; rank 1 waits less, as it works longer."""
+
+    def stage(number: int) -> RankTrace:
+        return rank(2, 16, waited_ms=40 - number * longer_ms, number=number)
+
+    finding = said(RULE, stage(0), stage(1))
+    assert (finding.status, finding.ranks) == (Status.INFO if ranks else Status.PASS, ranks)
+    assert ("Rank 1 works 29.4 ms per step longer" in finding.cause) is bool(ranks)
 
 
 def test_its_thresholds_are_reached_at_their_value():
