@@ -260,8 +260,9 @@ def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, li
                 what = int(op[first]), int(nbytes[first])
                 kind = Kind(*what, one.group.size, one.group.role, one.nodes)
                 calls = round(len(mine) * one.weight(steps))
-                quartiles = map(int, np.percentile(mine, (25, 50, 75)))
-                row = Transfer(one.ranks, one.group.label, calls, *quartiles, float(mine.mean()))
+                low, median, high = map(int, np.percentile(mine, (25, 50, 75)))
+                mean = float(mine.mean())
+                row = Transfer(one.ranks, one.group.label, calls, low, median, high, mean)
                 found[kind].append(row)
     return dict(found)
 
