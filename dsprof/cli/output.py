@@ -13,6 +13,9 @@ from dsprof.errors import OutputError, escaped
 
 STANDARD_OUTPUT = Path("-")
 
+_DUMPS = ("hang-rank", "state-rank")
+"""What a recording writes beside its traces."""
+
 
 def check_writable(path: Path, inputs: Iterable[Path]) -> None:
     """Refuse an output file that cannot be written, before the work that it would be for.
@@ -38,14 +41,18 @@ def check_writable(path: Path, inputs: Iterable[Path]) -> None:
 
 
 def _is_read(path: Path, given: Path) -> bool:
-    """Say whether a file is the input `given`, or a trace in that folder."""
+    """Say whether a file is the input `given`, or of the recording in that folder."""
     if not (os.path.exists(path) and os.path.exists(given)):
         return False
     if os.path.samefile(path, given):
         return True
+    from dsprof.trace.host_folders import shared_folder
     from dsprof.trace.trace_files import is_trace
 
-    return os.path.samefile(os.path.dirname(os.path.realpath(path)), given) and is_trace(path)
+    names = (path.absolute(), Path(os.path.realpath(path)))
+    folders = {folder for one in names for folder in (one.parent, shared_folder(one))}
+    is_inside = any(os.path.samefile(folder, given) for folder in folders)
+    return is_inside and (path.name.startswith(_DUMPS) or is_trace(path))
 
 
 def terminal() -> dict[str, Any]:

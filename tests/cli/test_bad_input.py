@@ -181,6 +181,32 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trace.rank00000.json",
+        "link.json",
+        "hosts/node/trace.rank00001.json",
+        "hosts/node/trace.rank00001.tail0",
+        "hang-rank00000.json",
+    ],
+)
+def test_no_report_replaces_what_the_run_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (folder / "good/hosts/node").mkdir(parents=True)
+    trace = (folder / "good/trace.rank00000.json").read_bytes()
+    if name == "link.json":
+        (folder / "elsewhere.rank0.json").write_bytes(trace)
+        (folder / "good/link.json").symlink_to(folder / "elsewhere.rank0.json")
+    else:
+        (folder / "good" / name).write_bytes(b"{}" if "hang" in name else trace)
+    before = contents(folder)
+    assert main(["report", "good", "--format", "json", "-o", f"good/{name}"]) == 2
+    assert "it is an input file; choose another place" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
 @pytest.mark.usefixtures("folder")
 def test_every_mistake_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "good", "--config", "all.yaml"]) == 2
