@@ -190,9 +190,7 @@ class CommunicationBoundStep:
             summary += " Most of it is in sends and receives."
         elif share - by_network >= _LEAST_SHARE:
             # A rank that waits least by its own transfers is not the one that the others wait for.
-            least = (
-                f", least on {named(late)}" if late and (not split or split.is_for(late)) else ""
-            )
+            least = f", least on {named(late)}" if not split or split.is_for(late) else ""
             summary += f" {percent(by_network)} of the step is transfer, "
             summary += f"{percent(share - by_network)} is waiting for later arrivals{least}."
         evidence = _evidence(run)

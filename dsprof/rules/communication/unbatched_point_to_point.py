@@ -69,7 +69,7 @@ class UnbatchedPointToPoint:
     def _judged(self, run: RunSummary, single: AnyCalls, thresholds: Thresholds) -> Finding:
         cost_ms, main = blocked_ms(single), run[Engines].main
         is_deepspeed = main is not None and main.pipeline_stages > 1
-        is_pipeline = is_deepspeed or run[Pipelines].stages > 1
+        is_pipeline = run[Pipelines].stages > 1
         costs = share_of_step(cost_ms or 0.0, run[Steps]) >= thresholds.held_share
         fails = costs and not is_pipeline
         took = "" if cost_ms is None else f"; blocked time {duration(cost_ms * 1e6)}"

@@ -66,6 +66,8 @@ def test_those_of_deepspeeds_pipeline_are_by_design():
     finding = said(RULE, rank(config=config))
     assert finding.status is Status.INFO
     assert "by design" in finding.cause
+    assert finding.action.startswith("No change is needed")
+    assert said(RULE, rank(config=engine(0))) == said(RULE, rank())
 
 
 def test_what_stages_of_a_pipeline_wait_for_is_not_that_they_send_separately():
