@@ -63,6 +63,20 @@ def test_hosts_that_work_in_step_and_are_late_in_turn_are_no_late_host():
     assert (finding.status, finding.title) == (Status.INFO, "Ranks wait for each other in turn")
 
 
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (7, "5 of 5 steps, which may be chance."),
+        (10, "8 of 8 steps, but the measured steps last 800 ms together"),
+    ],
+)
+def test_a_host_that_is_late_in_too_few_steps_is_not_said_to_be_late_in_turn(count, why):
+    hosts = [HOSTS[0]] * 4 + [HOSTS[1]] * 4
+    finding = said(RULE, *device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 3), count=count))
+    assert finding.status is Status.UNKNOWN
+    assert finding.summary.startswith(f"Unknown: ranks 4-7 are late together in {why}")
+
+
 def test_many_late_hosts_are_counted():
     hosts = [(name, clock()) for name in "aaaaaaabcdefg"]
     late = device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 6) + (k * 7 + rank * 3) % 5 / 10)

@@ -57,6 +57,10 @@ _FEW = 0.05
 """Share of the steps in which stalls may make most of the waits: ranks take no turns then."""
 _ALONE = 0.25
 """With less of its delay left in the least of the waits, a rank is mostly late beside others."""
+_TOO_BRIEF = (
+    "but the measured steps last {} together, and another program may occupy a processor for that "
+    "long"
+)
 
 
 class LateRank:
@@ -111,6 +115,8 @@ class LateRank:
             yield moving_straggler(self.meta, case, moving)
         elif doubt:
             yield self._suspected(case, doubt)
+        elif suspects := _suspects(case):
+            yield self.meta.unknown(f"Unknown: {suspects}.{case.known().note}")
         else:
             yield self._nobody(case)
 
@@ -267,17 +273,33 @@ def _has_late(case: Case) -> bool:
 
 def _late_together(case: Case) -> Together | None:
     """Return ranks that are late together, if that costs much and is neither chance nor brief."""
+    found = _together(case)
+    return found if found and not (case.is_brief or _may_be_chance(case, found)) else None
+
+
+def _together(case: Case) -> Together | None:
     found = together(case.late, case.least_ns / 2)
-    if found is None or found.cost_ns < case.least_ns or case.is_brief:
-        return None
+    return found if found and found.cost_ns >= case.least_ns else None
+
+
+def _may_be_chance(case: Case, found: Together) -> bool:
     count = len(case.late.ranks)
     # Ranks that work in step are late together also by chance: as many sets may be it.
     chances = (
         chance_of(found.steps, found.of, count),
         chance_of(found.steps, found.uneven, count // len(found.ranks)),
     )
-    is_sure = max(chances) <= case.thresholds.chance or _begin(case.late, found.ranks)
-    return found if is_sure else None
+    return max(chances) > case.thresholds.chance and not _begin(case.late, found.ranks)
+
+
+def _suspects(case: Case) -> str:
+    """Say why ranks that look late together may not be; empty if none do in most steps."""
+    found = _together(case)
+    if found is None or 10 * found.steps < 9 * found.uneven or 3 * found.steps < 2 * found.of:
+        return ""
+    is_chance = _may_be_chance(case, found)
+    why = "which may be chance" if is_chance else _TOO_BRIEF.format(case.recorded)
+    return f"{named(found.ranks)} are late together in {found.steps} of {found.of} steps, {why}"
 
 
 def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
@@ -323,13 +345,7 @@ def _doubt(case: Case) -> str:
                 f"stands out in {none:,}, which may be chance"
             )
         return f"rank {rank} was last in {lasts} of {of}, which may be chance"
-    if case.is_brief:
-        recorded = duration(case.step_ns * case.measured_steps)
-        return (
-            f"rank {rank} comes last, but the measured steps last {recorded} together, and another "
-            "program may occupy a processor for that long"
-        )
-    return ""
+    return f"rank {rank} comes last, {_TOO_BRIEF.format(case.recorded)}" if case.is_brief else ""
 
 
 def _held(restates: str, late: int, votes: Votes) -> float:

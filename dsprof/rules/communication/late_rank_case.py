@@ -105,6 +105,11 @@ class Case(NamedTuple):
         return len(self.run[Steps].measured)
 
     @property
+    def recorded(self) -> str:
+        """Say how long the measured steps last together."""
+        return duration(self.step_ns * self.measured_steps)
+
+    @property
     def is_brief(self) -> bool:
         """Whether another program may hold a processor for as long as the measured steps last."""
         return self.step_ns * self.measured_steps < self.thresholds.seconds * 1e9
