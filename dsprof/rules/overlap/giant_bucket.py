@@ -95,16 +95,16 @@ class GiantBucket:
             f"{percent(giant.share)} of the gradients of a backward"
         )
         evidence = (_figures(giant, cost_ms, backward_ms),)
-        if cost_ms is None:
+        own_ms = least_blocked_ms(gradients)
+        if cost_ms is None or own_ms is None:
             text = f"{summary}. Its blocked time was not measured."
             return self.meta.finding(Status.INFO, text, action=giant.action, evidence=evidence)
         share = share_of_step(cost_ms, run[Steps])
         summary += f"; gradients block the step for {duration(cost_ms * 1e6)} ({percent(share)})."
         # What is waited for a late rank, smaller buckets do not hide.
-        own_ms = least_blocked_ms(gradients)
-        if share_of_step(cost_ms if own_ms is None else own_ms, run[Steps]) < thresholds.held_share:
+        if share_of_step(own_ms, run[Steps]) < thresholds.held_share:
             return self.meta.finding(Status.PASS, summary)
-        beside = _Beside.of(run, gradients)
+        beside = _Beside.of(run, gradients, own_ms)
         is_queued = giant.is_zero and beside.is_exposed  # smaller units of FSDP hide both
         return self.meta.finding(
             Status.INFO if is_queued else Status.FAIL,
@@ -117,7 +117,7 @@ class GiantBucket:
             fix=giant.fix,
             config_patch=giant.config_patch,
             evidence=evidence,
-            saving_ms_per_step=_saving(run, gradients, giant, beside, backward_ms),
+            saving_ms_per_step=_saving(run, own_ms, giant, beside, backward_ms),
             saving_from="gradients",
             confidence="medium",
         )
@@ -137,12 +137,11 @@ class _Beside(NamedTuple):
     held_ms: float | None = 0.0
 
     @classmethod
-    def of(cls, run: RunSummary, gradients: AnyCalls) -> _Beside:
+    def of(cls, run: RunSummary, gradients: AnyCalls, own_ms: float) -> _Beside:
         gathers = run[WireDtypes].chosen(
             lambda kind: (kind.purpose, kind.phase) == ("parameters", "backward")
         )
-        sent, own_ms = bytes_per_step(gradients), least_blocked_ms(gradients)
-        if not gathers or not sent or own_ms is None:
+        if not (sent := bytes_per_step(gradients)):
             return cls()
         return cls(own_ms * bytes_per_step(gathers) / sent, blocked_ms(gathers))
 
@@ -153,15 +152,10 @@ class _Beside(NamedTuple):
 
 
 def _saving(
-    run: RunSummary,
-    gradients: AnyCalls,
-    giant: Giant,
-    beside: _Beside,
-    backward_ms: float | None,
+    run: RunSummary, own_ms: float, giant: Giant, beside: _Beside, backward_ms: float | None
 ) -> Range | None:
     """Return what buckets as advised would hide behind the rest of backward."""
-    own_ms = least_blocked_ms(gradients)
-    if own_ms is None or not backward_ms or beside.held_ms is None or beside.is_exposed:
+    if not backward_ms or beside.held_ms is None or beside.is_exposed:
         return None
     # The first bucket is not there before its part of backward is over.
     rest_ms = backward_ms * (1 - 1 / giant.parts)

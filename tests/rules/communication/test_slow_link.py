@@ -62,6 +62,7 @@ def rank(
 def test_the_pair_that_takes_longer_for_the_same_is_named():
     finding = said(RULE, *(rank(n, 40 if n in (4, 5) else 10 + n / 10) for n in range(8)))
     assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5))
+    assert finding.confidence == "medium"
     assert "29." in finding.summary
     assert finding.problem == "Collectives of ranks 4-5 delay a step by 29.8 ms"
     assert "One group does not show which" in finding.cause
@@ -140,14 +141,15 @@ def test_two_of_four_slow_groups_are_not_said_to_take_the_same_time() -> None:
     assert finding.summary == "No group stands out by its median transfer."
 
 
-def test_a_rank_that_all_slow_groups_share_is_suspected():
+@pytest.mark.parametrize("world", [4, 8])
+def test_a_rank_that_all_slow_groups_share_is_suspected(world):
     """Rank 0 is in the slow pair of the all-reduces, and in that of the all-gathers."""
     groups = {
         "all_reduce": [(0, 1), (2, 3), (4, 5), (6, 7)],
         "all_gather": [(0, 2), (1, 3), (4, 6), (5, 7)],
     }
     traces = []
-    for number in range(8):
+    for number in range(world):
         mine = [(op, pair) for op, pairs in groups.items() for pair in pairs if number in pair]
         known = {
             i: group(id=i, key=f"{op} {pair}", label="data", role="data", ranks=list(pair))
@@ -159,9 +161,9 @@ def test_a_rank_that_all_slow_groups_share_is_suspected():
             for i, (op, pair) in enumerate(mine, 1)
         ]
         steps = [step(n, 100 * n, 100 * (n + 1)) for n in range(STEPS)]
-        traces.append(rank_trace(number, 8, comm=comm, groups=known, steps=steps))
+        traces.append(rank_trace(number, world, comm=comm, groups=known, steps=steps))
     finding = said(RULE, *traces)
-    assert finding.ranks == (0,)
+    assert (finding.ranks, finding.confidence) == ((0,), "medium")
     assert "All 2 slow groups have rank 0 in common" in finding.cause
     assert [row[3:] for row in finding.evidence[0].rows] == [(6, 30_000_000, 10_000_000)] * 2
 

@@ -172,6 +172,21 @@ def test_smaller_units_of_fsdp_hide_all_gathers_as_well():
     assert (finding.status, finding.saving_ms_per_step) == (Status.FAIL, None)
 
 
+def test_all_gathers_beside_gradients_of_unknown_size_do_not_break_the_rule() -> None:
+    trace = device_rank(engine=engine(3), gathered_ms=12)
+    rows = trace.collectives
+    rows.nbytes[rows.flush > 0] = 0
+    assert said(RULE, trace).status is Status.FAIL
+
+
+def test_without_a_backward_phase_nothing_is_known_to_hide_behind() -> None:
+    traces = ranks(20, 20)
+    for trace in traces:
+        trace.spans = []
+    finding = said(RULE, *traces)
+    assert (finding.status, finding.saving_ms_per_step) == (Status.FAIL, None)
+
+
 def test_all_gathers_in_forward_leave_the_link_to_backward():
     trace = device_rank(engine=engine(3), gathered_ms=12)
     rows = trace.collectives
