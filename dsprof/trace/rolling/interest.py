@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dsprof.trace.rolling.alarms import SLOW_TIMES
 from dsprof.trace.rolling.capture import Captured
 from dsprof.trace.schema import Kept
 
@@ -75,9 +76,13 @@ class Interest:
         return kept
 
     def worth(self, kept: Kept) -> tuple[float, ...]:
-        """Return what decides who leaves first."""
+        """Return what decides who leaves first.
+
+        A step so slow that it raises an alarm outlasts the usual steps around alarms and changes.
+        """
+        why = "change" if kept.why in ("slow", "alarm") and kept.times >= SLOW_TIMES else kept.why
         within = kept.times if kept.why != "sample" else float(kept.step & -kept.step or 1 << 62)
-        return float(WORTH.index(kept.why)), within
+        return float(WORTH.index(why)), within
 
     def _of(self, step: int, times: float) -> Sequence[Kept]:
         """Return the step itself, if it is kept."""

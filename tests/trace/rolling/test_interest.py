@@ -58,3 +58,11 @@ def test_steps_that_a_user_asked_for_are_theirs_although_an_alarm_asked_before()
     assert {kept[step].why for step in asked.range} == {"capture"}
     assert kept[124].cause == alarm.cause
     assert kept[225].cause == last.cause
+
+
+def test_a_step_that_raises_an_alarm_outlasts_usual_steps_around_others() -> None:
+    """Each rank learns of few alarms, but of all of its steps; ranks evict each for itself."""
+    slow, slightly = Kept(5, "slow", 12.0), Kept(6, "slow", 1.5)
+    around = [Kept(7, "change", 1.0), Kept(8, "alarm", 1.0)]
+    order = sorted([slow, *around, slightly, Kept(9, "capture", 1.0)], key=Interest().worth)
+    assert [one.step for one in order] == [6, 8, 7, 5, 9]
