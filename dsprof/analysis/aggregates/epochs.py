@@ -91,6 +91,11 @@ class Epoch:
     repeated: int | None = None  # steps that an earlier epoch had already taken; None: unknown
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether its first step is the first of a training."""
+        return self.span.trained is not None and not self.span.trained[0]
+
+    @property
     def repeated_ns(self) -> int:
         """Time of the steps that it repeated."""
         return round((self.repeated or 0) * self.span.step_ns)

@@ -168,6 +168,12 @@ def _end(one: Epoch) -> str:
 
 def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
     look = f"See how it ended: `dsprof report FOLDER --epoch {failed[-1].number}`."
+    if anew := [one for one in found.each if one.repeated and one.begins_anew]:
+        return (
+            f"{look} Load the last checkpoint at each start, with the optimizer's state: epoch "
+            f"{anew[-1].number} counts its steps from 0. If only the model was loaded, no step "
+            "was repeated."
+        )
     if found.repeated_ns > found.gap_ns:
         return f"{look} Save checkpoints more often: most of the time is lost in repeated steps."
     if any(one.end == "stuck" for one in failed):

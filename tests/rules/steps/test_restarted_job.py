@@ -44,6 +44,14 @@ def test_the_gap_and_the_repeated_steps_are_lost(tmp_path: Path) -> None:
     assert (diagnosis.run.epoch, diagnosis.run.epochs, diagnosis.run.steps) == (2, 2, 10)
 
 
+def test_a_failed_job_that_begins_anew_loads_no_checkpoint_of_its_optimizer(tmp_path: Path) -> None:
+    found, _ = judged(tmp_path, Start(0, steps=20, ends=CRASH), Start(21))
+    assert "in 10 repeated steps" in found.summary
+    assert "Load the last checkpoint" in found.action
+    assert "epoch 2 counts its steps from 0" in found.action
+    assert "Save checkpoints" not in found.action
+
+
 def test_a_clock_that_was_set_back_hides_the_time_between(tmp_path: Path) -> None:
     found, diagnosis = judged(tmp_path, Start(3600, ends=CRASH), Start(0, taken_before=6))
     assert "Epoch 1 crashed (rank 1)." in found.summary
