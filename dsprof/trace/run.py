@@ -244,10 +244,14 @@ def check_steps(run: RunFiles) -> None:
         return
     begun, ended = zip(*whole, strict=True)
     epoch = f"epoch {run.epoch} of {len(run.epochs)}, " if run.epochs else ""
+    detailed = [one.step for one in trace.steps]
+    nearest = [step for step in detailed if step < wanted.start][-1:]
+    nearest += [step for step in detailed if step >= wanted.stop][:1]
+    places = " and ".join(map(str, nearest))
+    some_of = f", and details of some (nearest: {places})" if trace.rollups else ""
     raise TraceError(
         f"{path}: no details of {Selection(steps=wanted)} were recorded; {epoch}rank {header.rank} "
-        f"has {Selection(steps=range(min(begun), max(ended)))}"
-        f"{', and details of some' if trace.rollups else ''}: select some of these"
+        f"has {Selection(steps=range(min(begun), max(ended)))}{some_of}: select some of these"
     )
 
 

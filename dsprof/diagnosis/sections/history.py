@@ -70,6 +70,8 @@ def history_note(found: parts.History, steps: Steps, *, has_times: bool) -> str:
     if steps.measured[-1] >= found.newest_from:
         return f"{kept}. {described} {newest}; to analyse earlier steps, select only those"
     chosen = f"{len(steps.measured):,} evenly spaced ones" if steps.even else "these"
+    if len(steps.measured) == 1:
+        chosen = f"step {steps.measured[0]:,}"
     return (
         f"{kept}; slow steps are kept on purpose. {described} {chosen}; to analyse a slow step, "
         "select only that one"

@@ -62,7 +62,12 @@ def _without_steps(run: Run, steps: Steps) -> Iterable[str]:
 
 
 def _stepless(run: Run, steps: Steps) -> list[int]:
-    """Return ranks that ended by themselves without a step, such as actors beside a learner."""
+    """Return ranks that ended by themselves without a step, such as actors beside a learner.
+
+    Of a part of the steps, a rank may only have kept no details.
+    """
+    if run.selection.steps is not None:
+        return []
     return [
         rank
         for rank in steps.partial_ranks

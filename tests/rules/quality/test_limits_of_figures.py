@@ -15,6 +15,7 @@ from dsprof.rules.runner import judge
 from dsprof.trace.lines import Line
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
+from dsprof.trace.selection import Selection
 from tests.factories.trace import MS, captured, judged, said, summary, sync, zero_rank
 
 
@@ -42,6 +43,10 @@ def test_ranks_that_mark_no_step_are_told_how_to():
     assert "lack" not in summary_of
     killed = judged(RULE, traces[0], zero_rank(1, 3, steps=0, trailer=None))
     assert not any("dsprof.step()" in one.summary for one in killed)
+    part = summary(*traces)
+    chosen = replace(part[Run], selection=Selection(steps=range(20)))
+    (of_part,) = judge(part.with_part(chosen), [RULE])
+    assert of_part.summary.startswith("Ranks 1-2 lack a part of the steps")
 
 
 def test_a_rank_without_the_newest_steps_of_a_rolling_recording_is_named():

@@ -263,6 +263,7 @@ def test_a_slow_step_that_is_the_only_one_kept_is_measured(folder: Path) -> None
     diagnosis = diagnose(find_run([folder], Selection(steps=range(SLOW, SLOW + 5))))
     assert [row.step for row in diagnosis.steps.rows if row.is_measured] == [SLOW]
     assert diagnosis.history.steps == 5
+    assert any(f"per step describe step {SLOW:,};" in note for note in diagnosis.quality.notes)
 
 
 @pytest.mark.parametrize(
