@@ -23,7 +23,7 @@ Line = list[Span]
 
 _LEVELS = "·░▒▓█"
 _HEAT = ("grey50", "blue", "cyan", "yellow", "bright_red")
-"""Readers see the levels by their signs, too: colour does not suffice."""
+"""Readers see levels and parts of a step by their signs, too: colour does not suffice."""
 
 _STYLES = {
     Severity.CRITICAL: "bold bright_red",
@@ -31,8 +31,8 @@ _STYLES = {
     Severity.MEDIUM: "yellow",
     Severity.LOW: "cyan",
 }
-_PARTS = {"compute": "blue", "exposed_comm": "bright_red", "copies": "cyan"}
-_PARTS |= {"idle": "grey50", "other": "grey50"}
+_PARTS = {"compute": ("█", "blue"), "exposed_comm": ("▓", "bright_red"), "copies": ("▒", "cyan")}
+_PARTS |= {"idle": ("░", "grey50"), "other": ("·", "grey50")}
 _LOST = {
     "gone": "{who} {is_} gone: killed, or crashed without an exception.",
     "silent": "{who} {is_} silent: killed, stopped, or unable to write.",
@@ -41,7 +41,7 @@ _REMOVED = (
     "The traces were moved or removed while the run goes on: what it does is unknown. Give the "
     "folder in which they are now, and leave the folder of traces in place until a job ends."
 )
-_NAMES = {"exposed_comm": "exposed communication"}
+_NAMES = {"exposed_comm": "exposed"}
 _COLUMNS = 44
 """Characters of a line of a rank beside the strip and what the rank does."""
 _FEW_RANKS = 8
@@ -167,9 +167,13 @@ def _step(now: RunNow, width: int) -> Iterator[Line]:
     known = {name: getattr(now.parts, f"{name}_ns") for name in _PARTS}
     whole_ns = max(now.parts.total_ns, 1)
     shares = {name: ns / whole_ns for name, ns in known.items() if ns is not None}
-    yield [("█" * round(share * width), _PARTS[name]) for name, share in shares.items()]
-    words = [f"{_NAMES.get(name, name)} {fmt.share(share)}" for name, share in shares.items()]
-    yield [("  ".join(words), "")]
+    bar, words = list[Span](), list[Span]()
+    for name, share in shares.items():
+        sign, style = _PARTS[name]
+        bar.append((sign * round(share * width), style))
+        words += [(sign, style), (f" {_NAMES.get(name, name)} {fmt.share(share)}  ", "")]
+    yield bar
+    yield words
 
 
 def _trend(trend: float | None) -> str:

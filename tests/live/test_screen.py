@@ -61,8 +61,8 @@ def test_the_pace_and_the_parts_of_a_step_are_said() -> None:
     found = lines(run(trend=0.25))
     assert found[0] == "dsprof 2 ranks on node-a, started 03:04:05 UTC, running"
     assert found[1] == "Step 40  100 ms per step, 10 steps/s, 25 % slower than before"
-    assert found[2].count("█") == 56 + 20 + 4
-    assert found[3] == "compute 70 %  exposed communication 25 %  other 5 %"
+    assert found[2] == "█" * 56 + "▓" * 20 + "·" * 4
+    assert found[3] == "█ compute 70 %  ▓ exposed 25 %  · other 5 %"
 
 
 def test_a_rank_that_waits_or_is_silent_says_so() -> None:
