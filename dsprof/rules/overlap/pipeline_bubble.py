@@ -115,7 +115,9 @@ class PipelineBubble:
         return self.meta.finding(
             Status.INFO,
             summary,
-            title="Pipeline stages wait longer than the bubble",
+            title="One rank of the pipeline works longer"
+            if longest.ranks
+            else "Pipeline stages wait longer than the bubble",
             cause=f"Stages also wait for a slower stage, or for transfers.{longest.sentence}",
             action="Shorten these waits before you change the number of micro-batches: balance the "
             "stages, or use faster links between them.",

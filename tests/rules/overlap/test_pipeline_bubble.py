@@ -55,6 +55,7 @@ def test_a_stage_that_works_longer_is_named_though_the_bubble_is_small(longer_ms
     finding = said(RULE, stage(0), stage(1))
     assert (finding.status, finding.ranks) == (Status.INFO if ranks else Status.PASS, ranks)
     assert ("Rank 1 works 29.4 ms per step longer" in finding.cause) is bool(ranks)
+    assert finding.title == "One rank of the pipeline works longer" or not ranks
 
 
 def test_its_thresholds_are_reached_at_their_value():
