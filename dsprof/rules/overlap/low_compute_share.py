@@ -39,7 +39,7 @@ _BETWEEN = (
 )
 _BEFORE = (
     "There the loop takes its next batch: without workers the data loader makes it meanwhile. It "
-    "may also log, evaluate or save there."
+    "may also run another model, log, evaluate or save there."
 )
 _FEW = "Most of the time outside the phases is in few steps; in the median step it is {}."
 _LOOK_AT_FEW = "Inspect the longest steps in the timeline: a checkpoint, an evaluation, a stall."
