@@ -49,10 +49,11 @@ def enable(
     alerts: str | os.PathLike[str] | None = _NOT_GIVEN,
     **unknown: NoReturn,
 ) -> None:
-    """Record this process, from now on if a process group exists, else from the first collective.
+    """Record this process: from now on, or from the first collective or optimizer step on.
 
-    May be called before or after torch, deepspeed and engines exist. If a recording is already on,
-    as with DSPROF=1, the call changes nothing, and a line names the options that are ignored.
+    It starts at once if a process group is initialized. May be called before or after torch,
+    deepspeed and engines exist. If a recording is already on, as with DSPROF=1, the call changes
+    nothing, and a line names the options that are ignored.
 
     Args:
         config: YAML file with settings.
