@@ -55,6 +55,17 @@ def test_a_send_that_is_dropped_is_handed_over_and_its_end_stays_unknown(
     assert recorder.in_flight.pairs() == recorder.in_flight.unfinished() == []
 
 
+def test_no_wait_is_known_of_an_object_at_the_address_of_one_that_is_gone(
+    recorder: Recorder,
+) -> None:
+    gone, other = Work(), Work()
+    record = issued(recorder, gone)
+    recorder.in_flight.lend(gone)
+    assert recorder.in_flight.is_awaited(gone)
+    recorder.in_flight.completed[id(other)] = (weakref.ref(gone), record)
+    assert not recorder.in_flight.is_awaited(other)
+
+
 def test_a_late_wait_finds_a_send_that_was_not_kept(recorder: Recorder) -> None:
     work = Work()
     record = sent(recorder, work)

@@ -5,6 +5,7 @@ import pytest
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
 from dsprof.trace.schema import EngineConfig
+from tests.factories.engines import interleaved
 from tests.factories.trace import (
     engine,
     group,
@@ -40,6 +41,11 @@ def test_stages_1_and_2_are_informed_with_the_arithmetic(stage):
         ("all_reduce", 8 * MIB, 12 * MIB),
         ("reduce_scatter", 8 * MIB, 6 * MIB),
     )
+
+
+def test_an_engine_that_does_not_train_reduces_nothing() -> None:
+    findings = judged(RULE, interleaved((2, 2), reference=3))
+    assert [one.summary[:9] for one in findings] == ["Engine 1:", "Engine 2:"]
 
 
 def test_the_gradients_of_experts_count_where_they_have_a_group_of_their_own():
