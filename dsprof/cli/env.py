@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsprof.cli.loading import add_thresholds
+from dsprof.cli.loading import add_thresholds, local_path
 from dsprof.cli.output import print_bytes, print_lines, terminal
 from dsprof.config import PREFIX, load_config, load_thresholds, unmirrored
 from dsprof.errors import ConfigError, OutputError, argument
@@ -42,7 +42,11 @@ As one of several ranks it is 0, or the launcher would stop the others."""
 
     def prepare(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "-o", "--output", type=Path, metavar="DIR", help="output folder (default: DSPROF_OUT)"
+            "-o",
+            "--output",
+            type=local_path,
+            metavar="DIR",
+            help="output folder (default: DSPROF_OUT)",
         )
         parser.add_argument(
             "--backend",

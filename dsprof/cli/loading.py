@@ -50,7 +50,7 @@ def local_path(text: str) -> Path:
         ConfigError: it is empty, or an address.
     """
     if is_address(text):
-        raise ConfigError("this command takes local paths only; dsprof report takes addresses")
+        raise ConfigError("this command takes local paths only; dsprof report reads addresses, too")
     return trace_path(text)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dsprof.config.files import ConfigFile
 from dsprof.config.settings import Bounds, Setting, checked, did_you_mean, raise_all, without_none
+from dsprof.files.remote import is_address
 
 SWITCH = "DSPROF"
 CONFIG_VARIABLE = "DSPROF_CONFIG"
@@ -178,6 +179,11 @@ def find_settings(
             _check_thresholds(file, schema, mistakes)
     found |= checked(_from_variables(ours, mistakes), Config, mistakes)
     found |= checked(_from_options(options, mistakes), Config, mistakes)
+    if is_address(found["out"].value):
+        mistakes.append(
+            f"{found['out'].origin}: 'out' must be a folder, got an address; name a folder, "
+            "and copy it to the store after the run"
+        )
     raise_all(mistakes)
     # No shell has seen a file, nor the variables of a container.
     out = os.path.expanduser(found["out"].value)

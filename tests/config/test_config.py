@@ -237,6 +237,12 @@ def test_all_mistakes_of_all_sources_come_at_once(yaml_file: WriteYaml) -> None:
     assert sum(line.startswith(path) for line in found) == 3
 
 
+def test_recording_writes_to_no_store() -> None:
+    [line] = mistakes({"DSPROF_OUT": "s3://user:hunter2@bucket/run"})
+    assert line.startswith("DSPROF_OUT: 'out' must be a folder, got an address; ")
+    assert "hunter2" not in line
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "none.yaml")
     assert mistakes({"DSPROF_CONFIG": path}) == [
