@@ -17,12 +17,12 @@ from tests.factories.trace import (
 )
 
 
-def idling(outside: float, before: float = 0):
+def idling(outside: float, before: float = 0, number: int = 0):
     """A rank of which so much of a step of 100 ms is in no phase, `before` of it before forward."""
     half, at = 50 * (1 - outside), 100 * before
     spans = [span("forward", 100 * n + at, 100 * n + at + half, n) for n in range(6)]
     spans += [span("backward", 100 * n + at + half, 100 * n + at + 2 * half, n) for n in range(6)]
-    return zero_rank(spans=spans, comm_ms=1)
+    return zero_rank(number, spans=spans, comm_ms=1)
 
 
 def test_a_loop_that_does_something_else_fails():
@@ -38,10 +38,14 @@ def test_a_loop_that_does_something_else_fails():
     )
 
 
-def test_one_long_step_is_not_what_the_loop_does_in_each():
+@pytest.mark.parametrize("is_before_forward", [False, True])
+def test_one_long_step_is_not_what_the_loop_does_in_each(is_before_forward):
     """As one that waits for a checkpoint, and takes most of a short recording."""
     trace = idling(0.05)
     trace.steps[-1].end_ns += ns(2000)
+    for one in trace.spans:
+        if is_before_forward and one.step == trace.steps[-1].step:
+            one.start_ns, one.end_ns = one.start_ns + ns(2000), one.end_ns + ns(2000)
     finding = said(RULE, trace)
     assert finding.status is Status.INFO
     assert finding.cause.endswith("in the median step it is 5 %.")
@@ -87,6 +91,19 @@ def test_what_lies_before_forward_is_no_computation_of_a_loss(before, status):
         assert finding.summary.endswith(
             "21.0 ms per step (21 %) pass before forwards, outside all phases."
         )
+
+
+def test_the_time_before_forward_is_a_mean_over_ranks_and_has_the_name_of_a_span():
+    traces = [idling(0.31, before, number) for number, before in enumerate((0.3, 0.2))]
+    finding = said(RULE, *traces)
+    assert "25.0 ms per step (25 %) pass before forwards" in finding.summary
+    assert finding.severity is Severity.LOW
+    for trace in traces:
+        at = (100 * n for n in range(6))
+        trace.spans += [span("load", t, t + 20, t // 100, is_annotation=True) for t in at]
+    finding = said(RULE, *traces)
+    assert finding.fix == 'Shorten "load", or run it beside the step'
+    assert finding.severity is Severity.MEDIUM
 
 
 def test_a_part_outside_the_phases_has_the_advice_of_a_failure():
