@@ -42,6 +42,13 @@ def test_ranks_that_are_late_one_after_another_are_named_with_their_steps():
     ]
 
 
+def test_in_a_single_step_ranks_are_late_in_no_turn():
+    finding = said(RULE, *jittering(2, (80,), (20,), (30,)))
+    assert (finding.status, finding.title) == (Status.INFO, "Ranks wait in this step")
+    assert "rank 0 causes over two thirds of the wait" in finding.summary
+    assert "in turn" not in finding.summary
+
+
 def test_of_many_turns_the_costliest_are_listed_in_order_of_time():
     ends = [10, *range(24, 290, 14)]  # the first turns are shorter
     turns = [range(begin, end) for begin, end in pairwise([0, *ends])]

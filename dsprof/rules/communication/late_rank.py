@@ -154,12 +154,17 @@ class LateRank:
                 f"{known.note}",
             )
         rank = late.waited_for
-        longest = "" if rank is None else f", but rank {rank} causes over two thirds of the wait"
+        most = "" if rank is None else f"rank {rank} causes over two thirds of the wait"
+        if count > 1:
+            turns = "and different ranks arrive last in turn"
+            said = f", {turns}{most and f', but {most}'}"
+        else:
+            said = most and f"; {most}"
         return self.meta.finding(
             Status.INFO,
-            f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival, "
-            f"and different ranks arrive last in turn{longest}{case.accuracy}.{known.note}",
-            title="Ranks wait for each other in turn",
+            f"Ranks wait {duration(waited_ns)} per step ({percent(share)}) for the last arrival"
+            f"{said}{case.accuracy}.{known.note}",
+            title="Ranks wait for each other in turn" if count > 1 else "Ranks wait in this step",
             cause="The work of a step, or the machine, differs from rank to rank and from step to "
             "step: batches of uneven length, routing of experts, Python's garbage collector, other "
             "programs on the host.",

@@ -33,6 +33,8 @@ from dsprof.trace.columns import BoolArray
 _ROWS = 16
 _SURE = 10
 """Fewer steps that a rank delays may be noise of the machine."""
+_MULTIPLE = 2
+"""From here on, a multiple reads better than hundreds of percent."""
 _CHANCE = 0.001
 """That slow steps follow each other in an unordered run."""
 _OF_A_RANK = "A rank delays occasional steps"
@@ -149,17 +151,19 @@ class PeriodicSlowStep:
 
     def _delayed(self, found: Delays, of: int, thresholds: Thresholds) -> Finding:
         count, (first, *_, last) = len(found.steps), found.steps
+        worst = found.steps[int(np.argmax(found.lengths_ns))]
         who = f"{ranks_do(found.ranks, 'delay')} {'' if found.are_all else 'at least '}"
         delays = f"{who}{count:,} of {of:,} steps by {duration(found.excess_ns)}"
         share = _of_run(count * found.excess_ns, of * found.usual_ns)
         return self.meta.finding(
             Status.FAIL if share >= thresholds.outside_share else Status.INFO,
-            f"{delays} ({percent(found.excess_ns / found.usual_ns)} of a usual step) between "
+            f"{delays} ({_beside_usual(found.excess_ns, found.usual_ns)}) between "
             f"steps {first:,} and {last:,}; the other ranks wait.",
             title=_OF_A_RANK,
             severity=Severity.MEDIUM,
             cause=_alone(found.ranks, count, is_known=True)[0],
-            action=f"{_search(found.ranks)} Inspect the steps with --steps {first}:{last + 1}.",
+            action=f"{_search(found.ranks)} Inspect the longest with --steps {worst}:{worst + 1}, "
+            f"all with --steps {first}:{last + 1}.",
             problem=f"{delays}: {percent(share)} of the run",
             ranks=found.ranks,
             steps=_longest(found.steps, found.lengths_ns),
@@ -174,7 +178,7 @@ class PeriodicSlowStep:
         delay, share = duration(lost_ns / count), _of_run(lost_ns, of * worst.usual_ns)
         return self.meta.finding(
             Status.INFO,
-            f"{delays} by {delay} ({percent(lost_ns / count / worst.usual_ns)} of a usual step), "
+            f"{delays} by {delay} ({_beside_usual(lost_ns / count, worst.usual_ns)}), "
             f"most around step {worst.step:,}; the other ranks wait.",
             title=_OF_A_RANK,
             cause=f"Rank {rank} is blocked in communication for less time than the others, "
@@ -379,6 +383,16 @@ def _search(ranks: Sequence[int]) -> str:
     return (
         f"Find what only {_do(ranks)} then: other programs on the host, a throttled device, slow "
         "storage, long samples."
+    )
+
+
+def _beside_usual(more_ns: float, usual_ns: float) -> str:
+    """Compare with a usual step: a few hundred percent read worse than a multiple."""
+    times = more_ns / usual_ns
+    return (
+        f"{times:.2g} times a usual step"
+        if times >= _MULTIPLE
+        else f"{percent(times)} of a usual step"
     )
 
 

@@ -27,14 +27,15 @@ def rank(
     culprit: int | None = 1,
     device: str = "cpu",
     long: Collection[int] = (),
+    more_ms: int = 40,
 ) -> RankTrace:
-    """Steps of 100 ms; the late ones have 40 ms more of the culprit's work, or of everybody's.
+    """Steps of 100 ms; the late ones have `more_ms` more of the culprit's work, or of everybody's.
 
     Long ones have 26 ms more of everybody's.
     """
     comm, steps, at = [], [], 0.0
     for n in range(STEPS):
-        more = 40 if n in late else 26 if n in long else 0
+        more = more_ms if n in late else 26 if n in long else 0
         own = more if n in long or culprit in (number, None) else 0
         comm.append(sync("all_reduce", at + 70 + own, 20 + more - own, step=n, seq=n))
         steps.append(step(n, at, at + 100 + more))
@@ -148,6 +149,13 @@ def test_steps_that_were_kept_for_being_slow_are_no_share_of_the_run() -> None:
     [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
     assert one.problem == "Rank 1 delays at least 10 of 600 steps by 40.0 ms: 0.7 % of the run"
     assert "(40 % of a usual step) between steps" in one.summary
+    assert one.action.endswith("longest with --steps 301:302, all with --steps 301:311.")
+
+
+def test_a_delay_of_several_steps_is_a_multiple_of_one() -> None:
+    run = summary(*(rank(number, more_ms=400) for number in range(RANKS)))
+    [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
+    assert "by 400 ms (4 times a usual step) between steps" in one.summary
 
 
 @pytest.mark.parametrize(
