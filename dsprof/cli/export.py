@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dsprof.cli.loading import add_epoch, add_paths, progress_on_terminal
 from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes, print_lines, tell
+from dsprof.errors import OutputError
 
 if TYPE_CHECKING:
     from dsprof.api.export.timeline import RankTracks
@@ -81,11 +82,19 @@ def _writing(path: Path) -> Iterator[BinaryIO]:
         with writing(path) as file:
             yield file
         return
-    with TemporaryFile() as file:
-        yield file
-        file.seek(0)
-        for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
-            print_bytes(chunk)
+    try:
+        with TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            for chunk in iter(partial(file.read, _CHUNK_BYTES), b""):
+                print_bytes(chunk)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to the folder of temporary files: {error.strerror}; set TMPDIR to one "
+            "with more room, or write to a file with -o FILE"
+        ) from None
 
 
 def _write_timeline(arguments: Namespace) -> None:

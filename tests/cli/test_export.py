@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_it_writes_to_standard_output(
     assert main(["export", "traces", "--to", form, "-o", "-"]) == 0
     assert capfdbinary.readouterr().out == (tmp_path / "out").read_bytes()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["out", "traces"]
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome", "csv"])
+def test_a_full_disk_for_temporary_files_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+) -> None:
+    monkeypatch.setattr("dsprof.cli.export.TemporaryFile", partial(open, "/dev/full", "w+b"))
+    write_run(tmp_path)
+    assert main(["export", str(tmp_path), "--to", form, "-o", "-"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "temporary files: No space left on device; set TMPDIR" in said.err
 
 
 def test_another_table(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,11 @@ class Tables:
             self._until_s = time.thread_time() + _FREE_S + _S_A_BYTE * nbytes
             self._connection = self._connect(plain)
             self._columns = self._read_columns()
-        except (*_DAMAGE, OSError) as error:
-            self._opened.close()
-            raise TraceError(f"{path}: a database that cannot be read: {error}") from None
-        except BaseException:
-            self._opened.close()
+        except BaseException as error:
+            with suppress(OSError):  # a copy that a full disk did not take fails again
+                self._opened.close()
+            if isinstance(error, (*_DAMAGE, OSError)):
+                raise TraceError(f"{path}: a database that cannot be read: {error}") from None
             raise
 
     def __enter__(self) -> Tables:
@@ -94,11 +94,17 @@ class Tables:
         with Source(self._path) as source:
             if source.is_plain and is_local(self._path):
                 return source.nbytes, self._path, source.nbytes
-            named = tempfile.NamedTemporaryFile(suffix=".sqlite")  # noqa: SIM115 - closed by the stack
-            copy = self._opened.enter_context(named)
-            while block := source.read(_BLOCK_BYTES):
-                copy.write(block)
-            copy.flush()
+            try:
+                named = tempfile.NamedTemporaryFile(suffix=".sqlite")  # noqa: SIM115 - closed by the stack
+                copy = self._opened.enter_context(named)
+                while block := source.read(_BLOCK_BYTES):
+                    copy.write(block)
+                copy.flush()
+            except OSError as error:
+                raise TraceError(
+                    f"{self._path}: cannot be unpacked to the folder of temporary files: "
+                    f"{error.strerror}; set TMPDIR to one with more room, or unpack it yourself"
+                ) from None
             return source.nbytes, Path(copy.name), copy.tell()
 
     def _connect(self, path: Path) -> sqlite3.Connection:

@@ -25,6 +25,7 @@ from tests.factories.trace_files import read
 
 WORK = [(make.GEMM, 0, 30), (make.NCCL, 20, 20), (make.GEMM, 50, 10)]
 COPIES = [(40, 5)]
+FULL = Path("/dev/full")
 
 
 def device(path: Path) -> RankDevice:
@@ -54,6 +55,17 @@ def test_packed_or_not(tmp_path: Path, pack: str) -> None:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("run/a.sqlite", data)
     assert parts(device(path)) == [40, 10, 5, 5, 60]
+
+
+@pytest.mark.parametrize("nbytes", [4096, 1 << 20])  # held until the file is closed, or not
+def test_a_full_disk_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", WORK, COPIES)
+    path.write_bytes(gzip.compress(path.read_bytes()[:nbytes]))
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", lambda suffix: FULL.open("w+b"))
+    with pytest.raises(TraceError, match=r"cannot be unpacked.*: No space left on device; set TMP"):
+        read(path)
 
 
 @pytest.mark.parametrize(
