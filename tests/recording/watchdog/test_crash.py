@@ -4,6 +4,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.trailer import trailer_of
+from dsprof.recording.watchdog import crash
 from dsprof.recording.watchdog.crash import CrashNotes, raised_at
 
 
@@ -49,6 +52,15 @@ def test_how_communication_was_lost_is_in_the_message_of_the_exception(hooks, me
     assert notes.lost == lost
 
 
+def test_what_was_killed_for_memory_since_then_is_in_the_trailer(
+    hooks, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> None:
+    kills = iter((2, 3))
+    monkeypatch.setattr(crash, "oom_kills", lambda _: next(kills))
+    notes = CrashNotes([].append)
+    assert trailer_of(recorder, notes, 0, "exit").oom_kills == 1
+
+
 def test_an_exception_of_a_thread_is_a_note(hooks):
     told = []
     notes = CrashNotes(told.append)
@@ -58,7 +70,7 @@ def test_an_exception_of_a_thread_is_a_note(hooks):
     notes.close()
 
     assert [note.text for note in told] == [
-        f"thread loader ended by ValueError at {__file__}:20 fail"
+        f"thread loader ended by ValueError at {__file__}:{fail.__code__.co_firstlineno + 1} fail"
     ]
     assert notes.failed_ns == 0
     assert len(hooks) == 1

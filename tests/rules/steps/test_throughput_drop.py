@@ -136,6 +136,9 @@ def test_memory_that_grows():
     linear = [10.0 + 0.2 * i for i in range(21)]
     assert "from 10.5 GiB in step 20 to 13.7 GiB in step 210" in grown(linear)
     assert "from 10.0 GiB in step 20 to 13.0 GiB" in grown([10.0 + i // 6 for i in range(21)])
+    lines = reports([200.0] * 21, linear)
+    lines[1] = lines[1].split(", MemAllocated")[0]
+    assert [one.status for one in findings(lines)] == [Status.PASS]
 
 
 def test_a_leak_that_the_counters_show_is_told_once():
