@@ -390,7 +390,7 @@ def _beside_usual(more_ns: float, usual_ns: float) -> str:
     """Compare with a usual step: a few hundred percent read worse than a multiple."""
     times = more_ns / usual_ns
     return (
-        f"{times:.2g} times a usual step"
+        f"{count(times)} times a usual step"
         if times >= _MULTIPLE
         else f"{percent(times)} of a usual step"
     )

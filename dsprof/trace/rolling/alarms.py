@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
+from dsprof.findings.wording import count
 from dsprof.trace.schema import StepTotals
 
 SLOW_TIMES = 3.0
@@ -57,7 +58,7 @@ class Alarms:
         """Take a step that is over; `usual_ns` is the usual time, 0 if unknown."""
         duration_ns = step.end_ns - step.start_ns
         if usual_ns and duration_ns >= SLOW_TIMES * usual_ns:
-            cause = f"took {duration_ns / usual_ns:.3g} times the usual time"
+            cause = f"took {count(duration_ns / usual_ns)} times the usual time"
             self.add(Alarm(step.step, "slow", cause))
         self._judge_pace(step, duration_ns)
         if step.step >= SETTLED_STEPS:
@@ -76,7 +77,7 @@ class Alarms:
         self._own_ns.clear()
         is_behind = best_ns and now_ns >= BEHIND_TIMES * best_ns
         if is_behind:
-            cause = f"own time rose to {now_ns / best_ns:.3g} times its minimum"
+            cause = f"own time rose to {count(now_ns / best_ns)} times its minimum"
             self.add(Alarm(step.step, "behind", cause))
         self._best_ns = now_ns if is_behind else min(best_ns or now_ns, now_ns)
 
@@ -86,5 +87,5 @@ class Alarms:
             return
         self._most_bytes[name] = nbytes
         if most_bytes > 0:
-            cause = f"{name} grew to {nbytes / most_bytes:.3g} times what it was"
+            cause = f"{name} grew to {count(nbytes / most_bytes)} times what it was"
             self.add(Alarm(step.step, "memory", cause))

@@ -153,9 +153,9 @@ def test_steps_that_were_kept_for_being_slow_are_no_share_of_the_run() -> None:
 
 
 def test_a_delay_of_several_steps_is_a_multiple_of_one() -> None:
-    run = summary(*(rank(number, more_ms=400) for number in range(RANKS)))
+    run = summary(*(rank(number, more_ms=40_000) for number in range(RANKS)))
     [one] = [one for one in diagnosis_of(run, {}).findings if one.rule == "periodic-slow-step"]
-    assert "by 400 ms (4 times a usual step) between steps" in one.summary
+    assert "by 40.0 s (400 times a usual step) between steps" in one.summary
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,16 @@ def raised(
 
 
 def test_a_step_far_slower_than_usual() -> None:
-    slow = {90: 340, 91: 250}
+    slow = {90: 340, 91: 250, 92: 123_400}
     assert raised(lambda step: slow.get(step, 100)) == [
-        (90, "slow", "took 3.4 times the usual time")
+        (90, "slow", "took 3.40 times the usual time"),
+        (92, "slow", "took 1,234 times the usual time"),
     ]
 
 
 def test_a_rank_that_others_wait_for_since_some_step() -> None:
     found = raised(blocked=lambda step: 40 if step < 96 else 10)
-    assert found == [(111, "behind", "own time rose to 1.5 times its minimum")]
+    assert found == [(111, "behind", "own time rose to 1.50 times its minimum")]
 
 
 def test_a_rank_that_waits_for_others_tells_nothing() -> None:
@@ -52,7 +53,7 @@ def test_a_rank_that_waits_for_others_tells_nothing() -> None:
 def test_memory_that_grows(start: int) -> None:
     found = raised(memory=lambda step: 1000 + 5 * max(step - start, 0))
     assert [kind for _, kind, _ in found] == ["memory"] * len(found)
-    assert found[0][2] == "host memory grew to 1.1 times what it was"
+    assert found[0][2] == "host memory grew to 1.10 times what it was"
     assert 1 <= len(found) <= 6
     assert found[0][0] >= 64
 
