@@ -175,8 +175,7 @@ class Watchdog:
         if late_ns < 0:
             is_due = self._ticks % _SELDOM == 0 and self._header.local_rank <= 0
             return self._exchange.is_asked("in_folder" if is_due else "here")
-        ticks = round(late_ns / SECOND_NS / self._tick_s)
-        is_due = ticks % 2 == 0 if ticks < _EAGER else ticks & (ticks - 1) == 0
+        is_due = asks_store(round(late_ns / SECOND_NS / self._tick_s))
         is_seldom = self._ticks % _SELDOM == 0
         if not ((is_due or is_seldom) and self._inquiries.leads()):
             return self._exchange.is_asked("here")
@@ -239,6 +238,11 @@ class Watchdog:
         with suppress(OSError, TraceError):
             if path is not None:
                 keep_state(path, self._folder / kept_name(self._header))
+
+
+def asks_store(ticks: int) -> bool:
+    """Say whether a rank asks the store after so many ticks without progress."""
+    return ticks % 2 == 0 if ticks < _EAGER else ticks & (ticks - 1) == 0
 
 
 def later(patience: int) -> int:

@@ -61,6 +61,23 @@ def test_what_was_killed_for_memory_since_then_is_in_the_trailer(
     assert trailer_of(recorder, notes, 0, "exit").oom_kills == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ValueError, "ValueError"), (KeyboardInterrupt, ""), (None, "")]
+)
+def test_the_trailer_names_an_uncaught_exception_but_ctrl_c(
+    hooks,
+    monkeypatch: pytest.MonkeyPatch,
+    recorder: Recorder,
+    kind: type[BaseException] | None,
+    name: str,
+) -> None:
+    monkeypatch.delattr(sys, "last_type", raising=False)
+    notes = CrashNotes([].append)
+    if kind is not None:
+        sys.excepthook(kind, kind(), None)
+    assert trailer_of(recorder, notes, 0, "exit").exception == name
+
+
 def test_an_exception_of_a_thread_is_a_note(hooks):
     told = []
     notes = CrashNotes(told.append)

@@ -19,6 +19,7 @@ from dsprof.config import Config
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.recording.recorder.recorder import Recorder
+from dsprof.recording.watchdog.calls import Calls
 from dsprof.recording.watchdog.judgement import judge
 from dsprof.recording.watchdog.paragraph import verdict_of
 from dsprof.recording.watchdog.standings import standings_of
@@ -125,6 +126,16 @@ def waiting_thread() -> tuple[torch.futures.Future[None], threading.Thread]:
     waits = threading.Thread(target=future.wait)
     waits.start()
     return future, waits
+
+
+def test_a_device_is_asked_only_while_its_rank_makes_no_progress(recorder: Recorder) -> None:
+    asked: list[int] = []
+    recorder.in_flight.device = SimpleNamespace(entered=lambda: asked.append(1) or [])  # type: ignore[assignment]
+    calls = Calls(recorder, lambda error: None)
+    calls.note_held(NOW, is_quiet=False)
+    assert not asked
+    calls.note_held(NOW, is_quiet=True)
+    assert asked
 
 
 def test_a_device_that_comes_no_further_is_noticed(tmp_path: Path, recorder: Recorder) -> None:

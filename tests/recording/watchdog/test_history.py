@@ -2,7 +2,7 @@ import pytest
 
 from dsprof.recording.watchdog.history import LOOKS, History
 from dsprof.recording.watchdog.standings import condition_of
-from dsprof.recording.watchdog.thread import later
+from dsprof.recording.watchdog.thread import asks_store, later
 from dsprof.trace.dumps.hang_dump import HangDump, ProcessState, ThreadStack
 from tests.factories.trace import header
 
@@ -58,6 +58,16 @@ def test_who_waits_for_a_file_from_one_inquiry_to_the_next_saves_nothing():
     assert condition_of(saving(5, "", "D"), saving(5, "", "D")) == "idle"
     assert condition_of(saving(5), dump(0, "train.py:3 step")) == "saving"
     assert condition_of(saving(5, "futex_do_wait"), saving(5, "futex_do_wait")) == "saving"
+
+
+def test_the_store_is_asked_more_rarely_in_a_long_silence() -> None:
+    assert [ticks for ticks in range(600) if asks_store(ticks)] == [
+        *range(0, 60, 2),
+        64,
+        128,
+        256,
+        512,
+    ]
 
 
 def test_inquiries_of_one_silence_become_rarer():
