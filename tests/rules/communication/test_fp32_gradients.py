@@ -108,8 +108,3 @@ def test_a_device_without_times_promises_bytes_alone():
 def test_nothing_between_ranks_is_not_applicable_and_counters_do_not_tell():
     assert said(RULE, zero_rank(groups={1: group(1)})).status is Status.NOT_APPLICABLE
     assert said(RULE, captured(window=range(0), steps=8)).status is Status.UNKNOWN
-
-
-def test_thresholds_move_the_verdict():
-    assert said(RULE, *ranks(10, 10), wide_share=1.1).status is Status.PASS
-    assert said(RULE, *ranks(10, 10), saved_share=0.5).severity is Severity.LOW

@@ -44,7 +44,8 @@ def test_timers_of_deepspeed_are_named_with_a_patch():
 def test_few_or_cheap_stops_pass():
     assert said(RULE, rank(count=1, idle_ms=9)).status is Status.PASS
     assert said(RULE, rank(idle_ms=0.1)).status is Status.PASS
-    assert said(RULE, rank(count=0)).summary == "The host never waits for the device."
+    none = said(RULE, rank(count=0))
+    assert (none.status, none.summary) == (Status.PASS, "The host never waits for the device.")
 
 
 def test_without_times_of_a_device_it_does_not_apply():
@@ -132,8 +133,3 @@ def test_one_copy_that_blocks_for_half_a_step_fails():
         assert f"{name} in aten::to, under log blocks longest" in finding.summary
         assert "60.0 ms in total" in finding.summary
         assert "without a kernel for" in finding.summary  # copies do
-
-
-def test_thresholds_move_the_verdict():
-    assert said(RULE, rank(), calls_per_step=4).status is Status.PASS
-    assert said(RULE, rank(), idle_share=0.1).status is Status.PASS

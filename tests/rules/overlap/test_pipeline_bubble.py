@@ -130,4 +130,3 @@ def test_a_schedule_without_formula_is_unknown():
 
 def test_thresholds_move_the_verdict():
     assert said(RULE, rank(), bubble_share=0.5).status is Status.PASS
-    assert said(RULE, rank(), waited_share=0.4).status is Status.PASS
