@@ -54,6 +54,10 @@ _NONE = (
     "not a usable trace: no event has a time and a duration; give the file that torch.profiler "
     "exported, or a trace*.rank*.json file of dsprof"
 )
+_CUT = (
+    "truncated or damaged before the first event that has a time and a duration; give the "
+    "original file"
+)
 
 
 class KinetoReader(OneRankReader):
@@ -75,7 +79,10 @@ class KinetoReader(OneRankReader):
             first = next(filter(_first_us, chunks), [])
             first_us = _first_us(first)
             if not first_us:
-                raise TraceError(f"{path}: {_EMPTY if b'schemaVersion' in events.head else _NONE}")
+                why = _EMPTY if b"schemaVersion" in events.head else _NONE
+                if events.broken or not events.is_closed:
+                    why = _CUT
+                raise TraceError(f"{path}: {why}")
             if any(map(is_relabelled, first)):
                 raise TraceError(f"{path}: {MERGED}")
             if head.distributed is None or (not head.base_ns and first_us < _EPOCH_US):

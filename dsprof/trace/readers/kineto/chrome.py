@@ -74,7 +74,10 @@ class Events(Generic[E]):
         while (parts := split_head(text)) is None:
             block = self._source.read(_CHUNK_BYTES)
             if not block or len(text) > _LONGEST_HEAD_BYTES:
-                raise TraceError(f"{where}: not a profiler trace: no list of traceEvents")
+                raise TraceError(
+                    f"{where}: no list of traceEvents: the file is truncated before it, or no "
+                    "profiler trace"
+                )
             text += block
         self.head, self._rest = parts
 

@@ -452,6 +452,14 @@ def test_a_file_whose_events_have_no_times_is_refused(
         find_run([path])
 
 
+@pytest.mark.parametrize("span", ['{"ph": "X", "ts": 5.0, "du', '{"ph": "X", "ts": "?"}]}'])
+def test_a_file_without_a_whole_event_is_not_called_empty(tmp_path: Path, span: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{{"ph": "M", "name": "x"}}, {span}')
+    with pytest.raises(TraceError, match="truncated or damaged before the first event"):
+        find_run([path])
+
+
 def test_a_rank_without_a_world_size_does_not_tell_how_many_ranks_there_were(
     tmp_path: Path,
 ) -> None:
