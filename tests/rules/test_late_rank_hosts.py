@@ -75,6 +75,7 @@ def test_a_host_that_is_late_in_too_few_steps_is_not_said_to_be_late_in_turn(cou
     finding = said(RULE, *device_run(hosts, lambda rank, k: 10.0 + 50 * (rank > 3), count=count))
     assert finding.status is Status.UNKNOWN
     assert finding.summary.startswith(f"Unknown: ranks 4-7 are late together in {why}")
+    assert finding.problem == "Ranks 4-7 may delay every step by 50.0 ms (50 %)"
 
 
 def test_many_late_hosts_are_counted():

@@ -26,7 +26,15 @@ from dsprof.analysis.run.series import Floats
 from dsprof.analysis.run.votes import Together, Votes, together, vote
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Range, Status, Table
-from dsprof.findings.wording import duration, named, percent, plural, ranks_do, some
+from dsprof.findings.wording import (
+    capitalised,
+    duration,
+    named,
+    percent,
+    plural,
+    ranks_do,
+    some,
+)
 from dsprof.rules.causes import TRANSFERS
 from dsprof.rules.communication.late_rank_case import Case, Known, Thresholds
 from dsprof.rules.communication.late_rank_causes import (
@@ -115,8 +123,8 @@ class LateRank:
             yield moving_straggler(self.meta, case, moving)
         elif doubt:
             yield self._suspected(case, doubt)
-        elif suspects := _suspects(case):
-            yield self.meta.unknown(f"Unknown: {suspects}.{case.known().note}")
+        elif several := _suspects(case):
+            yield self._several_suspected(case, several)
         else:
             yield self._nobody(case)
 
@@ -186,6 +194,16 @@ class LateRank:
             fix=f"{record} to be sure" if record else "",
             ranks=(case.rank,),
             more_steps=more,
+        )
+
+    def _several_suspected(self, case: Case, several: Together) -> Finding:
+        is_chance = _may_be_chance(case, several)
+        why = "which may be chance" if is_chance else _TOO_BRIEF.format(case.recorded)
+        return self.meta.unknown(
+            f"Unknown: {named(several.ranks)} are late together in {several.steps} of "
+            f"{case.steps_of(several.of)}, {why}.{case.known(several.of).note}",
+            problem=f"{capitalised(named(several.ranks))} may delay {case.common_delay(several)}",
+            ranks=several.ranks,
         )
 
     def _voted(self, case: Case) -> Finding:
@@ -297,14 +315,11 @@ def _may_be_chance(case: Case, found: Together) -> bool:
     return max(chances) > case.thresholds.chance and not _begin(case.late, found.ranks)
 
 
-def _suspects(case: Case) -> str:
-    """Say why ranks that look late together may not be; empty if none do in most steps."""
+def _suspects(case: Case) -> Together | None:
+    """Return ranks that look late together in most steps, though that is not sure."""
     found = _together(case)
-    if found is None or 10 * found.steps < 9 * found.uneven or 3 * found.steps < 2 * found.of:
-        return ""
-    is_chance = _may_be_chance(case, found)
-    why = "which may be chance" if is_chance else _TOO_BRIEF.format(case.recorded)
-    return f"{named(found.ranks)} are late together in {found.steps} of {found.of} steps, {why}"
+    is_most = found and 10 * found.steps >= 9 * found.uneven and 3 * found.steps >= 2 * found.of
+    return found if is_most else None
 
 
 def _of_hosts(run: Run, ranks: tuple[int, ...]) -> Cause | None:
