@@ -57,6 +57,8 @@ def test_who_waits_for_a_file_from_one_inquiry_to_the_next_saves_nothing():
     assert condition_of(fuse, fuse) == "idle"
     assert condition_of(saving(5, "", "D"), saving(5, "", "D")) == "idle"
     assert condition_of(saving(5), dump(0, "train.py:3 step")) == "saving"
+    loading = dump(0, "train.py:3 load", process=saving(5).process)
+    assert condition_of(saving(5), loading) == "saving"
     assert condition_of(saving(5, "futex_do_wait"), saving(5, "futex_do_wait")) == "saving"
 
 
