@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,13 @@ def levels_of(
     if one and _is_one_change(times, one, thresholds):
         levels = [Level(one, [slice(one.at, count)], place < one.at, place >= one.at)]
     return levels
+
+
+def is_unclear(times: Floats, change: Change, thresholds: Thresholds) -> bool:
+    """Say whether the level rises once, by more than the scatter, but not by enough of it."""
+    return change.after > change.before and _is_one_change(
+        times, change, replace(thresholds, sigmas=1.0)
+    )
 
 
 def _is_one_change(times: Floats, change: Change, thresholds: Thresholds) -> bool:

@@ -14,7 +14,7 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import mean_step_ns
 from dsprof.analysis.run.delays import delays
-from dsprof.analysis.run.series import spells_of
+from dsprof.analysis.run.series import change_of, spells_of
 from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
@@ -27,6 +27,7 @@ from dsprof.rules.steps.step_levels import (
     Kind,
     Level,
     Thresholds,
+    is_unclear,
     kinds_of,
     kinds_of_sums,
     levels_of,
@@ -57,6 +58,7 @@ _WORK = {"micro_steps": "micro-steps", "calls": "collectives", "nbytes": "bytes 
 _FOR_A_WHILE = "Steps are slower for a while"
 _MOST = 0.8
 """Ranks that explain less of a change than this are not all of its cause."""
+_SAME = "Step time does not change"
 _IN_A_LINE = 2
 """A headline names at most so many stretches."""
 
@@ -123,7 +125,28 @@ class StepTimeChange:
         elif most < thresholds.steps:
             yield too_few(self.meta, steps, most, thresholds.steps)
         else:
-            yield passed(self.meta, "Step time does not change", series, thresholds.steps)
+            unclear = next(self._unclear(run, thresholds), None)
+            yield unclear or passed(self.meta, _SAME, series, thresholds.steps)
+
+    def _unclear(self, run: RunSummary, thresholds: Thresholds) -> Iterator[Finding]:
+        """Say where steps become slower for good, but stand out little from their scatter."""
+        for numbers in run[Steps].throughout.series:
+            columns = step_columns(run[Steps], numbers, run[Run].missing_ranks)
+            change = change_of(columns.total_ns)
+            if change and is_unclear(columns.total_ns, change, thresholds):
+                more = percent(change.after / change.before - 1, sign="+")
+                yield self.meta.finding(
+                    Status.INFO,
+                    f"From about step {columns.number[change.at]:,} on a step takes "
+                    f"{duration(change.after)} instead of {duration(change.before)} ({more}), but "
+                    f"steps scatter by {duration(change.scatter)}.",
+                    title="Steps may have become slower at one moment",
+                    cause="Unknown: the change is less than "
+                    f"{thresholds.sigmas:g} times the scatter.",
+                    action="Compare the time of this step with the logs of the job and the host.",
+                    steps=(int(columns.number[change.at]),),
+                    confidence="low",
+                )
 
     def _in_detail(self, run: RunSummary, thresholds: Thresholds) -> Iterator[Finding]:
         steps = run[Steps]
