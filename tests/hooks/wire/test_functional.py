@@ -41,6 +41,15 @@ def test_a_wait_finds_its_collective(install: Install, kinds: Kinds) -> None:
 
 
 @both
+def test_the_first_collective_of_a_run_may_be_functional(install: Install, kinds: Kinds) -> None:
+    recorder = install(*kinds)
+    recorder.recording = False  # as before it
+    output = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+    torch.ops._c10d_functional.wait_tensor(output.elem)
+    assert [record.waits for record in records(recorder)] == [1]
+
+
+@both
 def test_waiting_for_no_tensor_is_torchs_error(install: Install, kinds: Kinds) -> None:
     def wait() -> tuple[type, str]:
         with pytest.raises(Exception, match="Undefined") as raised:
