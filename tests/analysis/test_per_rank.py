@@ -40,6 +40,7 @@ def test_an_absent_rank_is_not_found():
     facts = of(range(0, 40, 2))
     assert 6 in facts
     assert 7 not in facts
+    assert "6" not in facts
     assert facts.get(7) is None
     with pytest.raises(KeyError):
         facts[41]

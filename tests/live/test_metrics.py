@@ -21,7 +21,7 @@ from dsprof.live import http
 from dsprof.live.metrics import RunCollector, listen
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
-from dsprof.live.totals import Totals
+from dsprof.live.totals import OTHERS, Totals, bounded
 from dsprof.trace.chunks import Chunk
 from dsprof.trace.lines import LINES
 from tests.dist.launch import ROOT
@@ -173,6 +173,7 @@ def test_hosts_are_bounded() -> None:
     assert counts["dsprof_host_memory_bytes"] == 2049
     assert counts["dsprof_step_seconds_count"] == 2049
     assert max(len(label) for _, labels in found for label in labels) == 200
+    assert (bounded("n0", totals.steps), bounded("n2999", totals.steps)) == ("n0", OTHERS)
     assert sum(n for (name, _), n in found.items() if name == "dsprof_step_seconds_count") == 3001
 
 
