@@ -157,7 +157,7 @@ def _folders_inside(paths: Sequence[Path]) -> str:
         found = []
     if not found:
         return _FOLDER
-    return f"folders inside are not searched: {some(found, _MOST_FOLDERS)}; give one"
+    return f"folders inside are not searched; give one of these: {some(found, _MOST_FOLDERS)}"
 
 
 def given_path(given: str | os.PathLike[str]) -> Path:

@@ -90,7 +90,7 @@ REPORTS = [
     ("dsprof-out", r"dsprof-out: .*No such file or directory; record a run first: DSPROF=1 "),
     ("good/trace.rank00000.json missing.json", r"missing\.json: .*No such file"),
     ("nothing", r"nothing: no trace files \(trace\*.*give the folder that the run named"),
-    ("parent", r"parent: no trace files .*not searched: a, b, c, d, e and 1 more; give one"),
+    ("parent", r"parent: no trace files .*not searched; give one of these: a, .* and 1 more"),
     ("empty.json", r"empty\.json: the file is empty"),
     ("blank.json", r"blank\.json: .*not a dsprof trace"),
     ("cut.json", r"cut\.json: not a dsprof trace"),

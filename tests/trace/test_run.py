@@ -255,7 +255,9 @@ def test_a_readme_that_quotes_a_log_is_read_where_it_is_given_by_name(tmp_path: 
     page.write_text("host0:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" * 4)
     (tmp_path / "run1").mkdir()
     assert find_run([page]).files == (page,)
-    with pytest.raises(TraceError, match="folders inside are not searched: run1"):
+    with pytest.raises(
+        TraceError, match="folders inside are not searched; give one of these: run1"
+    ):
         find_run([tmp_path])
 
 

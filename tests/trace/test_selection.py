@@ -273,10 +273,15 @@ def test_hosts_without_a_name_are_refused():
         hosts_in(",")
 
 
-@pytest.mark.parametrize("text", ["", "5", "5:5", "7:3", ":", "1:2:3"])
+@pytest.mark.parametrize("text", ["", "5:5", "7:3", ":", "1:2:3"])
 def test_steps_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match="1000:1200"):
         steps_in(text)
+
+
+def test_a_single_number_of_a_step_is_shown_as_a_range():
+    with pytest.raises(ValueError, match=r"write 5:6 for step 5$"):
+        steps_in("5")
 
 
 def since(folder: Path, text: str) -> range | None:

@@ -109,7 +109,10 @@ def steps_in(text: str) -> range:
     parts = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
     found = range(int(parts[1]), int(parts[2])) if parts else range(0)
     if not found:
-        raise ValueError(f"invalid steps '{text}': write 1000:1200 for steps 1000 to 1199")
+        example = "1000:1200 for steps 1000 to 1199"
+        if re.fullmatch(r"\d{1,18}", text):
+            example = f"{text}:{int(text) + 1} for step {text}"
+        raise ValueError(f"invalid steps '{text}': write {example}")
     return found
 
 
