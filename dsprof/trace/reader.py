@@ -54,7 +54,7 @@ from dsprof.trace.unread import what_to_do
 
 _HEADER_BYTES = 1 << 16
 _SEGMENT_BYTES = 1 << 10
-_ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config", "job_keys")
+_ALIKE = ("run_key", "host", "boot_id", "backend", "device", "versions", "config", "pid_namespace")
 """Fields of headers that many ranks have in common."""
 _READ_APART = (COMM_LINE, LINES["header"])
 _SUMS = (LINES["totals"], LINES["kept"])
@@ -106,6 +106,7 @@ def read_header(path: Path) -> Header:
         )
     for name in _ALIKE:
         setattr(header, name, shared(getattr(header, name)))
+    header.job_keys = [shared(key) for key in header.job_keys]
     return header
 
 

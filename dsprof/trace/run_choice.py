@@ -77,8 +77,9 @@ def choose_run(files: Sequence[TraceFile], epoch: int | None = None) -> Choice:
             again.append(Stranger(file.path, reason))
         else:
             ranks[file.header.rank].append(file)
-    known = {id(file) for files in epochs for file in files}
-    earlier += [file for file in own if id(file) not in known]
+    if sum(map(len, epochs)) < len(own):
+        known = {id(file) for files in epochs for file in files}
+        earlier += [file for file in own if id(file) not in known]
     strangers = [
         *copies,
         *other_jobs,
@@ -163,16 +164,16 @@ def _goes_on_or_ended_well(file: TraceFile) -> bool:
 
 def _jobs(starts: Sequence[Sequence[TraceFile]]) -> Iterator[set[int]]:
     """Yield which starts are of one job, directly or by others, the job of the last one first."""
-    having: defaultdict[str, set[int]] = defaultdict(set)
+    having: dict[str, tuple[int, ...]] = {}  # most keys are of one process: sets are large
     for number, start in enumerate(starts):
         for key in filter(_is_sure, _keys(start)):
-            having[key].add(number)
+            having[key] = (*having.get(key, ()), number)
     seen: set[int] = set()
     for last in reversed(range(len(starts))):
         job, fresh = set[int](), {last} - seen
         while fresh:
             job |= fresh
-            keys = {key for number in fresh for key in _keys(starts[number])}
+            keys = chain.from_iterable(_keys(starts[number]) for number in fresh)
             fresh = {number for key in keys for number in having.pop(key, ())} - job
         if job:
             yield job
