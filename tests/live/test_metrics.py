@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsprof.__main__ import main
-from dsprof.live import http
+from dsprof.live import http, totals
 from dsprof.live.metrics import RunCollector, listen
 from dsprof.live.now import InFlight, RunNow
 from dsprof.live.recent import StepOfRank
@@ -175,6 +175,13 @@ def test_hosts_are_bounded() -> None:
     assert max(len(label) for _, labels in found for label in labels) == 200
     assert (bounded("n0", totals.steps), bounded("n2999", totals.steps)) == ("n0", OTHERS)
     assert sum(n for (name, _), n in found.items() if name == "dsprof_step_seconds_count") == 3001
+
+
+def test_only_the_begin_of_a_long_name_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(totals, "redact_text", lambda name: looked_at.append(name) or name)
+    assert bounded("x" * 10_000_000, ()) == "x" * 200
+    assert [len(name) for name in looked_at] == [1000]
 
 
 def test_the_catalogue_is_that_of_the_docs() -> None:
