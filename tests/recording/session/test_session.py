@@ -18,6 +18,7 @@ import dsprof
 from dsprof.errors import ConfigError
 from dsprof.recording import beside, session
 from dsprof.recording.recorder import in_flight
+from dsprof.recording.recorder.shared_key import SharedKey
 from dsprof.recording.watchdog.thread import Watchdog
 from dsprof.trace.dumps.state_file import read_state
 from dsprof.trace.reader import read_header, read_trace
@@ -134,6 +135,17 @@ def test_anonymize(tmp_path: Path) -> None:
     assert os.uname().nodename not in trace.header.host
     assert str(Path(__file__).parent) not in data
     assert "fake_group.py" in data
+
+
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_ranks_agree_on_a_key_unless_names_are_anonymized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anonymize: bool
+) -> None:
+    agreed: list[SharedKey] = []
+    monkeypatch.setattr(SharedKey, "agree", lambda key, _: agreed.append(key))
+    dsprof.enable(out=str(tmp_path), anonymize=anonymize)
+    communicate()
+    assert bool(agreed) is not anonymize
 
 
 def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
