@@ -15,6 +15,7 @@ from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Generic, Protocol, TypeVar
 
+from dsprof.analysis.freed_memory import keep_freed_memory
 from dsprof.files.read_ahead import read_ahead
 from dsprof.trace.run import RankFiles, objects_of
 
@@ -158,7 +159,7 @@ def _processes(count: int) -> Iterator[Executor]:
 
     others = active_children()
     with _safe_path():
-        pool = ProcessPoolExecutor(count, get_context("spawn"), _leave_ending_to_parent)
+        pool = ProcessPoolExecutor(count, get_context("spawn"), _begin_process)
     try:
         yield pool
     except BaseException:
@@ -170,8 +171,9 @@ def _processes(count: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_ending_to_parent() -> None:
-    # An interrupt from the keyboard goes to all processes.
+def _begin_process() -> None:
+    keep_freed_memory()
+    # An interrupt from the keyboard goes to all processes: leave the ending to the parent.
     signal(SIGINT, SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -16,7 +16,7 @@ import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
 _TRIM_VARIABLE = "MALLOC_TRIM_THRESHOLD_"
-"""Set by Dask's nannies; it also ends malloc's own adaption of both thresholds."""
+"""Set by Dask, also for what else its process starts; ends malloc's own adaption of thresholds."""
 
 _MMAP_BYTES = 1 << 17  # glibc's default
 _KEPT_BYTES = 1 << 28
@@ -35,18 +35,24 @@ def keep_large_arrays() -> None:
         np.empty(_LARGEST_KEPT_BYTES, np.uint8)
 
 
-@contextmanager
-def kept_freed_memory() -> Iterator[None]:
-    """Keep up to 256 MiB that are freed meanwhile, in a process whose thresholds Dask set."""
+def keep_freed_memory() -> int | None:
+    """Keep up to 256 MiB that are freed, if Dask set thresholds; return what it set, in bytes."""
     trimmed = os.environ.get(_TRIM_VARIABLE, "")
     if not trimmed.isdecimal():
-        yield
-        return
+        return None
     _set(_KEPT_BYTES, _LARGEST_MMAP_BYTES)
+    return int(trimmed)
+
+
+@contextmanager
+def kept_freed_memory() -> Iterator[None]:
+    """As `keep_freed_memory`, until the context ends."""
+    trimmed_bytes = keep_freed_memory()
     try:
         yield
     finally:
-        _set(int(trimmed), _MMAP_BYTES)
+        if trimmed_bytes is not None:
+            _set(trimmed_bytes, _MMAP_BYTES)
 
 
 def _set(trim_bytes: int, mmap_bytes: int) -> None:

@@ -4,8 +4,14 @@ import os
 import platform
 import subprocess
 import sys
+from operator import add
+from resource import RUSAGE_SELF, getrusage
 
+import numpy as np
 import pytest
+
+from dsprof.analysis.engine import Job, Processes, unshown
+from dsprof.analysis.freed_memory import kept_freed_memory
 
 _FAULTS = """
 from contextlib import nullcontext
@@ -59,3 +65,28 @@ def test_memory_of_several_large_arrays_is_used_again():
     told = subprocess.run(command, env=own, stdout=subprocess.PIPE)
     without, with_it = map(int, told.stdout.split())
     assert 4 * with_it < without
+
+
+@of_glibc
+def test_processes_use_memory_again_where_dask_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Dask sets for its workers stays in the environment of the process that starts them."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    job = Job(faults_of_a_process, add, faults_of_a_process)
+    for kept, trimmed in Processes(2).merged(job, [1, 2], unshown):
+        assert 4 * kept < trimmed
+
+
+def faults_of_a_process(_: int) -> list[tuple[int, int]]:
+    """Count page faults as they are, and when memory is trimmed again."""
+    kept = _faults()
+    with kept_freed_memory():
+        pass
+    return [(kept, _faults())]
+
+
+def _faults() -> int:
+    np.ones(1 << 20)
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        np.ones(1 << 20)
+    return getrusage(RUSAGE_SELF).ru_minflt - before
