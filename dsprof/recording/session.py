@@ -101,7 +101,9 @@ class Session:
         self._crash: CrashNotes | None = None
         self._ended: list[TraceWriter] = []  # of worlds before this one: still writing, or failed
         self._started_ns = 0
-        self._world: weakref.ref[Any] | None = None  # the default group that is recorded
+        self._world: weakref.ref[Any] | None = (
+            None  # the default group, of this process or its parent
+        )
         self._traces = 0
         self._rank = 0
         self._world_size = 0
@@ -154,6 +156,8 @@ class Session:
         dist = sys.modules.get("torch.distributed")
         if dist is None or not dist.is_available() or not dist.is_initialized():
             return False
+        if self._world is not None and self._world() is dist.group.WORLD:
+            return False  # the parent's, from before the fork: this process is no rank in it
         if repeats_parent(dist.get_rank(), dist.get_world_size()):
             self._is_called = False  # the rank says it if nothing was recorded
             self.recorder.stop()
@@ -351,8 +355,11 @@ class Session:
         self._is_called = False  # the parent says it if nothing was recorded
         if self._traces:
             self._abandon()
-        else:
-            self._key = _process_key()
+            return
+        self._key = _process_key()
+        dist = sys.modules.get("torch.distributed")
+        if dist is not None and dist.is_available() and dist.is_initialized():
+            self._world = weakref.ref(dist.group.WORLD)
 
     def _abandon(self) -> None:
         self.recorder.abandon()

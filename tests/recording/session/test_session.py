@@ -160,6 +160,24 @@ def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
     assert len(read(tmp_path).collectives) == 1
 
 
+def test_a_child_that_is_forked_with_a_group_is_no_rank_of_it(tmp_path: Path) -> None:
+    """Before the parent records: the child trains a model of its own."""
+    dist.destroy_process_group()
+    dsprof.enable(out=str(tmp_path))
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    child = os.fork()
+    if child == 0:
+        dsprof.step()
+        dsprof.step()
+        dsprof.disable()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not [*tmp_path.iterdir()]
+    communicate()
+    dsprof.disable()
+    assert read(tmp_path).header.pid == os.getpid()
+
+
 def test_a_group_that_is_made_again_and_again_fills_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
