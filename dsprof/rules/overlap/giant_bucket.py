@@ -48,7 +48,7 @@ _QUEUED = (
     " All-gathers of parameters, which are exposed in backward, use the same link: smaller buckets "
     "would delay them."
 )
-_FIRST = "Hide these all-gathers first, by prefetching. "
+_FIRST = "Hide these all-gathers first, by prefetching: smaller buckets overlap only after that."
 
 
 class GiantBucket:
@@ -111,11 +111,11 @@ class GiantBucket:
             summary,
             severity=Severity.MEDIUM,
             cause=giant.cause + _QUEUED * is_queued,
-            action=_FIRST * is_queued + giant.action,
+            action=_FIRST if is_queued else giant.action,
             problem=f"One bucket has {'all' if giant.share == 1 else f'{percent(giant.share)} of'} "
             "gradients",
-            fix=giant.fix,
-            config_patch=giant.config_patch,
+            fix="Prefetch parameters first" if is_queued else giant.fix,
+            config_patch=None if is_queued else giant.config_patch,
             evidence=evidence,
             saving_ms_per_step=_saving(run, own_ms, giant, beside, backward_ms),
             saving_from="gradients",
