@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding
 from dsprof.rules.rule import Rule
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import EngineConfig, Header
+from dsprof.trace.selection import EVERYTHING, Selection
 from tests.factories.trace import assert_can_be_shown
 
 
@@ -47,10 +50,12 @@ def facts_of(*traces: RankTrace) -> EnvironmentFacts:
     return reduce(EnvironmentFacts.merge, parts)
 
 
-def judge(rule: Rule, *traces: RankTrace) -> list[Finding]:
-    """What `rule` finds in a run of these ranks, with its own thresholds."""
+def judge(rule: Rule, *traces: RankTrace, selection: Selection = EVERYTHING) -> list[Finding]:
+    """What `rule` finds in a run of these ranks, with its own thresholds; `selection` of more."""
+    of_run = reduce(Run.merge, (Run.collect(trace, RankClock()) for trace in traces))
+    of_run = replace(of_run, selection=selection)
     engines = reduce(Engines.merge, (Engines.collect(trace, RankClock()) for trace in traces))
-    run = RunSummary([facts_of(*traces), engines, Logs()])
+    run = RunSummary([facts_of(*traces), engines, Logs(), of_run])
     findings = list(rule.check(run, rule.thresholds))
     for finding in findings:
         assert_can_be_shown(finding)

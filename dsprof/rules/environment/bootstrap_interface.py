@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank_sets import RankSet, named_ranks, ranks_of, union, written_ranks
 from dsprof.analysis.summary import RunSummary
 from dsprof.files.redaction import REDACTED
@@ -63,7 +64,7 @@ class BootstrapInterface:
         "missing interface ends the run at its start; one inside the host makes it hang.",
         category="environment",
         order=740,
-        needs=(EnvironmentFacts,),
+        needs=(EnvironmentFacts, Run),
         needs_environment=True,
     )
     thresholds = NoThresholds()
@@ -81,9 +82,12 @@ class BootstrapInterface:
             yield self._absent(absent)
         present = (choice for choice in known if choice not in absent)
         local = [one for one in present if one.selected[0].startswith(LOCAL_INTERFACES)]
-        if local and several_hosts(facts):
+        several = several_hosts(facts)
+        if several and _is_of_one(facts) and not run[Run].selection.has_all_ranks:
+            several = None  # launchers count ranks by agent, of which a host may have two
+        if local and several:
             yield self._local(local)
-        elif local and several_hosts(facts) is None:
+        elif local and several is None:
             text = (
                 f"{_written(local[0])} selects {local[0].selected[0]}, which reaches no other "
                 "host; whether ranks are on several hosts is unknown."
@@ -144,6 +148,10 @@ def _choices(variable: _Variable, facts: EnvironmentFacts) -> Iterator[_Choice]:
                 named = [name.strip() for name in value.split(",")] if variable.needs_all else []
                 lacking = tuple(name for name in named if name and name not in interfaces)
                 yield _Choice(variable.name, value, ranks & holders, selected, interfaces, lacking)
+
+
+def _is_of_one(facts: EnvironmentFacts) -> bool:
+    return len(facts.backends.get("host", {})) < 2
 
 
 def _only_running(variable: _Variable, facts: EnvironmentFacts) -> bool:

@@ -5,6 +5,7 @@ import pytest
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.environment.bootstrap_interface import RULE
 from dsprof.rules.environment.variable_values import select
+from dsprof.trace.selection import Selection
 from tests.factories.environment import judge, rank_trace
 
 HOST = ["docker0 down", "eth0 up 25000 Mbit/s", "eth01 up"]
@@ -71,6 +72,12 @@ def test_interfaces_between_hosts_pass(value):
 
 def test_a_local_interface_serves_one_host():
     assert found(ALONE | {"GLOO_SOCKET_IFNAME": "lo"}, "gloo") == []
+
+
+def test_chosen_ranks_of_one_host_do_not_tell_that_there_are_several():
+    local = rank_trace(0, SEVERAL | {"NCCL_SOCKET_IFNAME": "lo"}, network_devices=HOST)
+    (finding,) = judge(RULE, local, selection=Selection(ranks=(range(4),)))
+    assert finding.status is Status.UNKNOWN
 
 
 def test_whether_it_serves_is_unknown_without_the_number_of_hosts():
