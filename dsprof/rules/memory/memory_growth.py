@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 _PARTS = 4
 _NOISE_SHARE = 1 / 8
 """Between two quarters the least changes by so much of the whole growth without meaning."""
+_MOST_PARTS, _OF_PART = 16, 5
+"""Parts whose minima tell the rate, and samples of each at least."""
 _NEW = "New processes may only be growing to their usual size; otherwise the"
 
 
@@ -46,13 +48,9 @@ class _Growth(NamedTuple):
     rank: int
     first_bytes: int  # least in use in the last quarter before the growth, or in the first
     last_bytes: int  # and in the last of all
-    steps: int  # between the two
+    per_step: float
     room_bytes: int | None  # left on the device at the end, on the host at its minimum
     others_per_step: float = 0.0  # bytes by which others in the same memory grow
-
-    @property
-    def per_step(self) -> float:
-        return (self.last_bytes - self.first_bytes) / self.steps
 
     @property
     def steps_left(self) -> float | None:
@@ -227,11 +225,25 @@ def _growth(
     if slows_down(rises[first:]):
         return None
     begin, end = (_last_step_at_least(quarters[at]) for at in (first, -1))
-    return _Growth(rank, least[first], least[-1], end - begin, room_bytes)
+    # It may begin anywhere in that quarter.
+    per_step = _slope(quarters[first + 1 :]) or (least[-1] - least[first]) / (end - begin)
+    return _Growth(rank, least[first], least[-1], per_step, room_bytes)
 
 
 def _last_step_at_least(quarter: Series) -> int:
     return int(quarter.step[quarter.value == quarter.value.min()][-1])
+
+
+def _slope(quarters: Sequence[Series]) -> float:
+    """Return the median slope between the minima of parts (Theil-Sen); 0 if not positive."""
+    step, value = (np.concatenate(column) for column in zip(*quarters, strict=True))
+    parts = np.array_split(np.arange(len(step)), max(2, min(_MOST_PARTS, len(step) // _OF_PART)))
+    lows = [part[np.argmin(value[part])] for part in parts]
+    slopes = [
+        (value[after] - value[before]) / (step[after] - step[before])
+        for before, after in combinations(lows, 2)
+    ]
+    return max(float(np.median(slopes)), 0.0)
 
 
 def _rise_within(quarter: Series) -> int:

@@ -41,7 +41,7 @@ def test_a_leak_on_the_device_fails_with_its_rate_and_its_end():
 @pytest.mark.parametrize("begin", [52, 62])
 def test_a_leak_that_begins_in_the_middle_has_its_own_rate(begin):
     series = [16 * max(0, step - begin) for step in range(102)]
-    series[30] = -28  # as noise has it
+    series[30] = series[53] = -28  # as noise has it
     summary = said(RULE, device(*series)).summary
     assert "uses 16.0 MiB more with each step" in summary
 
