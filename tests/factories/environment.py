@@ -11,6 +11,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.logs import Logs
 from dsprof.analysis.aggregates.run import Run
+from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding
@@ -55,7 +56,8 @@ def judge(rule: Rule, *traces: RankTrace, selection: Selection = EVERYTHING) -> 
     of_run = reduce(Run.merge, (Run.collect(trace, RankClock()) for trace in traces))
     of_run = replace(of_run, selection=selection)
     engines = reduce(Engines.merge, (Engines.collect(trace, RankClock()) for trace in traces))
-    run = RunSummary([facts_of(*traces), engines, Logs(), of_run])
+    steps = reduce(Steps.merge, (Steps.collect(trace, RankClock()) for trace in traces))
+    run = RunSummary([facts_of(*traces), engines, Logs(), of_run, steps])
     findings = list(rule.check(run, rule.thresholds))
     for finding in findings:
         assert_can_be_shown(finding)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Status
 from dsprof.rules import RULES
 from dsprof.rules.communication import slow_link
@@ -15,6 +16,7 @@ from dsprof.trace.joining import attach
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories import device, kineto
 from tests.factories.hosts import clock, device_run
+from tests.factories.machines import nodes
 from tests.factories.trace import (
     MS,
     enqueued,
@@ -50,6 +52,21 @@ def test_late_ranks_of_a_host_of_their_own_tell_the_host():
     assert (finding.status, finding.ranks) == (Status.FAIL, (2, 3))
     assert finding.cause.startswith("They are all the ranks of b, and no other rank runs there. ")
     assert finding.action.startswith("Compare b with the other hosts")
+
+
+@pytest.mark.parametrize(("late_ms", "told"), [(50, "late-rank"), (0, "unequal-hosts")])
+def test_a_late_host_with_another_device_is_told_once(late_ms, told):
+    hosts = [HOSTS[0], HOSTS[0], HOSTS[1], HOSTS[1]]
+    run = device_run(
+        hosts, lambda rank, k: 10.0 + late_ms * (rank > 1) + (k * 7 + rank * 3) % 5 / 10
+    )
+    for one in run:
+        name = "NVIDIA H100 PCIe" if one.rank > 1 else "NVIDIA H100 80GB HBM3"
+        one.environment = EnvSnapshot(accelerators=nodes(2, name), machine={"vendor": "NVIDIA"})
+    rules = [rule for rule in RULES if rule.meta.id in ("late-rank", "unequal-hosts")]
+    (found,) = (one for one in judge(summary(*run), rules) if one.status is Status.FAIL)
+    assert (found.rule, found.ranks) == (told, (2, 3) if late_ms else ())
+    assert [one.rule for one in found.facets] == (["unequal-hosts"] if late_ms else [])
 
 
 def test_hosts_that_work_in_step_and_are_late_in_turn_are_no_late_host():

@@ -7,14 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
-from dsprof.analysis.rank_sets import RankSet
+from dsprof.analysis.aggregates.steps import Steps
+from dsprof.analysis.rank_sets import RankSet, ranks_of, union
+from dsprof.analysis.run.own_work import own_work_ns
 from dsprof.analysis.summary import RunSummary
 from dsprof.environment.machine import Accelerator, Adapter
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.findings.wording import capitalised
+from dsprof.rules.causes import LATE
 from dsprof.rules.environment.variable_values import select
 from dsprof.rules.evidence.differences import Difference, Trait, Values, summary, table
 from dsprof.rules.hardware.hosts import kind_of, links
@@ -22,6 +26,8 @@ from dsprof.rules.reasons import ONE_ENVIRONMENT
 from dsprof.rules.rule import Rule, RuleMeta
 
 _Found = dict[str, RankSet]
+_SLOWER = 1.05
+"""A kind of host is slower if its ranks work longer by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class UnequalHosts:
         "accelerator limits all, and some version mixes never connect.",
         category="environment",
         order=710,
-        needs=(EnvironmentFacts,),
+        needs=(EnvironmentFacts, Steps),
         needs_environment=True,
     )
     thresholds = Thresholds()
@@ -61,11 +67,12 @@ class UnequalHosts:
             if _differs(one, held := one.of(facts), least)
         ]
         if harmful := [one for one in found if one.trait.severity is not Severity.NONE]:
-            yield self._differing(harmful)
+            yield self._differing(harmful, run[Steps])
         if rest := [one for one in found if one.trait.severity is Severity.NONE]:
             yield self.meta.finding(Status.INFO, summary(rest), evidence=(table(rest),))
 
-    def _differing(self, found: Sequence[Difference]) -> Finding:
+    def _differing(self, found: Sequence[Difference], steps: Steps) -> Finding:
+        slower = _slower(found[0].values, steps) if found[0].trait.effect in _OF_SPEED else ()
         return self.meta.finding(
             Status.FAIL,
             summary(found),
@@ -75,10 +82,22 @@ class UnequalHosts:
                 "Give all hosts the same image and driver, and exclude hosts that lack a device or "
                 "a port."
             ),
-            ranks=found[0].ranks,
+            ranks=slower or found[0].ranks,
             evidence=(table(found),),
+            restates=LATE if slower else "",
             confidence="medium",
         )
+
+
+def _slower(values: Values, steps: Steps) -> tuple[int, ...]:
+    """Return the ranks with a value whose ranks work longer; none where all work as long."""
+    own_ns = own_work_ns(steps, (rank for ranks in values.values() for rank in ranks_of(ranks)))
+    if not own_ns:
+        return ()
+    usual_ns = [median(own_ns[rank] for rank in ranks_of(ranks)) for ranks in values.values()]
+    limit_ns = _SLOWER * min(usual_ns)
+    late = [ranks for ranks, ns in zip(values.values(), usual_ns, strict=True) if ns > limit_ns]
+    return ranks_of(union(late))
 
 
 def _acts(trait: Trait, facts: EnvironmentFacts) -> bool:
@@ -192,6 +211,7 @@ _SLOW_NETWORK = "the host with the slowest network can limit all"
 _SLOW_CPUS = "the host with the slowest CPUs can be late in each step"
 _CHOICES = "NCCL may choose differently on each and hang; NCCL_NET_OVERHEAD makes it choose alike"
 _ETHERNET = "number, speed or bonding of Ethernet interfaces"
+_OF_SPEED = (_SLOWEST, _IN_SPEED, _SLOW_CPUS)
 _HIGH, _MEDIUM, _LOW, _NOTE = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Severity.NONE
 _TRAITS = (
     Trait("NCCL version", _version("nccl"), _HIGH, _NEVER, acts_on="nccl"),
