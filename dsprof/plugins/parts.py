@@ -26,6 +26,14 @@ def in_folder(package: str, attribute: str) -> Iterator[Any]:
             yield getattr(module, attribute)
 
 
+def classes_in(package: str) -> Iterator[type]:
+    """Yield the classes that the modules directly in `package` define."""
+    for module in modules_in(package):
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                yield value
+
+
 def folders_in(package: str) -> list[str]:
     """Return the packages directly in `package`."""
     parent = importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""The rules: each module of a category's folder that has a `RULE` or `RULES`, and plugins."""
+"""The rules: each class with a `meta` in a category's folder, rows of a table, and plugins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from dsprof.plugins import entry_points
-from dsprof.plugins.parts import folders_in, in_folder
+from dsprof.plugins.parts import classes_in, folders_in
+from dsprof.rules.environment.settings import settings_rules
 from dsprof.rules.plugin_rule import accepted
 from dsprof.rules.rule import Rule
 
@@ -17,9 +18,10 @@ def _place(rule: Rule) -> tuple[int, str]:
 
 def _built_in() -> Iterator[Rule]:
     for folder in folders_in(__name__):
-        yield from in_folder(folder, "RULE")
-        for several in in_folder(folder, "RULES"):
-            yield from several
+        for kind in classes_in(folder):
+            if issubclass(kind, Rule) and hasattr(kind, "meta"):
+                yield kind()
+    yield from settings_rules()
 
 
 RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=_place))

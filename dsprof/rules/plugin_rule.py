@@ -23,7 +23,7 @@ _LARGEST = 1e12
 
 
 @dataclass(slots=True)
-class PluginRule:
+class PluginRule(Rule):
     """A rule whose findings may be anything until they have been checked."""
 
     rule: Rule

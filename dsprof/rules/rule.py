@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dsprof.analysis.summary import Aggregate, RunSummary
 from dsprof.findings.finding import Details, Finding, Severity, Status
@@ -85,12 +86,12 @@ class NoThresholds:
     """The thresholds of a rule that compares with no number."""
 
 
-class Rule(Protocol):
+class Rule(ABC):
     """One judgement. `thresholds` is a frozen dataclass, overridable from YAML by field name."""
 
-    meta: RuleMeta
-    thresholds: Any  # with its defaults
+    meta: RuleMeta  # a class without it is what several rules share
+    thresholds: Any = NoThresholds()  # with its defaults
 
+    @abstractmethod
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
         """Judge `run`; yield no finding to say that the rule passed without a remark."""
-        ...

@@ -13,7 +13,7 @@ from dsprof.diagnosis.model import Diagnosis
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules import RULES
-from dsprof.rules.communication import communication_bound_step
+from dsprof.rules.communication.communication_bound_step import CommunicationBoundStep
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import RunFiles, Stranger
@@ -297,7 +297,7 @@ def test_records_that_only_a_newer_dsprof_knows_are_noted() -> None:
 
 
 def test_thresholds_in_force_are_listed_and_used():
-    rule = communication_bound_step.RULE
+    rule = CommunicationBoundStep()
     given = replace(rule.thresholds, exposed_share=0.01)
     nccl = [zero_rank(rank, head=header(rank, backend="nccl")) for rank in (0, 1)]
     diagnosis = diagnosed(*nccl, **{rule.meta.id: given})

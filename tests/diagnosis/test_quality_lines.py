@@ -8,10 +8,10 @@ import pytest
 from dsprof.analysis.alignment.clocks import NO_TIME_LINE
 from dsprof.diagnosis.parts.run import HookNote, Quality, ThresholdInfo
 from dsprof.diagnosis.quality_lines import quality_lines
-from dsprof.rules.quality import data_quality
+from dsprof.rules.quality.data_quality import DataQuality
 from tests.factories import diagnosis as factory
 
-LIMITS = data_quality.RULE.thresholds
+LIMITS = DataQuality.thresholds
 
 
 def test_a_clean_run_has_only_good_lines() -> None:

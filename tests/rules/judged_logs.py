@@ -10,10 +10,10 @@ IB = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"
 SOCKET = "NET/Socket : Using [0]eth0:10.0.0.1<0>"
 
 
-def findings(module, lines):
-    return judged(module.RULE, *make.read(lines))
+def findings(rule, lines):
+    return judged(rule, *make.read(lines))
 
 
-def one(module, lines):
-    (finding,) = findings(module, lines)
+def one(rule, lines):
+    (finding,) = findings(rule, lines)
     return finding

@@ -13,8 +13,8 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import percent
 from dsprof.rules import RULES
-from dsprof.rules.communication import communication_bound_step
-from dsprof.rules.overlap import low_comm_overlap
+from dsprof.rules.communication.communication_bound_step import CommunicationBoundStep
+from dsprof.rules.overlap.low_comm_overlap import LowCommOverlap
 from dsprof.rules.runner import judge
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.trace.rank_trace import RankTrace
@@ -58,8 +58,8 @@ OPPOSITES = [
 """Pairs of which at most one can be true."""
 
 BLAMES_TRANSFER = {
-    "communication-bound-step": communication_bound_step.RULE.thresholds.exposed_share,
-    "low-comm-overlap": low_comm_overlap.RULE.thresholds.failing_share,
+    "communication-bound-step": CommunicationBoundStep.thresholds.exposed_share,
+    "low-comm-overlap": LowCommOverlap.thresholds.failing_share,
 }
 """Rules whose failure says that transfers are exposed, and from which share of the step on."""
 
@@ -152,7 +152,7 @@ def test_a_contradiction_is_seen() -> None:
 
 def contradictions(run: RunSummary, low: dict[str, float] | None = None) -> Iterator[str]:
     """Name what cannot be true at once."""
-    rule = low_comm_overlap.RULE
+    rule = LowCommOverlap()
     given = {rule.meta.id: type(rule.thresholds)(**low)} if low else {}
     findings = judge(run, RULES, given)
     for one, other in OPPOSITES:

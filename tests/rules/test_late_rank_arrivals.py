@@ -10,7 +10,7 @@ import pytest
 from dsprof.analysis.aggregates import arrivals
 from dsprof.analysis.aggregates.run import Run
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.selection import Selection
@@ -28,6 +28,8 @@ from tests.factories.trace import (
     zero_rank,
 )
 from tests.rules.arriving import STEPS, at, jittering, rank
+
+RULE = LateRank()
 
 
 def test_the_rank_that_computes_longer_is_named_with_what_it_costs():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import MS, copy, group, issued, rank_trace, said, span, step, sync
 from tests.rules.arriving import STEPS, rank
+
+RULE = LateRank()
 
 
 @pytest.mark.parametrize(

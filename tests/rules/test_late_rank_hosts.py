@@ -9,8 +9,8 @@ import pytest
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Status
 from dsprof.rules import RULES
-from dsprof.rules.communication import slow_link
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
+from dsprof.rules.communication.slow_link import SlowLink
 from dsprof.rules.runner import judge
 from dsprof.trace.joining import attach
 from dsprof.trace.rank_trace import RankTrace
@@ -29,6 +29,8 @@ from tests.factories.trace import (
     summary,
     sync,
 )
+
+RULE = LateRank()
 
 HOSTS = [("a", clock()), ("b", clock(7000)), ("c", clock(-20))]
 
@@ -158,12 +160,12 @@ def test_transfers_are_no_cause_where_only_some_late_ranks_take_longer_for_them(
     finding = said(RULE, *traces)
     assert (finding.status, finding.ranks) == (Status.FAIL, (0, 2, 3))
     assert "collectives take" not in finding.cause
-    found = {one.rule: one.status for one in judge(summary(*traces), [RULE, slow_link.RULE])}
+    found = {one.rule: one.status for one in judge(summary(*traces), [RULE, SlowLink()])}
     assert found == {"late-rank": Status.FAIL, "slow-link": Status.INFO}
 
 
 def test_a_slow_link_is_not_reported_as_late_ranks_too() -> None:
-    findings = judge(summary(*paired(4, slow=1)), [RULE, slow_link.RULE])
+    findings = judge(summary(*paired(4, slow=1)), [RULE, SlowLink()])
     found = {one.rule: one for one in findings}
     assert found["late-rank"].status is Status.NOT_APPLICABLE
     assert found["late-rank"].summary.endswith("Covered by slow-link.")

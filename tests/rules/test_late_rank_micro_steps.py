@@ -7,9 +7,11 @@ import pytest
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.steps import Steps
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import MS, rank_trace, said, span, step, summary, sync
+
+RULE = LateRank()
 
 STEPS = 12
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import group, header, said
 from tests.rules.arriving import STEPS, jittering
 from tests.rules.steps import stepwise
+
+RULE = LateRank()
 
 
 def moving(*stretches: range, ranks: int = 4, hosts: int = 0, steps: int = 60) -> list[RankTrace]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication import nccl_warning, slow_benchmark
+from dsprof.rules.communication.nccl_warning import NcclWarning
+from dsprof.rules.communication.slow_benchmark import SlowBenchmark
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 
@@ -74,7 +75,7 @@ def early_all_reduce_bench(busbw: float) -> list[str]:
 
 
 def findings(rule, lines: list[str]) -> list[Finding]:
-    return judged(rule.RULE, *make.read(lines))
+    return judged(rule, *make.read(lines))
 
 
 def of(op: str, lines: list[str]) -> list[str]:
@@ -83,7 +84,7 @@ def of(op: str, lines: list[str]) -> list[str]:
 
 def test_each_collective_of_a_log_is_judged():
     lines = [*nccl_tests(FAST), *of("all_gather", nccl_tests(SLOW)), *nccl_tests(SLOW)]
-    (finding,) = findings(slow_benchmark, lines)
+    (finding,) = findings(SlowBenchmark(), lines)
     assert finding.status is Status.FAIL
     assert finding.summary.startswith("all_gather of 16.0 GiB over 8 ranks")
     assert len(finding.evidence[0].rows) == 6
@@ -91,14 +92,14 @@ def test_each_collective_of_a_log_is_judged():
 
 def test_where_all_collectives_are_fast_the_fastest_is_named():
     lines = [*nccl_tests(FAST), *of("all_gather", nccl_tests(WHOLE))]
-    (finding,) = findings(slow_benchmark, lines)
+    (finding,) = findings(SlowBenchmark(), lines)
     assert finding.status is Status.PASS
     assert finding.summary.startswith("all_reduce of 16.0 GiB")
 
 
 @pytest.mark.parametrize("op", ["sendrecv", "hypercube"])
 def test_what_may_use_one_link_of_several_is_not_judged(op):
-    (finding,) = findings(slow_benchmark, of(op, nccl_tests(SLOW)))
+    (finding,) = findings(SlowBenchmark(), of(op, nccl_tests(SLOW)))
     assert finding.status is Status.INFO
 
 
@@ -116,13 +117,13 @@ def test_what_may_use_one_link_of_several_is_not_judged(op):
     ],
 )
 def test_a_benchmark_is_judged_by_its_links(lines, status):
-    (finding,) = findings(slow_benchmark, lines)
+    (finding,) = findings(SlowBenchmark(), lines)
     assert finding.status is status
     assert "all_reduce of 16.0 GiB over" in finding.summary
 
 
 def test_a_slow_benchmark_names_both_figures():
-    (finding,) = findings(slow_benchmark, nccl_tests(SLOW))
+    (finding,) = findings(SlowBenchmark(), nccl_tests(SLOW))
     assert finding.severity is Severity.HIGH
     assert "41.5 GB/s" in finding.summary
     assert "NVLink 4" in finding.summary
@@ -174,16 +175,16 @@ def test_early_nccl_tests_print_an_error_and_no_root():
 
 
 def test_trials_of_an_early_benchmark_are_read():
-    (finding,) = findings(slow_benchmark, make.run(early_all_reduce_bench(SLOW)))
+    (finding,) = findings(SlowBenchmark(), make.run(early_all_reduce_bench(SLOW)))
     assert finding.status is Status.INFO
     assert "all_reduce of 16.0 GiB reaches a bus bandwidth of 41.5 GB/s" in finding.summary
 
 
 def test_wrong_elements_are_critical():
-    wrong, _ = findings(slow_benchmark, nccl_tests(WHOLE, wrong=3))
+    wrong, _ = findings(SlowBenchmark(), nccl_tests(WHOLE, wrong=3))
     assert (wrong.status, wrong.severity) == (Status.FAIL, Severity.CRITICAL)
     assert "3 wrong elements" in wrong.summary
-    wrong, _ = findings(slow_benchmark, nccl_tests(WHOLE, wrong=1))
+    wrong, _ = findings(SlowBenchmark(), nccl_tests(WHOLE, wrong=1))
     assert "returned 1 wrong element." in wrong.summary
 
 
@@ -217,15 +218,15 @@ def table(*busbw: float, hosts: int = 2) -> list[str]:
 
 
 def test_bandwidth_that_falls_with_the_payload_is_a_problem():
-    (finding,) = findings(slow_benchmark, table(7.82, 8.43, 4.59, 0.97, 1.2))
+    (finding,) = findings(SlowBenchmark(), table(7.82, 8.43, 4.59, 0.97, 1.2))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
     assert finding.summary == (
         "all_reduce of 1.00 GiB over 16 ranks on gpu-0 and gpu-1 reaches a bus bandwidth of "
         "8.43 GB/s, but 4.00 GiB only 970 MB/s."
     )
-    (of_many,) = findings(slow_benchmark, table(7.82, 8.43, 0.97, hosts=3))
+    (of_many,) = findings(SlowBenchmark(), table(7.82, 8.43, 0.97, hosts=3))
     assert "over 24 ranks reaches" in of_many.summary
-    (steady,) = findings(slow_benchmark, table(7.82, 8.43, 4.59))
+    (steady,) = findings(SlowBenchmark(), table(7.82, 8.43, 4.59))
     assert steady.status is Status.INFO
 
 
@@ -234,16 +235,16 @@ def test_bandwidth_that_falls_with_the_payload_is_a_problem():
     [(1, "on pairs of devices"), (2, "on each host with a third one"), (3, "on pairs of hosts")],
 )
 def test_the_next_run_is_on_fewer_hosts(hosts, where):
-    found = findings(slow_benchmark, table(7.82, 8.43, 0.97, hosts=hosts))
+    found = findings(SlowBenchmark(), table(7.82, 8.43, 0.97, hosts=hosts))
     (falling,) = (one for one in found if "falls" in one.problem)
     assert falling.fix == f"Run it {where}, to find the slow one"
     assert ("adapters" in falling.action) == (hosts > 1)
-    wrong, *_ = findings(slow_benchmark, nccl_tests(WHOLE, hosts, wrong=3))
+    wrong, *_ = findings(SlowBenchmark(), nccl_tests(WHOLE, hosts, wrong=3))
     assert wrong.fix == f"Run it {'on each host, then ' * (hosts > 1)}{where}"
 
 
 def test_a_further_table_in_the_log_is_not_compared():
-    (finding,) = findings(slow_benchmark, [*table(9.0, 9.1), *table(0.9, 0.9, 0.9)])
+    (finding,) = findings(SlowBenchmark(), [*table(9.0, 9.1), *table(0.9, 0.9, 0.9)])
     assert finding.status is Status.INFO
 
 
@@ -260,7 +261,7 @@ def test_a_benchmark_that_failed_before_its_first_row_is_no_healthy_one(lib, wha
         f"gpu-1: Test {lib} failure common.cu:1279 '{what}'",
         " .. gpu-1 pid 9008: Test failure common.cu:1100",
     ]
-    (finding,) = findings(nccl_warning, lines)
+    (finding,) = findings(NcclWarning(), lines)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert f"{lib} error: {what.removesuffix(' / ')} (nccl-tests on gpu-1)" in finding.summary
     assert meaning in finding.problem
@@ -268,7 +269,7 @@ def test_a_benchmark_that_failed_before_its_first_row_is_no_healthy_one(lib, wha
 
 def test_without_a_table_there_is_nothing_to_judge():
     lines = make.run(["    17179869184    4294967296     float     sum      -1   1.0 2.0 3.0 0"])
-    (finding,) = findings(slow_benchmark, lines)
+    (finding,) = findings(SlowBenchmark(), lines)
     assert finding.status is Status.NOT_APPLICABLE
-    (finding,) = judged(slow_benchmark.RULE, rank_trace(0))
+    (finding,) = judged(SlowBenchmark(), rank_trace(0))
     assert finding.status is Status.NOT_APPLICABLE

@@ -5,37 +5,33 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import (
-    collective_timeout,
-    nccl_warning,
-    network_differs_across_ranks,
-    transport_fallback,
-)
-from dsprof.rules.configuration import comms_logger_enabled
-from dsprof.rules.environment import (
-    sync_debug_variable,
-    unparsable_integer_variable,
-    variable_differs_across_ranks,
-)
-from dsprof.rules.memory import device_out_of_memory
+from dsprof.rules.communication.collective_timeout import CollectiveTimedOut
+from dsprof.rules.communication.nccl_warning import NcclWarning
+from dsprof.rules.communication.network_differs_across_ranks import NetworkDiffersAcrossRanks
+from dsprof.rules.communication.transport_fallback import TransportFallback
+from dsprof.rules.configuration.comms_logger_enabled import CommsLoggerEnabled
+from dsprof.rules.environment.sync_debug_variable import SyncDebugVariable
+from dsprof.rules.environment.unparsable_integer_variable import UnparsableIntegerVariable
+from dsprof.rules.environment.variable_differs_across_ranks import VariableDiffersAcrossRanks
+from dsprof.rules.memory.device_out_of_memory import DeviceOutOfMemory
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 from tests.rules.judged_logs import IB, findings, one
 
-OF_NCCL = (transport_fallback, network_differs_across_ranks, nccl_warning)
+OF_NCCL = (TransportFallback(), NetworkDiffersAcrossRanks(), NcclWarning())
 
 HEALTHY = make.run(make.every(IB), make.every("Using network IB"))
 
 
-@pytest.mark.parametrize("module", [*OF_NCCL, collective_timeout, device_out_of_memory])
-def test_a_healthy_log_passes_and_no_log_does_not_apply(module):
-    assert one(module, HEALTHY).status is Status.PASS
-    (finding,) = judged(module.RULE, rank_trace(0), rank_trace(1))
+@pytest.mark.parametrize("rule", [*OF_NCCL, CollectiveTimedOut(), DeviceOutOfMemory()])
+def test_a_healthy_log_passes_and_no_log_does_not_apply(rule):
+    assert one(rule, HEALTHY).status is Status.PASS
+    (finding,) = judged(rule, rank_trace(0), rank_trace(1))
     assert finding.status is Status.NOT_APPLICABLE
 
 
 def memory(**fields):
-    return findings(device_out_of_memory, ["[rank0]: " + make.out_of_memory(**fields)])
+    return findings(DeviceOutOfMemory(), ["[rank0]: " + make.out_of_memory(**fields)])
 
 
 def test_the_four_reasons_for_no_memory():
@@ -49,7 +45,7 @@ def test_the_four_reasons_for_no_memory():
     (crowded,) = memory(others="Process 77 has 30.00 GiB memory in use. ", process="49.00 GiB")
     assert "Process 77 takes 30.0 GiB of 80.0 GiB" in crowded.summary
     limited = make.out_of_memory().replace("Of the all", "40.00 GiB allowed; Of the all")
-    assert "limit" in one(device_out_of_memory, [limited]).title
+    assert "limit" in one(DeviceOutOfMemory(), [limited]).title
 
 
 def test_a_neighbour_that_is_not_in_the_way_is_not_blamed():
@@ -67,16 +63,16 @@ def test_a_neighbour_is_blamed_where_the_request_fits_without_it(asked, is_blame
 def test_expandable_segments_are_not_advised_where_they_are_on():
     lines = ["+ PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", make.out_of_memory(
         unallocated="1.50 GiB", allocated="77.00 GiB")]  # fmt: skip
-    assert one(device_out_of_memory, lines).action.startswith("expandable_segments is already on")
+    assert one(DeviceOutOfMemory(), lines).action.startswith("expandable_segments is already on")
 
 
 def test_the_output_of_comms_logger_proves_that_it_ran():
     info = "[INFO] [Rank 0] DeepSpeed info: version=0.19.8, git-hash=unknown"
-    finding = one(comms_logger_enabled, [info, make.call("all_reduce", 2)])
+    finding = one(CommsLoggerEnabled(), [info, make.call("all_reduce", 2)])
     assert finding.status is Status.FAIL
     assert "logs sums of all times so far" in finding.summary
     assert len(finding.evidence[0].rows) == 8
-    finding = one(comms_logger_enabled, [make.call("all_reduce", 2)])
+    finding = one(CommsLoggerEnabled(), [make.call("all_reduce", 2)])
     assert len(finding.evidence[0].rows) == 7
 
 
@@ -86,17 +82,17 @@ def test_variables_that_nccl_logs_are_judged_as_far_as_they_go():
         make.said("NCCL_ALGO set by environment to Tree", rank=3),
         make.every("NCCL_CHECK_POINTERS set by environment to 1."),
     )
-    finding = one(variable_differs_across_ranks, lines)
+    finding = one(VariableDiffersAcrossRanks(), lines)
     assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (3,))
-    assert "NCCL_CHECK_POINTERS" in one(sync_debug_variable, lines).summary
+    assert "NCCL_CHECK_POINTERS" in one(SyncDebugVariable(), lines).summary
     # After parsing, "true" and "0" look alike.
-    assert one(unparsable_integer_variable, lines).status is Status.UNKNOWN
+    assert one(UnparsableIntegerVariable(), lines).status is Status.UNKNOWN
     some = make.run(make.said("NCCL_ALGO set by environment to Ring"), make.every(IB))
-    for module in (variable_differs_across_ranks, sync_debug_variable):
-        assert one(module, some).status in (Status.UNKNOWN, Status.NOT_APPLICABLE)
+    for rule in (VariableDiffersAcrossRanks(), SyncDebugVariable()):
+        assert one(rule, some).status in (Status.UNKNOWN, Status.NOT_APPLICABLE)
 
 
 def test_what_launchers_report_is_no_log_of_nccl():
     lines = ["  rank      : 0 (local_rank: 0)", "srun: error: n1: task 0: Exited with exit code 1"]
-    for module in (transport_fallback, nccl_warning):
-        assert one(module, lines).status is Status.NOT_APPLICABLE
+    for rule in (TransportFallback(), NcclWarning()):
+        assert one(rule, lines).status is Status.NOT_APPLICABLE

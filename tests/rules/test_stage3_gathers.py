@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.small_parameter_gathers import PERSISTENT as AFTER
-from dsprof.rules.communication.small_parameter_gathers import TINY
+from dsprof.rules.communication.small_parameter_gathers import (
+    PersistentParameterGathers,
+    TinyParameterGathers,
+)
 from dsprof.rules.knowledge.stage3 import PERSISTENCE
 from dsprof.trace.schema import ParameterLayout
 from tests.factories.trace import (
@@ -19,6 +21,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+AFTER, TINY = PersistentParameterGathers(), TinyParameterGathers()
 
 KIB = 1 << 10
 

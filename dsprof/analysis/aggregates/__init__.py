@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dsprof.analysis.summary import Aggregate
-from dsprof.plugins.parts import modules_in
+from dsprof.plugins.parts import classes_in
 
 AGGREGATES: tuple[type[Aggregate], ...] = tuple(
-    kind
-    for module in modules_in(__name__)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Aggregate) and kind.__module__ == module.__name__
+    kind for kind in classes_in(__name__) if issubclass(kind, Aggregate)
 )

@@ -21,7 +21,7 @@ from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.rules.savings import halving_saves, ns_per_byte
 
 
-class AllreduceForShardedGradients:
+class AllreduceForShardedGradients(Rule):
     """Compares the collectives on the wire with those that the ZeRO stage needs.
 
     DeepSpeed's stages 1 and 2 never issue a reduce-scatter, whatever the configuration says: there
@@ -41,7 +41,6 @@ class AllreduceForShardedGradients:
         needs_groups=True,
         min_steps=1,
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge gradients by stage, and parameters at stage 3, engine by engine."""
@@ -246,6 +245,3 @@ def _calls(traffic: Traffic, *volumes: Volume) -> str:
     calls = traffic.per_step(sum(one.calls for one in volumes))
     nbytes = traffic.per_step(sum(one.nbytes for one in volumes))
     return f"{plural(calls, 'call')} and {size(nbytes)}"
-
-
-RULE: Rule = AllreduceForShardedGradients()

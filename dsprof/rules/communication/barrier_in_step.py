@@ -35,7 +35,7 @@ class Thresholds:
     saved_share: float = 0.01  # of the step, that it is shorter without them
 
 
-class BarrierInStep:
+class BarrierInStep(Rule):
     """Fails barriers whose own time is worth it: waiting for a late rank would only move."""
 
     meta = RuleMeta(
@@ -119,5 +119,3 @@ _ORDER = (
     "Remove each barrier that orders nothing: the ranks exchange nothing else. Keep one after "
     "which a rank reads what another has written, such as a file."
 )
-
-RULE: Rule = BarrierInStep()

@@ -34,7 +34,7 @@ class Thresholds:
     saved_share: float = 0.01  # of the step, that it is shorter without them
 
 
-class BufferBroadcasts:
+class BufferBroadcasts(Rule):
     """Weighs what DDP sends before it runs the model."""
 
     meta = RuleMeta(
@@ -92,6 +92,3 @@ class BufferBroadcasts:
             saving_from="other",
             confidence="medium",
         )
-
-
-RULE: Rule = BufferBroadcasts()

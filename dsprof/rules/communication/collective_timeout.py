@@ -37,7 +37,7 @@ _PATHS = (
 )
 
 
-class CollectiveTimedOut:
+class CollectiveTimedOut(Rule):
     """Compares what each rank was waiting for, and counts who is silent; traces know more."""
 
     meta = RuleMeta(
@@ -50,7 +50,6 @@ class CollectiveTimedOut:
         order=20,
         needs=(Logs, Run, Endings, FlightRecorders),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report what ranks waited for, and who among them did not."""
@@ -296,6 +295,3 @@ def _table(
         rows=tuple(rows),
         caption=f"As written by the watchdog of {_who(waiting)}",
     )
-
-
-RULE: Rule = CollectiveTimedOut()

@@ -73,7 +73,7 @@ class Thresholds:
     rank_spread: float = 0.15  # of the step, by which a late rank waits less than half of all do
 
 
-class CommunicationBoundStep:
+class CommunicationBoundStep(Rule):
     """Weighs exposed communication against the step.
 
     Over gloo no transfer fails: a small model spends much of its step in gloo, and what a setting
@@ -523,6 +523,3 @@ def _by_use(traffic: Traffic) -> Table:
         ),
         caption="Mean per rank and step",
     )
-
-
-RULE: Rule = CommunicationBoundStep()

@@ -38,7 +38,7 @@ class Thresholds:
     saved_share: float = 0.01  # of the step; less is of low severity
 
 
-class FP32Gradients:
+class FP32Gradients(Rule):
     """Compares the dtype of gradients on the wire with that of the parameters."""
 
     meta = RuleMeta(
@@ -132,5 +132,3 @@ _FSDP_ACTION = (
     "If losses allow it, leave reduce_dtype of MixedPrecisionPolicy (FSDP2) or MixedPrecision "
     "(FSDP1) at that of the parameters."
 )
-
-RULE: Rule = FP32Gradients()

@@ -49,7 +49,7 @@ class _Crossing(NamedTuple):
     ranks_a_host: int  # 0 where hosts have different numbers
 
 
-class InterNodeGathers:
+class InterNodeGathers(Rule):
     """Looks at the all-gathers of parameters in groups that span hosts, by phase."""
 
     meta = RuleMeta(
@@ -244,6 +244,3 @@ def _table(gathers: dict[_Gather, BlockedTime]) -> Table:
         ),
         caption="All-gathers of parameters by groups that span nodes",
     )
-
-
-RULE: Rule = InterNodeGathers()

@@ -71,7 +71,7 @@ _TOO_BRIEF = (
 )
 
 
-class LateRank:
+class LateRank(Rule):
     """Judges by arrivals where a trace holds them, else by the length of communication kernels."""
 
     meta = RuleMeta(
@@ -502,6 +502,3 @@ def _by_time(
         on_device = steps.ranks[rank].on_device
         found = by_pace(rank, mine, usual, least_ns, on_device=on_device)
     return found or root or unknown(rank, has_parts=False), pace_table(paces, votes)
-
-
-RULE: Rule = LateRank()

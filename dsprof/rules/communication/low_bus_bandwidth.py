@@ -18,7 +18,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 _ROWS = 16
 
 
-class LowBusBandwidth:
+class LowBusBandwidth(Rule):
     """Compares only the transfer with a baseline, else with what others measured on such links."""
 
     meta = RuleMeta(
@@ -170,6 +170,3 @@ def _cells(row: Judged) -> tuple[str | int | float | None, ...]:
         row.expected.busbw if row.expected else None,
         row.expected.source if row.expected else "",
     )
-
-
-RULE: Rule = LowBusBandwidth()

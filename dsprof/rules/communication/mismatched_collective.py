@@ -24,7 +24,7 @@ from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 from dsprof.trace.columns import BoolArray
 
 
-class MismatchedCollective:
+class MismatchedCollective(Rule):
     """Compares operation, size and type of the n-th collective of a group on every rank."""
 
     meta = RuleMeta(
@@ -36,7 +36,6 @@ class MismatchedCollective:
         order=90,
         needs=(Arrivals, Endings, FlightRecorders, SharedGroups),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the first mismatch of each group."""
@@ -135,6 +134,3 @@ def _first(one: Matched, place: int) -> Iterator[Mismatch]:
     told = by_value(values)
     label, number = one.group.label, int(one.seq[place])
     yield Mismatch(label, label, number, what, told, odd_ranks(told), {})
-
-
-RULE: Rule = MismatchedCollective()

@@ -59,7 +59,7 @@ def _not_divided(size: int, most: int) -> tuple[str, str]:
     )
 
 
-class MisplacedGroups:
+class MisplacedGroups(Rule):
     """Compares the nodes that a group spans with the fewest that have room for it."""
 
     meta = RuleMeta(
@@ -72,7 +72,6 @@ class MisplacedGroups:
         order=360,
         needs=(Placement, Run),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Judge the groups of each role and size together."""
@@ -202,6 +201,3 @@ def _table(spread: list[_Spread]) -> Table:
             for one in spread
         ),
     )
-
-
-RULE: Rule = MisplacedGroups()

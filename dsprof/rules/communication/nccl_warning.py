@@ -34,7 +34,7 @@ class _Warning(NamedTuple):
     known: _Known | None
 
 
-class NcclWarning:
+class NcclWarning(Rule):
     """Looks up warnings in `knowledge/nccl_warnings.csv`; what is not there is shown as it is."""
 
     meta = RuleMeta(
@@ -47,7 +47,6 @@ class NcclWarning:
         order=60,
         needs=(Logs,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report known warnings, the most severe first, and mention the others."""
@@ -108,6 +107,3 @@ def _table(warnings: list[_Warning]) -> Table:
             for one in warnings[:_ROWS]
         ),
     )
-
-
-RULE: Rule = NcclWarning()

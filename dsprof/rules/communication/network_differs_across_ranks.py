@@ -65,7 +65,7 @@ _TRAITS = (  # the highest severity first
 )
 
 
-class NetworkDiffersAcrossRanks:
+class NetworkDiffersAcrossRanks(Rule):
     """Compares what ranks say of their version, plugin, network and devices."""
 
     meta = RuleMeta(
@@ -78,7 +78,6 @@ class NetworkDiffersAcrossRanks:
         order=40,
         needs=(Logs,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report what differs, and interfaces which reaches no other host."""
@@ -128,6 +127,3 @@ class NetworkDiffersAcrossRanks:
             ranks=ranks_of(union(local.values())),
             confidence="high",
         )
-
-
-RULE: Rule = NetworkDiffersAcrossRanks()

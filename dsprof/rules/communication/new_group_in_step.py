@@ -19,7 +19,7 @@ class Thresholds:
     step_share: float = 0.5  # of the measured steps, with a new group
 
 
-class NewGroupInStep:
+class NewGroupInStep(Rule):
     """Fails loops in which most steps use a group that no step before used."""
 
     meta = RuleMeta(
@@ -55,6 +55,3 @@ class NewGroupInStep:
             fix="Create groups once, before the loop",
             confidence="medium",
         )
-
-
-RULE: Rule = NewGroupInStep()

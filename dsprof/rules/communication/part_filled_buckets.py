@@ -27,7 +27,7 @@ class Thresholds:
     flushes_per_step: float = 4.0  # of one rank; fewer are not worth a setting
 
 
-class PartFilledBuckets:
+class PartFilledBuckets(Rule):
     """Judges the buckets of ZeRO that were sent as full; the last of a backward may hold less.
 
     DDP closes a bucket after the gradient that fills it, and FSDP has no buckets.
@@ -131,6 +131,3 @@ def _by_fill(full: _Rows, steps: int) -> Table:
         ),
         caption="Buckets that were sent because the next gradient did not fit",
     )
-
-
-RULE: Rule = PartFilledBuckets()

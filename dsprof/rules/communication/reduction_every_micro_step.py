@@ -29,7 +29,7 @@ class Thresholds:
     severe_share: float = 0.1  # from here on, or where it was not measured, severity is high
 
 
-class ReductionEveryMicroStep:
+class ReductionEveryMicroStep(Rule):
     """Counts the micro-steps in which gradients were reduced."""
 
     meta = RuleMeta(
@@ -209,5 +209,3 @@ _FSDP_ACTION = (
     "last: model.set_requires_gradient_sync(False) (FSDP2) or no_sync() (FSDP1). A larger "
     "micro-batch with fewer micro-steps needs no such memory."
 )
-
-RULE: Rule = ReductionEveryMicroStep()

@@ -66,7 +66,7 @@ class Thresholds:
     times_share: float = 0.05  # of the step, that it waits for all but the first of these
 
 
-class RepeatedParameterGathers:
+class RepeatedParameterGathers(Rule):
     """Parameters are gathered again in backward, and in forwards without one, as in generation.
 
     That is how sharding saves memory. It is a problem where the user set ZeRO-3's limit so low that
@@ -265,6 +265,3 @@ def _by_phase(gathered: dict[str, float]) -> Table:
         columns=(Column("all-gathered in"), Column("elements per step and rank", "count")),
         rows=tuple((phase or "outside phases", round(count)) for phase, count in order),
     )
-
-
-RULE: Rule = RepeatedParameterGathers()

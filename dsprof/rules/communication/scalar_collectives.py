@@ -46,7 +46,7 @@ _NORM = "NormPartial"
 """What DTensor calls the norm of gradients: clipping needs that of all ranks in each step."""
 
 
-class ScalarCollectives:
+class ScalarCollectives(Rule):
     """Judges what is sent outside forward, backward and step: the program itself asks for it.
 
     Metrics may be sent less often; tensors, which may be gradients, must go in every step.
@@ -234,5 +234,3 @@ _OF_SHARDS: Details = {
     "steps.",
     "fix": "Compute on the shards, then call full_tensor()",
 }
-
-RULE: Rule = ScalarCollectives()

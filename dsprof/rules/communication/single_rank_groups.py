@@ -35,7 +35,7 @@ class Thresholds:
     held_share: float = 0.01  # of the step
 
 
-class SingleRankGroups:
+class SingleRankGroups(Rule):
     """Looks at single-rank groups in runs of several ranks."""
 
     meta = RuleMeta(
@@ -84,6 +84,3 @@ class SingleRankGroups:
             saving_from="other",
             confidence="medium",
         )
-
-
-RULE: Rule = SingleRankGroups()

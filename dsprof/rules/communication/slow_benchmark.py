@@ -29,7 +29,7 @@ class Thresholds:
     fall_share: float = 0.5  # of the fastest row, below which a larger payload is too slow
 
 
-class SlowBenchmark:
+class SlowBenchmark(Rule):
     """Judges the fastest row of each benchmark, at a payload where latency no longer counts."""
 
     meta = RuleMeta(
@@ -192,6 +192,3 @@ def _table(rows: list[Measured]) -> Table:
 def _cells(row: Measured) -> tuple[str | int | float | None, ...]:
     ranks, hosts = row.ranks or None, row.hosts or None
     return row.op, row.nbytes, row.busbw, ranks, hosts, row.device, row.wrong
-
-
-RULE: Rule = SlowBenchmark()

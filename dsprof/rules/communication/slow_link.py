@@ -42,7 +42,7 @@ class Thresholds:
     severe_share: float = 0.2
 
 
-class SlowLink:
+class SlowLink(Rule):
     """Compares groups of the same size and role in collectives of the same operation and bytes."""
 
     meta = RuleMeta(
@@ -265,6 +265,3 @@ def transfers(matched: Iterable[Matched], steps: Sequence[int]) -> dict[Kind, li
                 row = Transfer(one.ranks, one.group.label, calls, low, median, high, mean)
                 found[kind].append(row)
     return dict(found)
-
-
-RULE: Rule = SlowLink()

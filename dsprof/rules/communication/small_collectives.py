@@ -89,7 +89,7 @@ class Thresholds:
     held_share: float = 0.01  # of the step; buckets that hold less of it may be small
 
 
-class SmallCollectives:
+class SmallCollectives(Rule):
     """Looks for buckets that are too small first, then for other small collectives."""
 
     meta = RuleMeta(
@@ -293,6 +293,3 @@ def _small_buckets(
     reductions = 1.0 if knob.has_capacity else found.reductions_per_step
     many = found.flushes_per_step >= thresholds.calls_per_step * reductions
     return found if many and found.mean_bytes < thresholds.small_bytes else None
-
-
-RULE: Rule = SmallCollectives()

@@ -6,7 +6,7 @@ where the user raised it, the other where it is too low for the model.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -57,11 +57,9 @@ class _ThresholdsInPasses(_Thresholds):
     held_share: float = 0.05
 
 
-class _SmallGathers(ABC):
+class _SmallGathers(Rule):
     """Weighs the small all-gathers of some phases of a step, which a subclass names."""
 
-    meta: RuleMeta
-    thresholds: _Thresholds
     phases: tuple[str, ...]
 
     def check(self, run: RunSummary, thresholds: _Thresholds) -> Iterable[Finding]:
@@ -196,7 +194,3 @@ _ACTION = (
 )
 _LARGER = f" A larger {PERSISTENCE} keeps small parameters whole."
 _ONCE = f" A step all-gathers each once; a larger {PERSISTENCE} would not change that."
-
-PERSISTENT = PersistentParameterGathers()
-TINY = TinyParameterGathers()
-RULES: tuple[Rule, ...] = (PERSISTENT, TINY)

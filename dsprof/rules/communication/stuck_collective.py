@@ -39,7 +39,7 @@ class Thresholds:
     waited_s: float = LEAST_WAIT_NS / 1e9  # a shorter wait at the end of traces proves nothing
 
 
-class StuckCollective:
+class StuckCollective(Rule):
     """Compares ranks by the numbers of collectives in each group, in dumps or at ends of traces."""
 
     meta = RuleMeta(
@@ -205,6 +205,3 @@ def stuck_of(states: Sequence[GroupState]) -> Table:
         ),
         caption="Blocked groups, earliest first",
     )
-
-
-RULE: Rule = StuckCollective()

@@ -27,7 +27,7 @@ _TELLING = (
 _SHOWN = (*_TELLING, "network plugin", "GPUDirect RDMA", "modelled link")
 
 
-class TransportFallback:
+class TransportFallback(Rule):
     """Judges how ranks reach each other by what NCCL says of it.
 
     A slow path is a problem only where a faster one is seen; otherwise it is only stated.
@@ -43,7 +43,6 @@ class TransportFallback:
         order=50,
         needs=(Logs, EnvironmentFacts),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report sockets, slow libfabric providers, host memory and missing GPUDirect RDMA."""
@@ -220,6 +219,3 @@ def _table(logs: Logs) -> Table:
     ]
     columns = (Column("the log says of"), Column("value"), Column("ranks"))
     return Table(columns, tuple(rows[:48]))
-
-
-RULE: Rule = TransportFallback()

@@ -33,7 +33,7 @@ class Thresholds:
     held_share: float = 0.02  # of the step
 
 
-class UnbatchedPointToPoint:
+class UnbatchedPointToPoint(Rule):
     """Judges ranks that both send and receive: only those have something to put together."""
 
     meta = RuleMeta(
@@ -111,6 +111,3 @@ class UnbatchedPointToPoint:
 
 def _can_batch(backend: str) -> bool:
     return any(name in backend for name in _BATCHING)
-
-
-RULE: Rule = UnbatchedPointToPoint()

@@ -24,7 +24,7 @@ class Thresholds:
     minor_share: float = 0.02  # of all bytes; less is not judged where nothing asks for it
 
 
-class UnexplainedTraffic:
+class UnexplainedTraffic(Rule):
     """Compares what the configuration asks for with what went over the wire."""
 
     meta = RuleMeta(
@@ -203,6 +203,3 @@ def _sizes(*sizes: float) -> list[str]:
     words = [size(one) for one in sizes]
     is_exact = len(set(words)) == len(set(sizes))
     return words if is_exact else [f"{one:,.0f} bytes" for one in sizes]
-
-
-RULE: Rule = UnexplainedTraffic()

@@ -30,7 +30,7 @@ class Thresholds:
     scalar_bytes: int = 32  # reduced per step; of a model that no library wraps, more may be its
 
 
-class UnreducedGradients:
+class UnreducedGradients(Rule):
     """Fails training in which nothing is sent that could be gradients."""
 
     meta = RuleMeta(
@@ -135,5 +135,3 @@ _UNWRAPPED: Details = {
     "RPC or MPI.",
     "fix": "Wrap the model in DDP, and call the wrapper",
 }
-
-RULE: Rule = UnreducedGradients()

@@ -10,7 +10,7 @@ from dsprof.findings.finding import Finding, Severity, Status, Table
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import AUTO
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 _TRAIN = "train_batch_size"
 _MICRO = "train_micro_batch_size_per_gpu"
@@ -126,6 +126,3 @@ def _may_be_size(value: object) -> bool:
     if value in (None, AUTO):
         return True
     return isinstance(value, (int, float)) and value > 0 and value % 1 == 0
-
-
-RULE: Rule = BatchSizeMismatch()

@@ -39,7 +39,7 @@ _ERRORS = (
 """Errors in the logger's figures; the first row holds for some releases only."""
 
 
-class CommsLoggerEnabled:
+class CommsLoggerEnabled(Rule):
     """Looks for a `comms_logger` block in the DeepSpeed configuration."""
 
     meta = RuleMeta(
@@ -52,7 +52,6 @@ class CommsLoggerEnabled:
         order=520,
         needs=(Engines, EnvironmentFacts, Logs),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report a logger that the configuration turns on, on purpose or by its mere presence."""
@@ -125,6 +124,3 @@ class CommsLoggerEnabled:
 def _is_cumulative(version: str) -> bool:
     numbers = release(version)
     return numbers is not None and _FIRST_CUMULATIVE <= numbers <= _LAST_CUMULATIVE
-
-
-RULE: Rule = CommsLoggerEnabled()

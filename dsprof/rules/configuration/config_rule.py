@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,15 +12,12 @@ from dsprof.findings.finding import Finding
 from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.engine_by_engine import of_engine
 from dsprof.rules.reasons import NO_ENGINE, NO_WRITTEN_CONFIG
-from dsprof.rules.rule import NoThresholds, RuleMeta
+from dsprof.rules.rule import Rule
 from dsprof.trace.schema import EngineConfig
 
 
-class ConfigRule(ABC):
+class ConfigRule(Rule):
     """A rule that reads nothing but the settings of engines."""
-
-    meta: RuleMeta
-    thresholds: Any = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
         """Judge the settings of each engine, if they were recorded; equal ones once."""

@@ -13,7 +13,7 @@ from dsprof.rules.configuration.engine_settings import EngineSettings
 from dsprof.rules.knowledge.deepspeed.combinations import Combination
 from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS, before_overlapping
 from dsprof.rules.knowledge.deepspeed.keys import keys
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 
 class ConflictingConfigKeys(ConfigRule):
@@ -56,6 +56,3 @@ def _in_force(settings: EngineSettings, key: str) -> str:
     """Return the value in force where it is not the one that was written."""
     value = json.dumps(settings.in_force(key))
     return "" if settings.cells(key)[1] == value else value
-
-
-RULE: Rule = ConflictingConfigKeys()

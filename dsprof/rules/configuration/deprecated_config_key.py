@@ -10,7 +10,7 @@ from dsprof.findings.wording import remarks
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import ZERO, fate_of_retired, retired
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 
 class DeprecatedConfigKey(ConfigRule):
@@ -47,6 +47,3 @@ def _old(settings: EngineSettings) -> Iterator[tuple[str, str]]:
             yield path, f"write {retired()[path].instead}"
         elif path == ZERO and isinstance(value, bool):
             yield path, f'write {{"stage": {int(value)}}}'
-
-
-RULE: Rule = DeprecatedConfigKey()

@@ -13,7 +13,7 @@ from dsprof.rules.configuration.engine_settings import EngineSettings, named_key
 from dsprof.rules.knowledge.deepspeed.combinations import refused
 from dsprof.rules.knowledge.deepspeed.conflicts import AT_ODDS
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, ZERO, keys, retired
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 _ZENFLOW = f"{ZERO}.zenflow"
 _READ_BY_ZENFLOW = f"{ZERO}.allgather_bucket_size"
@@ -119,6 +119,3 @@ def _stages_of(rows: list[tuple[str, str]]) -> str:
 def _listed(stages: Iterable[int]) -> str:
     numbers = sorted(stages)
     return f"stage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-RULE: Rule = InertConfigKey()

@@ -12,7 +12,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, retired
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
@@ -65,6 +65,3 @@ def _is_same(written: Any, recorded: Any) -> bool:
             return recorded.lower() in (written.lower(), _DTYPES.get(written.lower()))
         return bool(recorded == [written])
     return bool(written == recorded)
-
-
-RULE: Rule = OverriddenConfigValue()

@@ -25,7 +25,7 @@ from dsprof.rules.knowledge.deepspeed.keys import (
 )
 from dsprof.rules.knowledge.deepspeed.partitions import PARTITION_CONFIG, mistakes
 from dsprof.rules.knowledge.deepspeed.values import SCHEDULERS, WORDS, fits, not_taken, takes
-from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.rule import RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,3 @@ def _refused_later(settings: EngineSettings) -> Iterator[tuple[str, str]]:
         key = retired().get(path)
         if key and key.fate == "refused" and settings.release < key.since:
             yield path, f"refused from {'.'.join(map(str, key.since))} on; {key.instead}"
-
-
-RULE: Rule = RejectedConfig()

@@ -9,7 +9,7 @@ from dsprof.findings.finding import Finding, Status
 from dsprof.rules.configuration.config_rule import ConfigRule
 from dsprof.rules.configuration.engine_settings import EngineSettings, named_keys
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, fate_of_auto
-from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
+from dsprof.rules.rule import NoThresholds, RuleMeta
 
 
 class UnfilledAutoValue(ConfigRule):
@@ -53,6 +53,3 @@ def _meaning(settings: EngineSettings, path: str) -> str:
         return "not filled in: accelerate ends with an error"
     value = settings.in_force(path)
     return "DeepSpeed's default" if value is None else f"{value}, the default"
-
-
-RULE: Rule = UnfilledAutoValue()

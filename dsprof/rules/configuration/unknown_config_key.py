@@ -16,7 +16,7 @@ from dsprof.rules.configuration.engine_settings import (
 )
 from dsprof.rules.configuration.unknown_keys import fate_of, meant_by
 from dsprof.rules.knowledge.deepspeed.keys import AUTO, fate_of_retired, keys, retired
-from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.rule import RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,3 @@ def ignored_keys(settings: EngineSettings, similarity: float) -> Iterator[tuple[
     for path, nested in settings.dotted():
         is_meant = path in keys() and nested in (None, AUTO)
         yield path, "nest it in its section; a dot is part of a name" if is_meant else ""
-
-
-RULE: Rule = UnknownConfigKey()

@@ -53,7 +53,7 @@ class _Choice(NamedTuple):
     lacking: tuple[str, ...]  # names of which each must be there, and that are not
 
 
-class BootstrapInterface:
+class BootstrapInterface(Rule):
     """Compares the interfaces that variables name with those that the hosts have."""
 
     meta = RuleMeta(
@@ -67,7 +67,6 @@ class BootstrapInterface:
         needs=(EnvironmentFacts, Run),
         needs_environment=True,
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report names without an interface, and local interfaces between hosts."""
@@ -200,6 +199,3 @@ def _table(choices: list[_Choice]) -> Table:
             for choice in choices
         ),
     )
-
-
-RULE: Rule = BootstrapInterface()

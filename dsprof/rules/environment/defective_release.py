@@ -9,22 +9,13 @@ from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Finding
 from dsprof.rules.environment.settings_rule import SettingsRule
-from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.rule import RuleMeta
 
 
 class DefectiveRelease(SettingsRule):
     """Looks for the releases that the table lists; one that is not known is none of them."""
 
-    def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
-        """Report known defects, and an unknown release of NCCL."""
-        yield from super().check(run, thresholds)
-        facts = run[EnvironmentFacts]
-        if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
-            yield self.meta.unknown("Unknown: the version of NCCL or RCCL was not recorded.")
-
-
-RULE: Rule = DefectiveRelease(
-    RuleMeta(
+    meta = RuleMeta(
         id="defective-release",
         title="No release with a known serious defect is in use",
         failing_title="A release with a known serious defect is in use",
@@ -34,4 +25,10 @@ RULE: Rule = DefectiveRelease(
         order=730,
         needs=(EnvironmentFacts,),
     )
-)
+
+    def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
+        """Report known defects, and an unknown release of NCCL."""
+        yield from super().check(run, thresholds)
+        facts = run[EnvironmentFacts]
+        if facts.recorded and facts.uses_nccl and "nccl" not in facts.versions:
+            yield self.meta.unknown("Unknown: the version of NCCL or RCCL was not recorded.")

@@ -12,7 +12,7 @@ from dsprof.findings.wording import plural, shortened, some
 from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 
 
-class HiddenSetting:
+class HiddenSetting(Rule):
     """Lists what configuration files of NCCL and RCCL, and C code, have set."""
 
     meta = RuleMeta(
@@ -26,7 +26,6 @@ class HiddenSetting:
         needs=(EnvironmentFacts,),
         needs_environment=True,
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report what files hold, and variables that changed when communication began."""
@@ -64,6 +63,3 @@ def _of_code(facts: EnvironmentFacts) -> Iterator[tuple[Cell, ...]]:
 def _table(rows: list[tuple[Cell, ...]]) -> Table:
     columns = ("variable", "value", "from", "ranks", "remark")
     return Table(tuple(map(Column, columns)), tuple(rows))
-
-
-RULE: Rule = HiddenSetting()

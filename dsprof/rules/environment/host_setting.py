@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.rules.environment.settings_rule import SettingsRule
-from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.rule import RuleMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,10 @@ class Thresholds:
     open_files: int = 65_536  # with more than 64 ranks
 
 
-RULE: Rule = SettingsRule(
-    RuleMeta(
+class HostSetting(SettingsRule):
+    """Looks for limits and settings of hosts."""
+
+    meta = RuleMeta(
         id="host-setting",
         title="Host limits and settings are adequate",
         failing_title="A host limit or setting harms communication",
@@ -29,6 +31,5 @@ RULE: Rule = SettingsRule(
         category="environment",
         order=750,
         needs=(EnvironmentFacts,),
-    ),
-    Thresholds(),
-)
+    )
+    thresholds = Thresholds()

@@ -31,7 +31,7 @@ class _Stray(NamedTuple):
     ranks: RankSet
 
 
-class MisplacedProcess:
+class MisplacedProcess(Rule):
     """Compares the CPUs that ranks may use with each other and with the place of their devices."""
 
     meta = RuleMeta(
@@ -44,7 +44,6 @@ class MisplacedProcess:
         order=760,
         needs=(EnvironmentFacts,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report ranks of a host that share too few cores, and ranks far from their device."""
@@ -135,6 +134,3 @@ def _stray_table(strays: list[_Stray]) -> Table:
     columns = (Column("NUMA nodes of the CPUs"), Column("of the device"), Column("ranks"))
     rows = ((s.cpu_nodes, s.device_node, written_ranks(s.ranks)) for s in strays)
     return Table(columns, tuple(rows))
-
-
-RULE: Rule = MisplacedProcess()

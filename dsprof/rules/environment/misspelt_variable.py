@@ -39,7 +39,7 @@ class _Suspect(NamedTuple):
     severity: Severity
 
 
-class MisspeltVariable:
+class MisspeltVariable(Rule):
     """Looks for names that were set for nothing."""
 
     meta = RuleMeta(
@@ -114,6 +114,3 @@ def _table(suspects: list[_Suspect]) -> Table:
         (Column("variable"), Column("value"), Column("ranks"), Column("instead")),
         tuple((s.name, s.value, written_ranks(s.ranks), s.instead) for s in suspects),
     )
-
-
-RULE: Rule = MisspeltVariable()

@@ -5,14 +5,19 @@ What each is called, and why, is a row of `knowledge/settings_rules.csv`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.files.tables import rows
 from dsprof.rules.environment.settings_rule import SettingsRule
-from dsprof.rules.rule import Rule, RuleMeta
+from dsprof.rules.rule import RuleMeta
 
-RULES: tuple[Rule, ...] = tuple(
-    SettingsRule(
-        RuleMeta(
+
+def settings_rules() -> Iterator[SettingsRule]:
+    """Make a rule of each row."""
+    for row in rows("rules/knowledge/settings_rules.csv"):
+        rule = SettingsRule()
+        rule.meta = RuleMeta(
             id=row["id"],
             order=int(row["order"]),
             title=row["title"],
@@ -21,6 +26,4 @@ RULES: tuple[Rule, ...] = tuple(
             category="environment",
             needs=(EnvironmentFacts,),
         )
-    )
-    for row in rows("rules/knowledge/settings_rules.csv")
-)
+        yield rule

@@ -25,7 +25,7 @@ from dsprof.findings.wording import capitalised, shortened, size, some
 from dsprof.rules.environment.platform import answer, answer_all
 from dsprof.rules.environment.variable_values import matches
 from dsprof.rules.reasons import NO_ENVIRONMENT
-from dsprof.rules.rule import NoThresholds, RuleMeta
+from dsprof.rules.rule import Rule
 
 _MOST_IN_A_SENTENCE = 3
 
@@ -109,12 +109,8 @@ class Use(NamedTuple):
         return self.value or "not set"
 
 
-class SettingsRule:
+class SettingsRule(Rule):
     """Looks for the settings that the table lists under the id of the rule."""
-
-    def __init__(self, meta: RuleMeta, thresholds: Any = None) -> None:
-        self.meta = meta
-        self.thresholds = thresholds or NoThresholds()
 
     def check(self, run: RunSummary, thresholds: Any) -> Iterable[Finding]:
         """Report what costs something here, what is worth knowing, and what is unknown."""

@@ -63,7 +63,7 @@ class _Use(NamedTuple):
     ranks: RankSet
 
 
-class SyncDebugVariable:
+class SyncDebugVariable(Rule):
     """Looks for switches that serialise or slow every operation."""
 
     meta = RuleMeta(
@@ -76,7 +76,6 @@ class SyncDebugVariable:
         order=620,
         needs=(EnvironmentFacts,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the switches that are on; those that cannot act in this run as info."""
@@ -159,6 +158,3 @@ def _table(uses: list[_Use]) -> Table:
         (Column("variable"), Column("value"), Column("ranks"), Column("what it does")),
         tuple((u.switch.name, u.value, written_ranks(u.ranks), u.switch.effect) for u in uses),
     )
-
-
-RULE: Rule = SyncDebugVariable()

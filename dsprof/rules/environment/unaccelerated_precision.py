@@ -66,7 +66,7 @@ class _Judged(NamedTuple):
         }
 
 
-class UnacceleratedPrecision:
+class UnacceleratedPrecision(Rule):
     """Compares the precision that the model computes in with what the hardware multiplies fast."""
 
     meta = RuleMeta(
@@ -217,5 +217,3 @@ _ALLOW_TF32 = (
     'Call torch.set_float32_matmul_precision("high"), or compute in bf16. TF32 rounds the inputs '
     "of products to 10 bits of mantissa: compare losses once."
 )
-
-RULE: Rule = UnacceleratedPrecision()

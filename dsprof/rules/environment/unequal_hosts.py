@@ -37,7 +37,7 @@ class Thresholds:
     clock_share: float = 0.9  # of the fastest CPUs' clock: CPUs of one model differ a little
 
 
-class UnequalHosts:
+class UnequalHosts(Rule):
     """Compares what ranks run and what their hosts have."""
 
     meta = RuleMeta(
@@ -251,6 +251,3 @@ _TRAITS = (
     Trait("CPU vendor", _machine("cpu_vendor"), _NOTE, _CHOICES, acts_on="nccl"),
     Trait("kernel", _machine("kernel"), _NOTE, "hosts may differ in speed"),
 )
-
-
-RULE: Rule = UnequalHosts()

@@ -28,7 +28,7 @@ class _Misread(NamedTuple):
     severity: Severity
 
 
-class UnparsableIntegerVariable:
+class UnparsableIntegerVariable(Rule):
     """Looks for values of which NCCL reads something else than was written."""
 
     meta = RuleMeta(
@@ -42,7 +42,6 @@ class UnparsableIntegerVariable:
         needs=(EnvironmentFacts,),
         needs_environment=True,
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report the values that are misread; as info where no backend reads them."""
@@ -87,6 +86,3 @@ def _table(misread: list[_Misread]) -> Table:
         (Column("variable"), Column("written"), Column("read as", "count"), Column("ranks")),
         tuple((m.name, m.value, m.parsed, written_ranks(m.ranks)) for m in misread),
     )
-
-
-RULE: Rule = UnparsableIntegerVariable()

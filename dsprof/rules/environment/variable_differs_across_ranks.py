@@ -46,7 +46,7 @@ class _Difference(NamedTuple):
         return self.name in deepspeed_keys() and not is_secret_name(self.name)
 
 
-class VariableDiffersAcrossRanks:
+class VariableDiffersAcrossRanks(Rule):
     """Compares the environment and the DeepSpeed configuration of all ranks."""
 
     meta = RuleMeta(
@@ -59,7 +59,6 @@ class VariableDiffersAcrossRanks:
         order=650,
         needs=(EnvironmentFacts,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report differing variables and DeepSpeed keys; not those that differ by design."""
@@ -225,6 +224,3 @@ def _table(found: list[_Difference]) -> Table:
             for value, ranks in sorted(d.values.items())
         ),
     )
-
-
-RULE: Rule = VariableDiffersAcrossRanks()

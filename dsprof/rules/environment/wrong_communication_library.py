@@ -25,7 +25,7 @@ _LIBRARY = re.compile(r"/lib(nccl|rccl)\.so[^/]*$")
 _PLUGIN = re.compile(r"/lib(?:nccl|rccl)-net[^/]*\.so[^/]*$|/lib[^/]*ofi-nccl[^/]*\.so[^/]*$")
 
 
-class WrongCommunicationLibrary:
+class WrongCommunicationLibrary(Rule):
     """Looks at the communication libraries that ranks have loaded."""
 
     meta = RuleMeta(
@@ -38,7 +38,6 @@ class WrongCommunicationLibrary:
         order=720,
         needs=(EnvironmentFacts,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """Report ranks with two copies, and ranks without a plugin on EFA or Slingshot."""
@@ -102,6 +101,3 @@ def _table(facts: EnvironmentFacts) -> Table:
     rows = _held(facts, re.compile("")).items()
     columns = (Column("library"), Column("ranks"))
     return Table(columns, tuple((path, written_ranks(ranks)) for path, ranks in sorted(rows)))
-
-
-RULE: Rule = WrongCommunicationLibrary()

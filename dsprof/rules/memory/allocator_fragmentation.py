@@ -51,7 +51,7 @@ class Thresholds:
     retries: int = 1  # after the first recorded step
 
 
-class AllocatorFragmentation:
+class AllocatorFragmentation(Rule):
     """Reads the allocator's counters at step ends, and snapshots of its memory.
 
     What is stuck are the unused parts of segments that are partly used. Whole free segments are
@@ -258,6 +258,3 @@ def _table(ranks: dict[int, RankMemory], affected: tuple[int, ...]) -> Table:
         ),
         caption="At the end of the last step",
     )
-
-
-RULE: Rule = AllocatorFragmentation()

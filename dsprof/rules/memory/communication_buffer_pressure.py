@@ -51,7 +51,7 @@ class _Held(NamedTuple):
         return self.nbytes / self.peak
 
 
-class CommunicationBufferPressure:
+class CommunicationBufferPressure(Rule):
     """Adds up buckets and gathered parameters, and compares them with the peak of the device."""
 
     meta = RuleMeta(
@@ -168,6 +168,3 @@ def _table(held: _Held) -> Table:
         rows=tuple((part.what, part.nbytes, part.nbytes / held.peak) for part in held.parts),
         caption=f"Rank {held.rank}, of {size(held.peak)} reserved at the peak",
     )
-
-
-RULE: Rule = CommunicationBufferPressure()

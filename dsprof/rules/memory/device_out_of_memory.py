@@ -123,7 +123,7 @@ class _Failure(NamedTuple):
         return f"; {size(self.others_bytes)} used {who}"
 
 
-class DeviceOutOfMemory:
+class DeviceOutOfMemory(Rule):
     """Tells fragments, other processes and sheer need apart.
 
     Memory that torch reserved and does not use would have served the request, had it been in one
@@ -450,6 +450,3 @@ def _rows(failures: list[_Failure]) -> Iterator[tuple[int | None, ...]]:
             text.unallocated_bytes if text.unallocated_bytes >= 0 else None,
             others if text.process_bytes >= 0 or text.others else None,
         )
-
-
-RULE: Rule = DeviceOutOfMemory()

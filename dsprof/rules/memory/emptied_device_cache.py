@@ -60,7 +60,7 @@ class _Emptied(NamedTuple):
     segments: int
 
 
-class EmptiedDeviceCache:
+class EmptiedDeviceCache(Rule):
     """Counts segments that went back to the device: in steps, or in the history of a snapshot.
 
     In a step they count where no allocation failed; a snapshot shows who gave them back.
@@ -169,6 +169,3 @@ def _table(often: list[_Emptied]) -> Table:
         rows=tuple(often[:32]),
         caption="After warm-up",
     )
-
-
-RULE: Rule = EmptiedDeviceCache()

@@ -33,7 +33,7 @@ class _Host(NamedTuple):
     largest_bytes: int  # of one of them
 
 
-class HostMemoryPressure:
+class HostMemoryPressure(Rule):
     """Reads what the host had left at its minimum, as its ranks saw it."""
 
     meta = RuleMeta(
@@ -161,6 +161,3 @@ def _table(hosts: list[_Host], caption: str) -> Table:
         ),
         caption=caption,
     )
-
-
-RULE: Rule = HostMemoryPressure()

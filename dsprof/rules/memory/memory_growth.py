@@ -59,7 +59,7 @@ class _Growth(NamedTuple):
         return self.room_bytes / (self.per_step + self.others_per_step)
 
 
-class MemoryGrowth:
+class MemoryGrowth(Rule):
     """Compares the least memory in use in each quarter of the run.
 
     The least tells what is never given back, whatever comes and goes between. Growth that slows
@@ -268,6 +268,3 @@ def _table(grown: list[_Growth]) -> Table:
         ),
         caption="In use at the ends of steps, after warm-up",
     )
-
-
-RULE: Rule = MemoryGrowth()

@@ -26,7 +26,7 @@ class Thresholds:
     copied_share: float = 0.25
 
 
-class OffloadBoundStep:
+class OffloadBoundStep(Rule):
     """Weighs the calls that copy; fails only where a key slows the copies down."""
 
     meta = RuleMeta(
@@ -126,6 +126,3 @@ def _by_kind(copies: Copies) -> Table:
         ),
         caption="On a device: time for which the calls blocked the host",
     )
-
-
-RULE: Rule = OffloadBoundStep()

@@ -30,7 +30,7 @@ class Thresholds:
     pressed_share: float = 0.1  # of it, where allocations were retried
 
 
-class OversizedBucket:
+class OversizedBucket(Rule):
     """Compares `reduce_bucket_size` with the size of the model and of the device's memory.
 
     With contiguous gradients ZeRO allocates a buffer of the whole bucket, and with overlap_comm at
@@ -164,6 +164,3 @@ def _table(engines: Engines, buffers: GradientBuffers, peak: int) -> Table:
         ),
         caption="Buffers of one rank",
     )
-
-
-RULE: Rule = OversizedBucket()

@@ -26,7 +26,7 @@ class Thresholds:
     excess_bytes: int = 1 << 30
 
 
-class UnevenDeviceMemory:
+class UnevenDeviceMemory(Rule):
     """Compares the peaks of allocated memory of all ranks."""
 
     meta = RuleMeta(
@@ -113,6 +113,3 @@ def _table(peaks: dict[int, int], usual: float) -> Table:
         rows=tuple((r, peaks[r], peaks[r] / usual if usual else None) for r in order[:32]),
         caption="Highest peak first",
     )
-
-
-RULE: Rule = UnevenDeviceMemory()

@@ -44,7 +44,7 @@ class _Option(NamedTuple):
     patch: dict[str, object]  # {} where the rule cannot tell whether it would save time
 
 
-class UnusedDeviceMemory:
+class UnusedDeviceMemory(Rule):
     """Says what the memory that no rank ever reserved would suffice for.
 
     Sizes are those of ZeRO's paper: a lower stage keeps whole what a higher one shares out.
@@ -182,6 +182,3 @@ def _table(options: list[_Option], room: int) -> Table:
         rows=tuple((o.what, o.needs_bytes, room, o.needs_bytes <= room) for o in options),
         caption="Of one rank; a tenth of the device stays free",
     )
-
-
-RULE: Rule = UnusedDeviceMemory()

@@ -28,7 +28,7 @@ class Thresholds:
     severe_share: float = 0.6
 
 
-class DeviceIdle:
+class DeviceIdle(Rule):
     """Judges the mean over ranks, then each rank; waiting in a collective is no idleness."""
 
     meta = RuleMeta(
@@ -162,6 +162,3 @@ def _remedy(name: str, causes: IdleCauses) -> Remedy:
         "Profile more steps, after a warm-up",
         is_sure=False,
     )
-
-
-RULE: Rule = DeviceIdle()

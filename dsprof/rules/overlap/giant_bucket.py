@@ -51,7 +51,7 @@ _QUEUED = (
 _FIRST = "Hide these all-gathers first, by prefetching: smaller buckets overlap only after that."
 
 
-class GiantBucket:
+class GiantBucket(Rule):
     """Looks for one reduction of most gradients, after the backward that could have hidden it."""
 
     meta = RuleMeta(
@@ -197,6 +197,3 @@ def _figures(giant: Giant, cost_ms: float | None, backward_ms: float | None) -> 
         ),
         rows=((count(giant.count), giant.nbytes, giant.share, giant.parts, cost_ms, backward_ms),),
     )
-
-
-RULE: Rule = GiantBucket()

@@ -27,7 +27,7 @@ class Thresholds:
     severe_share: float = 0.2  # from here on a single one is too many
 
 
-class HostSynchronisation:
+class HostSynchronisation(Rule):
     """Weighs the time in which the device was idle around the stops of the host."""
 
     meta = RuleMeta(
@@ -151,6 +151,3 @@ def _by_call(waits: HostWaits) -> Table:
             for stop in _longest(waits)[:_ROWS]
         ),
     )
-
-
-RULE: Rule = HostSynchronisation()

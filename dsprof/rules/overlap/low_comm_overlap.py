@@ -53,7 +53,7 @@ _AT_ONCE = ("tensor", "sequence", "context", "expert", "model")
 """Roles of groups that exchange activations."""
 
 
-class LowCommOverlap:
+class LowCommOverlap(Rule):
     """Judges only asynchronous collectives: a synchronous call cannot overlap on a host clock."""
 
     meta = RuleMeta(
@@ -363,6 +363,3 @@ def _needed_at_once(communication: Communication) -> str:
     role = max(_AT_ONCE, key=lambda one: exposed[one])
     at_once = sum(exposed[one] for one in _AT_ONCE)
     return role if 2 * at_once > exposed.total() else ""
-
-
-RULE: Rule = LowCommOverlap()

@@ -50,7 +50,7 @@ _LOOK = (
 )
 
 
-class LowComputeShare:
+class LowComputeShare(Rule):
     """Says where the time goes that is not computation.
 
     It fails only where much of the step lies outside forward, backward and step: waits, copies and
@@ -187,6 +187,3 @@ def _parts(total: Parts, steps: int) -> Table:
         rows=tuple((n, ns / steps / 1e6, ns / total.total_ns) for n, ns in rows if ns is not None),
         caption="Mean over ranks and measured steps",
     )
-
-
-RULE: Rule = LowComputeShare()

@@ -37,7 +37,7 @@ class Thresholds:
     waited_share: float = 0.1  # of the step, measured in sends and receives
 
 
-class PipelineBubble:
+class PipelineBubble(Rule):
     """Compares the bubble that the schedule must have with what stages wait for each other."""
 
     meta = RuleMeta(
@@ -160,6 +160,3 @@ def _table(pipelines: Pipelines, waited_ms: float | None) -> Table:
         ),
         rows=((pipelines.stages, pipelines.micro_batches, pipelines.bubble, waited_ms),),
     )
-
-
-RULE: Rule = PipelineBubble()

@@ -37,7 +37,7 @@ class Thresholds:
     held_share: float = 0.05  # of the step, in waits for all-gathers that were not prefetched
 
 
-class PrefetchMisses:
+class PrefetchMisses(Rule):
     """Compares what was gathered ahead with what was gathered when its module was called.
 
     Prefetching that is switched off is covered by low-comm-overlap.
@@ -139,6 +139,3 @@ def _named(awaits: WaitCauses, name: str) -> Waits:
         for what, sums in awaits.rows.items()
         if not what.library and what.name == name and what.phase in ("forward", "backward")
     ]
-
-
-RULE: Rule = PrefetchMisses()

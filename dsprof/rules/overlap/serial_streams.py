@@ -24,7 +24,7 @@ class Thresholds:
     severe_share: float = 0.4  # from here on the rule fails
 
 
-class SerialStreams:
+class SerialStreams(Rule):
     """Looks at profiles: of what dsprof itself records, low-comm-overlap tells the same."""
 
     meta = RuleMeta(
@@ -82,6 +82,3 @@ class SerialStreams:
             ),
             confidence="medium",
         )
-
-
-RULE: Rule = SerialStreams()

@@ -37,7 +37,7 @@ class Thresholds:
     held_share: float = 0.05  # of the step, held by gradients
 
 
-class UnhiddenReduction:
+class UnhiddenReduction(Rule):
     """Names the key that keeps ZeRO-1 and 2 from reducing behind backward on a device."""
 
     meta = RuleMeta(
@@ -191,6 +191,3 @@ def _cause(engines: Engines) -> str:
     if engines.stage == 1:
         return "overlap_comm is off, the default: stage 1 reduces after backward."
     return "overlap_comm is off, the default: stage 2 reduces on the stream that backward runs on."
-
-
-RULE: Rule = UnhiddenReduction()

@@ -23,7 +23,7 @@ from dsprof.rules.rule import Rule, RuleMeta
 _DROPPED, _UNREADABLE = "dropped event", "unreadable line"
 
 
-class DataQuality:
+class DataQuality(Rule):
     """Fails what makes figures wrong or partial; mentions what makes them less exact."""
 
     meta = RuleMeta(
@@ -200,6 +200,3 @@ def _lost(run: Run) -> dict[str, int]:
 def _lost_action(lost: dict[str, int]) -> str:
     again = "Copy the file again, if it is a copy. " if _UNREADABLE in lost else ""
     return f"{again}Write to a faster disk, or record fewer steps (start_step, steps)."
-
-
-RULE: Rule = DataQuality()

@@ -14,7 +14,7 @@ from dsprof.rules.rule import NoThresholds, Rule, RuleMeta
 _ROWS = 16
 
 
-class UnrecognisedKernels:
+class UnrecognisedKernels(Rule):
     """Mentions kernels whose part in communication is not certain."""
 
     meta = RuleMeta(
@@ -27,7 +27,6 @@ class UnrecognisedKernels:
         order=70,
         needs=(Device,),
     )
-    thresholds = NoThresholds()
 
     def check(self, run: RunSummary, thresholds: NoThresholds) -> Iterable[Finding]:
         """List long kernels of no family, and families beyond NCCL and RCCL."""
@@ -77,6 +76,3 @@ def _table(sums: list[KernelSum], label: str) -> Table:
         rows=tuple((one.name[:120], one.calls, one.total_ns) for one in sums[:_ROWS]),
         caption="Sums over the ranks",
     )
-
-
-RULE: Rule = UnrecognisedKernels()

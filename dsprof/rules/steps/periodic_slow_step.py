@@ -60,7 +60,7 @@ class Thresholds:
     part_share: float = 0.6  # of the excess, that one part must explain to be named
 
 
-class PeriodicSlowStep:
+class PeriodicSlowStep(Rule):
     """Separates periodic slow steps from occasional ones.
 
     What all ranks do outside the phases every n steps is what the program is for: a checkpoint, an
@@ -493,6 +493,3 @@ def _table(columns: StepColumns, chosen: np.ndarray) -> Table:
         rows=(("median of the others", *usual), *rows),
         caption="Mean over ranks",
     )
-
-
-RULE: Rule = PeriodicSlowStep()

@@ -31,7 +31,7 @@ class Thresholds:
     severe_share: float = 0.2
 
 
-class RestartedJob:
+class RestartedJob(Rule):
     """Adds up the time between epochs and the time of repeated steps."""
 
     meta = RuleMeta(
@@ -179,6 +179,3 @@ def _action(found: Epochs, failed: Sequence[Epoch]) -> str:
     if any(one.end == "stuck" for one in failed):
         return f"{look} Shorten the timeout of the process group, to end a stuck epoch earlier."
     return look
-
-
-RULE: Rule = RestartedJob()

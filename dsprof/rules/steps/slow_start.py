@@ -22,7 +22,7 @@ class Thresholds:
     late_share: float = 0.2  # of the start, that ranks enter a collective apart
 
 
-class SlowStart:
+class SlowStart(Rule):
     """Reports how long the start took, and which rank the others waited for meanwhile."""
 
     meta = RuleMeta(
@@ -83,6 +83,3 @@ class SlowStart:
 
 def _took(length_ns: int) -> str:
     return f"The first step ended {long_duration(length_ns)} after the recording began"
-
-
-RULE: Rule = SlowStart()

@@ -97,7 +97,7 @@ class _Told(NamedTuple):
         )
 
 
-class StepTimeChange:
+class StepTimeChange(Rule):
     """Looks for a change of level, or stretches; what drifts is judged by step-time-drift.
 
     On a straight rise by R the levels differ by R / 2, and the scatter left is 0.185 R: no change.
@@ -328,6 +328,3 @@ def _table(columns: StepColumns, level: Level, ends: Ends) -> Table:
         ),
         caption=caption,
     )
-
-
-RULE: Rule = StepTimeChange()

@@ -50,7 +50,7 @@ class Thresholds:
     work_share: float = 0.05  # more collectives, bytes or micro-steps are more work
 
 
-class StepTimeDrift:
+class StepTimeDrift(Rule):
     """Looks for a steady rise; a jump is judged by step-time-change."""
 
     meta = RuleMeta(
@@ -156,6 +156,3 @@ def _table(columns: StepColumns) -> Table:
         ),
         caption="Mean over ranks",
     )
-
-
-RULE: Rule = StepTimeDrift()

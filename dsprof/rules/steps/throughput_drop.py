@@ -37,7 +37,7 @@ class Thresholds:
     growth: float = 0.05  # share of the memory at the start
 
 
-class ThroughputDrop:
+class ThroughputDrop(Rule):
     """Compares the first and the last fifth of what the timer reported; the first is warm-up."""
 
     meta = RuleMeta(
@@ -171,6 +171,3 @@ def _table(reports: Sequence[Throughput]) -> Table:
         for one in reports[::stride]
     )
     return Table(columns, rows, caption="A sample of the reports, without the first")
-
-
-RULE: Rule = ThroughputDrop()

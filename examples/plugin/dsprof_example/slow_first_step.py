@@ -45,7 +45,7 @@ class Thresholds:
     times: float = 10.0  # first step / median of the later steps
 
 
-class SlowFirstStep:
+class SlowFirstStep(Rule):
     """Compares the first step of each rank with its later ones."""
 
     meta = RuleMeta(

@@ -11,13 +11,16 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import verdicts
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.stuck_collective import RULE as STUCK
-from dsprof.rules.quality.data_quality import RULE as QUALITY
+from dsprof.rules.communication.stuck_collective import StuckCollective
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.trace.dumps.state_file import RankState, StateCall
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from tests.factories.hangs import KILLED, rank, waits
 from tests.factories.trace import MS, header, judged, said, summary, sync
+
+STUCK = StuckCollective()
+QUALITY = DataQuality()
 
 LOST = 34_000
 """When the survivors lose their connections."""

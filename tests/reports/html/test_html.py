@@ -22,7 +22,7 @@ from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.formatting import NOTHING
 from dsprof.reports import render
 from dsprof.reports.html.templates import breakable
-from dsprof.rules.communication import unexplained_traffic
+from dsprof.rules.communication.unexplained_traffic import UnexplainedTraffic
 from tests.factories import diagnosis as factory
 from tests.factories.steps_of_diagnosis import MS
 from tests.reports.pages import Element, parse, unpacked
@@ -242,7 +242,7 @@ def test_every_rule_that_found_nothing_is_listed_with_its_reason(page: Element) 
 
 def test_what_was_asked_for_stands_beside_what_was_sent_though_the_rule_passed() -> None:
     table = Table(columns=(Column("traffic"),), rows=(("gradients of the model",),))
-    passed = unexplained_traffic.RULE.meta.finding(Status.PASS, "As asked.", evidence=(table,))
+    passed = UnexplainedTraffic.meta.finding(Status.PASS, "As asked.", evidence=(table,))
     section = page_of(factory.diagnosis(findings=[passed])).one("section", id="communication")
     assert "gradients of the model" in section.text
     plain = page_of(factory.diagnosis()).one("section", id="communication")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.allreduce_for_sharded_gradients import RULE
+from dsprof.rules.communication.allreduce_for_sharded_gradients import AllreduceForShardedGradients
 from dsprof.trace.schema import EngineConfig
 from tests.factories.engines import interleaved
 from tests.factories.trace import (
@@ -18,6 +18,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = AllreduceForShardedGradients()
 
 MIB = 1 << 20
 

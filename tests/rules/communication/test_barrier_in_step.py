@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Status
-from dsprof.rules.communication.barrier_in_step import RULE
+from dsprof.rules.communication.barrier_in_step import BarrierInStep
 from dsprof.trace.schema import Site
 from tests.factories.trace import (
     assert_reached_at,
@@ -16,6 +16,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = BarrierInStep()
 
 
 def ranks(*barrier_ms: float, every: int = 1, **fields):

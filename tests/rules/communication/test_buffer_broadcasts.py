@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.buffer_broadcasts import RULE
+from dsprof.rules.communication.buffer_broadcasts import BufferBroadcasts
 from dsprof.trace.schema import BucketLayout
 from tests.factories.trace import assert_reached_at, group, said, sync, zero_rank
+
+RULE = BufferBroadcasts()
 
 
 def ranks(*blocked_ms: float, is_in_ddp: bool = True, role: str = "data", **call):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.communication_bound_step import RULE
-from dsprof.rules.overlap import pipeline_bubble
+from dsprof.rules.communication.communication_bound_step import CommunicationBoundStep
+from dsprof.rules.overlap.pipeline_bubble import PipelineBubble
 from dsprof.rules.runner import judge
 from tests.factories.trace import (
     assert_reached_at,
@@ -19,6 +19,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = CommunicationBoundStep()
 
 
 def ranks(comm_ms=30, other_ms=None, backend="nccl", **fields):
@@ -210,7 +212,7 @@ def test_the_stage_for_which_the_others_wait_is_named():
     assert finding.action.startswith(
         "Move layers that take less than 35.0 ms of a step from the stages of rank 2 to the others;"
     )
-    both = judge(summary(*stages(40, 40, 5)), [pipeline_bubble.RULE, RULE])
+    both = judge(summary(*stages(40, 40, 5)), [PipelineBubble(), RULE])
     assert [one.rule for one in both] == [RULE.meta.id, "pipeline-bubble"]
     assert both[0].explains_ms == pytest.approx(85 / 3 + 1 - 6, abs=0.1)  # 1 ms besides, on each
     assert "partition_method" in finding.action

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.fp32_gradients import RULE
+from dsprof.rules.communication.fp32_gradients import FP32Gradients
 from tests.factories.trace import (
     assert_reached_at,
     captured,
@@ -14,6 +14,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = FP32Gradients()
 
 MIB = 1 << 20
 

@@ -4,12 +4,14 @@ import pytest
 from msgspec import structs
 
 from dsprof.findings.finding import Finding, Status
-from dsprof.rules.communication.inter_node_gathers import RULE
+from dsprof.rules.communication.inter_node_gathers import InterNodeGathers
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, MIB, on_device
 from tests.factories.nodes import of, on_nodes
 from tests.factories.trace import assert_reached_at, engine, said
+
+RULE = InterNodeGathers()
 
 HOSTS = ["a", "a", "b", "b"]
 WORLD, INSIDE = of(1, range(4)), [of(2, (0, 1), "hpz"), of(3, (2, 3), "hpz")]

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dsprof.diagnosis.sections.communication import arrivals
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.late_rank import RULE
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import assert_reached_at, rank_trace, said, summary
+
+RULE = LateRank()
 
 
 def arriving(

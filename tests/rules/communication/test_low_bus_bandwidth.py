@@ -9,7 +9,7 @@ from dsprof.analysis.alignment.clocks import align, clock_samples
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.low_bus_bandwidth import RULE
+from dsprof.rules.communication.low_bus_bandwidth import LowBusBandwidth
 from dsprof.rules.runner import judge
 from tests.factories import machines
 from tests.factories.baseline import baseline, cost
@@ -25,6 +25,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = LowBusBandwidth()
 
 MB = 1_000_000
 ACROSS = baseline(cost(crosses_nodes=True))

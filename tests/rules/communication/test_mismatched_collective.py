@@ -9,7 +9,7 @@ import pytest
 from dsprof.analysis.summarise import summarise
 from dsprof.diagnosis.sections.hang import hang
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication.mismatched_collective import RULE
+from dsprof.rules.communication.mismatched_collective import MismatchedCollective
 from dsprof.rules.runner import judge
 from dsprof.trace.background import mark_background
 from dsprof.trace.rank_trace import RankTrace
@@ -17,6 +17,8 @@ from dsprof.trace.run import find_run
 from tests.factories import flight as make
 from tests.factories import hangs
 from tests.factories.trace import judged_summary, rank_trace, said, span, summary, sync
+
+RULE = MismatchedCollective()
 
 
 def check(folder: Path, *calls: Mapping[str, Any]) -> Finding:

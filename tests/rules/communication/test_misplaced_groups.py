@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.misplaced_groups import RULE
+from dsprof.rules.communication.misplaced_groups import MisplacedGroups
 from tests.factories.nodes import MIB, of, on_nodes
 from tests.factories.trace import rank_trace, said
+
+RULE = MisplacedGroups()
 
 IN_ORDER, IN_TURN = ["a", "a", "b", "b"], ["a", "b", "a", "b"]
 APART = [of(1, (0, 2), "tensor"), of(2, (1, 3), "tensor")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import nccl_warning
+from dsprof.rules.communication.nccl_warning import NcclWarning
 from tests.factories import logs as make
 from tests.rules.judged_logs import findings, one
 
@@ -13,7 +13,7 @@ from tests.rules.judged_logs import findings, one
 def test_warnings_with_and_without_advice():
     known = make.every("Bootstrap : no socket interface found", level="WARN")
     strange = make.said("the moon is full", level="WARN")
-    fails, mentions = findings(nccl_warning, make.run(known, strange))
+    fails, mentions = findings(NcclWarning(), make.run(known, strange))
     assert (fails.status, fails.severity) == (Status.FAIL, Severity.CRITICAL)
     assert fails.evidence[0].rows[0][1:3] == (4, "0-3")
     assert mentions.status is Status.INFO
@@ -71,7 +71,7 @@ def test_warnings_with_and_without_advice():
     ],
 )
 def test_what_ends_a_communicator_is_a_problem(text, meaning):
-    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    finding = one(NcclWarning(), make.run(make.said(text, 1, level="WARN")))
     assert (finding.status, finding.ranks) == (Status.FAIL, (1,))
     assert finding.severity is not Severity.LOW
     assert meaning in finding.problem
@@ -82,12 +82,12 @@ def test_the_last_error_that_torch_quotes_of_nccl_is_read():
     usage = "torch.distributed.DistBackendError: NCCL error in: x.cpp:3356, invalid usage (run"
     device = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"
     quoted = [f"[rank1]: {usage}", "[rank1]: Last error:", "[rank0]: bye", f"[rank1]: {device}"]
-    finding = one(nccl_warning, [*quoted, "[rank1]: Duplicate: all is well"])
+    finding = one(NcclWarning(), [*quoted, "[rank1]: Duplicate: all is well"])
     assert (finding.severity, finding.ranks) == (Severity.CRITICAL, (1,))
     assert finding.problem == "Rank 1 reports: two ranks use one device"
     assert [row[0] for row in finding.evidence[0].rows] == ["NCCL error: invalid usage", device]
     for rest in ([], ["[rank1]: "]):
-        finding = one(nccl_warning, [*quoted[:3], *rest])
+        finding = one(NcclWarning(), [*quoted[:3], *rest])
         assert finding.problem == "Rank 1 reports: NCCL refused a call"
 
 
@@ -103,7 +103,7 @@ def test_the_last_error_that_torch_quotes_of_nccl_is_read():
     ],
 )  # fmt: skip
 def test_ranks_that_do_not_find_each_other_are_a_problem(line, meaning):
-    finding = one(nccl_warning, [f"[rank1]: {line}"])
+    finding = one(NcclWarning(), [f"[rank1]: {line}"])
     assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
     assert meaning in finding.problem
     assert finding.title == "torch reports an error"
@@ -113,13 +113,15 @@ def test_what_could_not_be_reached_says_more_than_that_a_process_may_have_ended(
     lost = "torch.distributed.DistBackendError: NCCL error in: x.cpp:2, remote process exited or"
     reached = "socketPollConnect: connect to 10.0.0.2<43> returned Connection timed out(110)"
     lines = [f"[rank0]: {one}" for one in (lost, "Last error:", reached)]
-    finding = one(nccl_warning, lines)
+    finding = one(NcclWarning(), lines)
     assert finding.problem == "Rank 0 reports: another rank could not be reached"
     assert finding.action.startswith("Set NCCL_SOCKET_IFNAME to")
 
 
 def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
-    finding = one(nccl_warning, ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"])
+    finding = one(
+        NcclWarning(), ["[rank1]: RuntimeError: NCCL error in: x.cpp:3, internal error -"]
+    )
     assert (finding.status, finding.problem) == (
         Status.FAIL,
         "Rank 1 reports: an NCCL call failed",
@@ -141,14 +143,14 @@ def test_an_error_of_nccl_that_says_nothing_more_is_a_problem():
 )
 def test_the_limit_of_locked_memory_is_named_where_it_is_the_usual_cause(text, is_of_memory):
     actions = [
-        one.action for one in findings(nccl_warning, make.run(make.said(text, level="WARN")))
+        one.action for one in findings(NcclWarning(), make.run(make.said(text, level="WARN")))
     ]
     assert ("ulimit -l" in " ".join(actions)) is is_of_memory
 
 
 def test_a_long_warning_does_not_cut_the_headline():
     text = "socketProgress: Connection closed by remote peer v100x16-2.some.example.com<46776>"
-    finding = one(nccl_warning, make.run(make.said(text, 1, level="WARN")))
+    finding = one(NcclWarning(), make.run(make.said(text, 1, level="WARN")))
     assert finding.problem == "Rank 1 reports: a connection to another rank broke"
 
 
@@ -158,10 +160,10 @@ def test_a_watchdog_that_is_stuck_itself():
         "watchdog got stuck for 600 seconds without making progress in monitoring enqueued "
         "collectives. This typically indicates a NCCL/CUDA API hang blocking the watchdog"
     )
-    finding = one(nccl_warning, [line])
+    finding = one(NcclWarning(), [line])
     assert (finding.status, finding.severity, finding.ranks) == (Status.FAIL, Severity.HIGH, (1,))
     assert finding.problem == "Rank 1 reports: a CUDA or NCCL call does not return"
-    both = one(nccl_warning, [line, line.replace("[rank1]", "[rank2]")])
+    both = one(NcclWarning(), [line, line.replace("[rank1]", "[rank2]")])
     assert both.problem == "Ranks 1-2 report: a CUDA or NCCL call does not return"
 
 
@@ -186,7 +188,7 @@ def test_a_watchdog_that_is_stuck_itself():
     ids=["heartbeat", "rendezvous", "socket"],
 )
 def test_what_torch_says_before_it_gives_up_is_read(line: str, problem: str) -> None:
-    assert one(nccl_warning, [line]).problem == problem
+    assert one(NcclWarning(), [line]).problem == problem
 
 
 @pytest.mark.parametrize("what", ["send a keep-alive heartbeat to", "shutdown"])
@@ -233,20 +235,20 @@ def test_an_agent_that_ends_after_the_one_with_the_store_is_no_problem(what: str
     ],
 )
 def test_errors_without_a_prefix_of_nccl_are_a_problem(line, problem):
-    assert one(nccl_warning, [line]).problem == problem
+    assert one(NcclWarning(), [line]).problem == problem
 
 
 def test_a_store_that_ended_first_is_no_problem_of_its_own():
     lost = "[rank6]:[W729 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76): Conn"
-    finding = one(nccl_warning, [lost])
+    finding = one(NcclWarning(), [lost])
     assert (finding.status, finding.ranks) == (Status.INFO, (6,))
     assert "the process with the store (usually rank 0) ended earlier" in finding.summary
-    failed = one(nccl_warning, [lost, "[rank2]: NCCL error in: a.cpp:7, remote process exited or"])
+    failed = one(NcclWarning(), [lost, "[rank2]: NCCL error in: a.cpp:7, remote process exited or"])
     assert failed.problem.startswith("Rank 2 reports: another rank ended")
 
 
 def test_the_line_that_names_the_cause_of_an_unhandled_error_is_first():
     cause = "Cuda failure 802 'system not yet initialized'"
     said = ["NCCL error in: a.cpp:7, unhandled cuda error (run with", "Last error:", cause]
-    finding = one(nccl_warning, [f"[rank2]: {line}" for line in said])
+    finding = one(NcclWarning(), [f"[rank2]: {line}" for line in said])
     assert finding.problem == "Rank 2 reports: the NVSwitch fabric is not initialised"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import network_differs_across_ranks
+from dsprof.rules.communication.network_differs_across_ranks import NetworkDiffersAcrossRanks
 from tests.factories import logs as make
 from tests.rules.judged_logs import IB, one
 
@@ -26,18 +26,18 @@ from tests.rules.judged_logs import IB, one
 )  # fmt: skip
 def test_what_must_be_alike(others, odd, name, severity):
     finding = one(
-        network_differs_across_ranks, make.run(make.every(others, 3), make.said(odd, rank=3))
+        NetworkDiffersAcrossRanks(), make.run(make.every(others, 3), make.said(odd, rank=3))
     )
     assert (finding.severity, finding.ranks) == (severity, (3,))
     assert name in finding.summary
-    assert one(network_differs_across_ranks, make.run(make.every(others))).status is Status.PASS
+    assert one(NetworkDiffersAcrossRanks(), make.run(make.every(others))).status is Status.PASS
 
 
 def test_all_that_differs_is_listed_and_counted():
     direct = make.said("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA", rank=0)
     staged = make.said("Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0", rank=2)
     networks = [make.said(f"Using network {'IB' if n < 3 else 'Socket'}", n) for n in range(4)]
-    finding = one(network_differs_across_ranks, make.run(networks, direct, staged))
+    finding = one(NetworkDiffersAcrossRanks(), make.run(networks, direct, staged))
     assert finding.summary == (
         "The network differs: IB on ranks 0-2; Socket on rank 3, and 1 more difference."
     )
@@ -52,21 +52,21 @@ def test_all_that_differs_is_listed_and_counted():
 def test_only_paths_over_the_network_tell_of_gpudirect():
     direct = make.every("Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA")
     inside = make.said("Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM", rank=3)
-    assert one(network_differs_across_ranks, make.run(direct, inside)).status is Status.PASS
+    assert one(NetworkDiffersAcrossRanks(), make.run(direct, inside)).status is Status.PASS
 
 
 def test_one_rank_has_nothing_to_compare():
-    assert one(network_differs_across_ranks, make.run(ranks=1)).status is Status.NOT_APPLICABLE
+    assert one(NetworkDiffersAcrossRanks(), make.run(ranks=1)).status is Status.NOT_APPLICABLE
 
 
 def test_an_interface_that_leads_to_no_other_host():
     lines = make.run(make.every("Bootstrap: Using lo:127.0.0.1<0>"))
-    finding = one(network_differs_across_ranks, lines)
+    finding = one(NetworkDiffersAcrossRanks(), lines)
     assert "lo" in finding.summary
     assert "NCCL_SOCKET_IFNAME" in finding.action
 
 
 def test_a_sentence_names_a_few_interfaces_of_many():
     lines = [make.said(f"Bootstrap: Using veth{n}a:10.0.0.1<0>", n) for n in range(4)]
-    finding = one(network_differs_across_ranks, make.run(lines))
+    finding = one(NetworkDiffersAcrossRanks(), make.run(lines))
     assert "interface veth0a, veth1a, veth2a and 1 more, which they cannot reach" in finding.summary

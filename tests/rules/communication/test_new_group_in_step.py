@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.new_group_in_step import RULE
+from dsprof.rules.communication.new_group_in_step import NewGroupInStep
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
+
+RULE = NewGroupInStep()
 
 
 def rank(every: int = 1, size: int = 2, steps: int = 12, calls: int = 1, **fields) -> RankTrace:

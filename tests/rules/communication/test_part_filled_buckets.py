@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.part_filled_buckets import RULE
+from dsprof.rules.communication.part_filled_buckets import PartFilledBuckets
 from tests.factories.trace import assert_reached_at, captured, flush, rank_trace, said, step
+
+RULE = PartFilledBuckets()
 
 
 def rank(*elements: int, cause: str = "full", capacity: int = 1_000_000, **fields):

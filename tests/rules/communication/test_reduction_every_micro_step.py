@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.reduction_every_micro_step import RULE
+from dsprof.rules.communication.reduction_every_micro_step import ReductionEveryMicroStep
 from dsprof.trace.schema import BucketLayout, HookStatus
 from tests.factories.engines import WHOLE, interleaved
 from tests.factories.trace import (
@@ -16,6 +16,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = ReductionEveryMicroStep()
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication.repeated_parameter_gathers import RULE
+from dsprof.rules.communication.repeated_parameter_gathers import RepeatedParameterGathers
 from dsprof.trace.device_counters import RETRIES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import MemorySample, ParameterLayout
@@ -21,6 +21,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = RepeatedParameterGathers()
 
 MIB = 1 << 20
 REUSE = "stage3_max_reuse_distance"

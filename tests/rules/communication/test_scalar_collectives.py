@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.communication.scalar_collectives import RULE
+from dsprof.rules.communication.scalar_collectives import ScalarCollectives
 from dsprof.trace.schema import BucketLayout, Site
 from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
+
+RULE = ScalarCollectives()
 
 
 def ranks(*each_ms: float, calls: int = 4, head=None, groups=None, stage=2, **fields):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.single_rank_groups import RULE
+from dsprof.rules.communication.single_rank_groups import SingleRankGroups
 from tests.factories.trace import assert_reached_at, group, header, said, sync, zero_rank
+
+RULE = SingleRankGroups()
 
 
 def rank(blocked_ms: float = 2, calls: int = 3, size: int = 1, role: str = "", **fields):

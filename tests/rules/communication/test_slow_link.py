@@ -8,7 +8,7 @@ from dsprof.analysis.alignment.clocks import Alignment
 from dsprof.analysis.summarise import summarise_traces
 from dsprof.analysis.summary import RankClock
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.slow_link import RULE
+from dsprof.rules.communication.slow_link import SlowLink
 from dsprof.rules.runner import judge
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
@@ -21,6 +21,8 @@ from tests.factories.trace import (
     step,
     sync,
 )
+
+RULE = SlowLink()
 
 STEPS = 8
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.communication.small_collectives import RULE
+from dsprof.rules.communication.small_collectives import SmallCollectives
 from dsprof.trace.schema import BucketLayout
 from tests.factories.trace import (
     assert_reached_at,
@@ -16,6 +16,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = SmallCollectives()
 
 KIB = 1 << 10
 

@@ -12,13 +12,15 @@ from dsprof.analysis.hang.telling import groups_of
 from dsprof.analysis.hang.verdict import hang_of, verdicts
 from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.rules.communication.stuck_collective import StuckCollective
 from dsprof.rules.runner import judge
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
 from tests.factories.hangs import KEPT, RANKS, raised, without
 from tests.factories.hangs import rank as rank_in_hang
 from tests.factories.trace import failing, hanging, rank_trace, said, summary
+
+RULE = StuckCollective()
 
 Dumps = Mapping[int, Mapping[str, Any]]
 

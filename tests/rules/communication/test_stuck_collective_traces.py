@@ -8,8 +8,8 @@ import pytest
 
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.communication import mismatched_collective
-from dsprof.rules.communication.stuck_collective import RULE
+from dsprof.rules.communication.mismatched_collective import MismatchedCollective
+from dsprof.rules.communication.stuck_collective import StuckCollective
 from dsprof.trace.dumps.hang_dump import HangDump, ThreadStack
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Note, Trailer
@@ -44,6 +44,8 @@ from tests.factories.trace import (
     summary,
     sync,
 )
+
+RULE = StuckCollective()
 
 
 def test_where_most_traces_of_a_group_are_missing_all_are_asked_for() -> None:
@@ -363,7 +365,7 @@ def test_a_run_killed_without_proof_says_where_each_rank_was() -> None:
 def mismatch(*other: Any) -> Finding:
     traces = [rank(n, list(other) if n == 2 else [waits()], **KILLED) for n in range(RANKS)]
     assert said(RULE, *traces).summary == "Covered by mismatched-collective."
-    return said(mismatched_collective.RULE, *traces)
+    return said(MismatchedCollective(), *traces)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +387,7 @@ def test_a_rank_that_skipped_one_is_the_odd_one() -> None:
     """It calls the fifth as its fourth; the others left the broadcast and wait in the fifth."""
     left = [sync("broadcast", 1000, 1, seq=4, nbytes=16), waits(5)]
     traces = [rank(n, [waits(4)] if n == 2 else left, **KILLED) for n in range(RANKS)]
-    finding = said(mismatched_collective.RULE, *traces)
+    finding = said(MismatchedCollective(), *traces)
     assert (finding.status, finding.ranks) == (Status.FAIL, (2,))
 
 

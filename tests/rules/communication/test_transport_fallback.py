@@ -7,7 +7,8 @@ import pytest
 from dsprof.environment import EnvSnapshot
 from dsprof.environment.machine import Adapter
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication import nccl_warning, transport_fallback
+from dsprof.rules.communication.nccl_warning import NcclWarning
+from dsprof.rules.communication.transport_fallback import TransportFallback
 from tests.factories import logs as make
 from tests.factories.trace import judged
 from tests.rules.judged_logs import IB, SOCKET, findings, one
@@ -21,7 +22,7 @@ def test_sockets_fail_where_something_faster_is_seen():
         [make.said(SOCKET, rank) for rank in (2, 3)],
         [make.said("Using network Socket", rank) for rank in (2, 3)],
     )
-    finding = one(transport_fallback, lines)
+    finding = one(TransportFallback(), lines)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.ranks == (2, 3)
     assert "mlx5_0:1/IB" in finding.summary
@@ -30,23 +31,23 @@ def test_sockets_fail_where_something_faster_is_seen():
 
 def test_sockets_are_said_as_they_are_where_nothing_faster_is_seen():
     lines = make.run(make.every(SOCKET), make.every("Using network Socket"))
-    finding = one(transport_fallback, lines)
+    finding = one(TransportFallback(), lines)
     assert finding.status is Status.INFO
     assert "2 hosts by TCP sockets (eth0)" in finding.summary
     inside = [make.said("Using network Socket", rank, host="one") for rank in range(2)]
     inside += [make.ready(rank, 2, host="one") for rank in range(2)]
-    assert one(transport_fallback, inside).status is Status.PASS
+    assert one(TransportFallback(), inside).status is Status.PASS
 
 
 def test_a_log_without_a_word_on_the_network_leaves_it_open():
-    assert one(transport_fallback, make.run()).status is Status.UNKNOWN
+    assert one(TransportFallback(), make.run()).status is Status.UNKNOWN
 
 
 def test_the_libfabric_provider_for_tcp():
     lines = make.run(make.every("NET/OFI Selected Provider is tcp (found 1 nics)"))
-    assert "provider tcp on ranks 0-3" in one(transport_fallback, lines).summary
+    assert "provider tcp on ranks 0-3" in one(TransportFallback(), lines).summary
     lines = make.run(make.every("NET/OFI Selected Provider is efa (found 4 nics)"))
-    assert one(transport_fallback, lines).status is Status.PASS
+    assert one(TransportFallback(), lines).status is Status.PASS
 
 
 LIBFABRIC = "libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider "
@@ -73,7 +74,7 @@ LIBFABRIC = "libfabric:85:1747438790::core:core:fi_getinfo_():1392<warn> fi_geti
 )
 def test_a_libfabric_plugin_without_a_provider(lines, said):
     tcp = [make.every(SOCKET), make.every("Using network Socket")]
-    finding = one(transport_fallback, make.run(lines, *tcp))
+    finding = one(TransportFallback(), make.run(lines, *tcp))
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert finding.ranks == (0, 1, 2, 3)
     assert said in finding.summary
@@ -97,38 +98,40 @@ def test_a_libfabric_plugin_without_a_provider(lines, said):
     ],
 )
 def test_harmless_lines_of_libfabric(lines):
-    found = findings(transport_fallback, make.run(lines)) + findings(nccl_warning, make.run(lines))
+    found = findings(TransportFallback(), make.run(lines)) + findings(
+        NcclWarning(), make.run(lines)
+    )
     assert not [finding for finding in found if finding.status is Status.FAIL]
 
 
 def test_inside_a_host_no_provider_is_needed():
     lines = [make.said("NET/OFI No eligible providers were found", rank, "a") for rank in range(2)]
     lines += [make.ready(rank, 2, host="a") for rank in range(2)]
-    assert one(transport_fallback, lines).status is Status.PASS
+    assert one(TransportFallback(), lines).status is Status.PASS
 
 
 def test_gpudirect_rdma_that_is_off_everywhere():
     state = "NET/IB : GPU Direct RDMA {} for HCA {} 'mlx5_{}'"
     off = make.every(state.format("Disabled", 0, 0))
-    finding = one(transport_fallback, make.run(make.every(IB), off))
+    finding = one(TransportFallback(), make.run(make.every(IB), off))
     assert finding.title == "GPUDirect RDMA is off"
     on = make.every(state.format("Enabled", 1, 1))
-    assert one(transport_fallback, make.run(make.every(IB), off, on)).status is Status.PASS
+    assert one(TransportFallback(), make.run(make.every(IB), off, on)).status is Status.PASS
 
 
 def test_host_memory_between_linked_gpus():
     shm = make.said("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct")
     link = make.said("          + NVL[240.0] - GPU/4C000")
-    finding = one(transport_fallback, make.run(make.every(IB), shm, link))
+    finding = one(TransportFallback(), make.run(make.every(IB), shm, link))
     assert finding.ranks == (0,)
     assert "NVL 240.0 GB/s" in finding.summary
-    assert one(transport_fallback, make.run(make.every(IB), shm)).status is Status.PASS
+    assert one(TransportFallback(), make.run(make.every(IB), shm)).status is Status.PASS
     # Bridges link pairs: the ring goes from one pair to the next through memory.
     pair = make.said("Channel 00 : 1[1] -> 0[0] via P2P/CUMEM/read", rank=1)
     bridged = make.run(make.every(IB), shm, link, pair)
-    assert one(transport_fallback, bridged).status is Status.PASS
+    assert one(TransportFallback(), bridged).status is Status.PASS
     far = make.said("Channel 00 : 3[1] -> 2[0] via P2P/CUMEM/read", rank=3)
-    assert one(transport_fallback, make.run(make.every(IB), shm, link, far)).ranks == (0,)
+    assert one(TransportFallback(), make.run(make.every(IB), shm, link, far)).ranks == (0,)
 
 
 @pytest.mark.parametrize(
@@ -145,5 +148,5 @@ def test_a_port_of_the_host_is_faster_if_it_is_up_and_no_ethernet(adapter, statu
     traces = make.read(lines)
     for trace in traces:
         trace.environment = EnvSnapshot(machine={"kernel": "6.1"}, adapters=[adapter])
-    (finding,) = judged(transport_fallback.RULE, *traces)
+    (finding,) = judged(TransportFallback(), *traces)
     assert finding.status is status

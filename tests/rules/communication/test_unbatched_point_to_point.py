@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.unbatched_point_to_point import RULE
+from dsprof.rules.communication.unbatched_point_to_point import UnbatchedPointToPoint
 from tests.factories.trace import assert_reached_at, captured, engine, group, said, sync, zero_rank
+
+RULE = UnbatchedPointToPoint()
 
 
 def rank(ops=("send", "recv") * 3, blocked_ms=1.0, backend="nccl", config=None, number=0, **fields):

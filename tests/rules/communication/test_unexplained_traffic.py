@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dsprof.findings.finding import Finding, Status
-from dsprof.rules.communication.unexplained_traffic import RULE
+from dsprof.rules.communication.unexplained_traffic import UnexplainedTraffic
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, EngineConfig, ParameterLayout, Site
 from tests.factories.engines import (
@@ -28,6 +28,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = UnexplainedTraffic()
 
 
 def rank(stage: int = 2, *, nbytes: int = WHOLE, extra: Any = None, **fields: Any) -> RankTrace:

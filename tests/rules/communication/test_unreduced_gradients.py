@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.communication.unreduced_gradients import RULE
+from dsprof.rules.communication.unreduced_gradients import UnreducedGradients
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout, HookStatus
 from tests.factories.trace import (
@@ -19,6 +19,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = UnreducedGradients()
 
 DDP = BucketLayout(model=0, group=1, nbytes=[1 << 20])
 

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.configuration.batch_size_mismatch import RULE
+from dsprof.rules.configuration.batch_size_mismatch import BatchSizeMismatch
 from tests.factories.ds_config import ran, read
+
+RULE = BatchSizeMismatch()
 
 
 def sizes(train: Any = None, micro: Any = None, steps: Any = None) -> dict[str, Any]:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.configuration.comms_logger_enabled import RULE
+from dsprof.rules.configuration.comms_logger_enabled import CommsLoggerEnabled
 from tests.factories.environment import judge, rank_trace
+
+RULE = CommsLoggerEnabled()
 
 ZERO = {"zero_optimization": {"stage": 2}}
 

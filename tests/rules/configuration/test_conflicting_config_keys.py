@@ -3,11 +3,14 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.configuration.conflicting_config_keys import RULE
-from dsprof.rules.configuration.rejected_config import RULE as REJECTED
+from dsprof.rules.configuration.conflicting_config_keys import ConflictingConfigKeys
+from dsprof.rules.configuration.rejected_config import RejectedConfig
 from dsprof.trace.schema import EngineConfig
 from tests.factories.ds_config import ran, read, rows, with_status, zero
 from tests.factories.trace import header, judged, rank_trace
+
+RULE = ConflictingConfigKeys()
+REJECTED = RejectedConfig()
 
 SPLIT = {"overlap_comm": True, "use_multi_rank_bucket_allreduce": False}
 APART = {"overlap_comm": True, "contiguous_gradients": False}

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.configuration.deprecated_config_key import RULE
+from dsprof.rules.configuration.deprecated_config_key import DeprecatedConfigKey
 from tests.factories.ds_config import read, rows, zero
+
+RULE = DeprecatedConfigKey()
 
 
 def test_old_names_are_information_with_the_new_one():

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.configuration.inert_config_key import RULE
+from dsprof.rules.configuration.inert_config_key import InertConfigKey
 from tests.factories.ds_config import ran, read, rows, with_status, zero
+
+RULE = InertConfigKey()
 
 MISSED = [
     (0, "overlap_comm", True),

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.configuration.overridden_config_value import RULE
+from dsprof.rules.configuration.overridden_config_value import OverriddenConfigValue
 from tests.factories.ds_config import ran, read, rows, zero
+
+RULE = OverriddenConfigValue()
 
 
 def test_another_value_in_force_is_information():

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.configuration.rejected_config import RULE
+from dsprof.rules.configuration.rejected_config import RejectedConfig
 from tests.factories.ds_config import ran, read, rows, zero
+
+RULE = RejectedConfig()
 
 REMOVED = [
     *("sparse_gradients", "amp", "nebula", "compression_training", "quantize_training"),

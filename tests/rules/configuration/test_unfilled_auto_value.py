@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Status
-from dsprof.rules.configuration.unfilled_auto_value import RULE
+from dsprof.rules.configuration.unfilled_auto_value import UnfilledAutoValue
 from tests.factories.ds_config import ran, read, rows, zero
+
+RULE = UnfilledAutoValue()
 
 
 def test_values_to_be_filled_in_are_information():

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.bootstrap_interface import RULE
+from dsprof.rules.environment.bootstrap_interface import BootstrapInterface
 from dsprof.rules.environment.variable_values import select
 from dsprof.trace.selection import Selection
 from tests.factories.environment import judge, rank_trace
+
+RULE = BootstrapInterface()
 
 HOST = ["docker0 down", "eth0 up 25000 Mbit/s", "eth01 up"]
 SEVERAL = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}

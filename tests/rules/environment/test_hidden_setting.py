@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Status
-from dsprof.rules.environment.hidden_setting import RULE
+from dsprof.rules.environment.hidden_setting import HiddenSetting
 from tests.factories.environment import judge, rank_trace
+
+RULE = HiddenSetting()
 
 FILE = {"/etc/nccl.conf": {"NCCL_CROSS_NIC": "1"}}
 

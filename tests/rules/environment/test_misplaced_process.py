@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.misplaced_process import RULE
+from dsprof.rules.environment.misplaced_process import MisplacedProcess
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
+
+RULE = MisplacedProcess()
 
 LIMITS = {"cpus": 64}
 

@@ -4,9 +4,11 @@ import pytest
 
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.misspelt_variable import RULE, Thresholds
+from dsprof.rules.environment.misspelt_variable import MisspeltVariable, Thresholds
 from dsprof.rules.knowledge.variables import known_names
 from tests.factories.environment import facts_of, judge, rank_trace
+
+RULE = MisspeltVariable()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from dsprof.diagnosis.sections.environment import environment_info
 from dsprof.files.redaction import REDACTED
 from dsprof.findings.finding import Status
 from dsprof.rules import RULES
-from dsprof.rules.configuration.overridden_config_value import RULE as OVERRIDDEN
+from dsprof.rules.configuration.overridden_config_value import OverriddenConfigValue
 from tests.factories.environment import facts_of, judge, rank_trace
+
+OVERRIDDEN = OverriddenConfigValue()
 
 BY_ID = {rule.meta.id: rule for rule in RULES}
 

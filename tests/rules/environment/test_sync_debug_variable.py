@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.sync_debug_variable import RULE
+from dsprof.rules.environment.sync_debug_variable import SyncDebugVariable
 from tests.factories.environment import judge, rank_trace
 from tests.factories.trace import group
+
+RULE = SyncDebugVariable()
 
 CPU = {"backend": "gloo", "device": "cpu"}
 

@@ -8,12 +8,14 @@ from dsprof.config.deepspeed import WrittenConfig
 from dsprof.diagnosis.lint import lint
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.unaccelerated_precision import RULE
+from dsprof.rules.environment.unaccelerated_precision import UnacceleratedPrecision
 from dsprof.rules.hardware.product_rates import ProductRates
 from dsprof.rules.runner import judge
 from dsprof.trace.schema import Model
 from tests.factories.baseline import baseline, machine
 from tests.factories.trace import engine, header, said, summary, sync, zero_rank
+
+RULE = UnacceleratedPrecision()
 
 AVX2 = {"cpu_instructions": "avx2", "cpu_bf16": "no", "cpu_fp16": "no"}
 AVX512 = {"cpu_instructions": "avx2 avx512bw", "cpu_bf16": "yes", "cpu_fp16": "no"}

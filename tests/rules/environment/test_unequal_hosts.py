@@ -4,9 +4,11 @@ import pytest
 
 from dsprof.environment.machine import Adapter
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.unequal_hosts import RULE
+from dsprof.rules.environment.unequal_hosts import UnequalHosts
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
+
+RULE = UnequalHosts()
 
 
 def on_hosts(*hosts, variables=None, **details):

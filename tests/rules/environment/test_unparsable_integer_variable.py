@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.unparsable_integer_variable import RULE
+from dsprof.rules.environment.unparsable_integer_variable import UnparsableIntegerVariable
 from dsprof.rules.environment.variable_values import strtoll
 from dsprof.rules.knowledge.variables import integer_variables
 from tests.factories.environment import judge, rank_trace
+
+RULE = UnparsableIntegerVariable()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ import pytest
 
 from dsprof.environment.machine import Accelerator
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.variable_differs_across_ranks import RULE
+from dsprof.rules.environment.variable_differs_across_ranks import VariableDiffersAcrossRanks
 from tests.factories.environment import judge, rank_trace
+
+RULE = VariableDiffersAcrossRanks()
 
 
 def both(name, one, other, **run):

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.environment.wrong_communication_library import RULE
+from dsprof.rules.environment.wrong_communication_library import WrongCommunicationLibrary
 from tests.factories import machines
 from tests.factories.environment import judge, rank_trace
+
+RULE = WrongCommunicationLibrary()
 
 SEVERAL = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
 NCCL = "/venv/nvidia/nccl/lib/libnccl.so.2"

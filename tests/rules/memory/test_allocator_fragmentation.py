@@ -8,13 +8,15 @@ import pytest
 from dsprof.analysis.summarise import summarise
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.memory.allocator_fragmentation import RULE
+from dsprof.rules.memory.allocator_fragmentation import AllocatorFragmentation
 from dsprof.rules.runner import judge
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, RETRIES, STUCK
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
 from tests.factories.trace import assert_reached_at, engine, rank_trace, said
+
+RULE = AllocatorFragmentation()
 
 GIB = 1 << 30
 

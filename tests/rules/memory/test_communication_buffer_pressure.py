@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.memory.communication_buffer_pressure import RULE
+from dsprof.rules.memory.communication_buffer_pressure import CommunicationBufferPressure
 from dsprof.trace.device_counters import PEAK_RESERVED, RETRIES
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import BucketLayout
@@ -20,6 +20,8 @@ from tests.factories.trace import (
     step,
     sync,
 )
+
+RULE = CommunicationBufferPressure()
 
 LAYER = GIB // 4  # bytes in float32
 ELEMENTS = LAYER // 4

@@ -4,10 +4,10 @@ import pytest
 
 from dsprof.findings.finding import Finding, Status
 from dsprof.findings.wording import size
-from dsprof.rules.memory.device_out_of_memory import RULE
-from dsprof.rules.memory.memory_growth import RULE as MEMORY_GROWTH
-from dsprof.rules.memory.unused_device_memory import RULE as UNUSED_MEMORY
-from dsprof.rules.quality.data_quality import RULE as DATA_QUALITY
+from dsprof.rules.memory.device_out_of_memory import DeviceOutOfMemory
+from dsprof.rules.memory.memory_growth import MemoryGrowth
+from dsprof.rules.memory.unused_device_memory import UnusedDeviceMemory
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.rules.runner import judge
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
 from dsprof.trace.rank_trace import RankTrace
@@ -17,6 +17,11 @@ from tests.factories.environment import rank_trace
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import summary
 from tests.shared_data import log
+
+RULE = DeviceOutOfMemory()
+MEMORY_GROWTH = MemoryGrowth()
+UNUSED_MEMORY = UnusedDeviceMemory()
+DATA_QUALITY = DataQuality()
 
 NEEDY = "The run needs more memory than the device has"
 UNUSED = "A memory request failed although enough memory was unused"

@@ -4,13 +4,15 @@ import pytest
 
 from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Status
-from dsprof.rules.memory.emptied_device_cache import RULE
+from dsprof.rules.memory.emptied_device_cache import EmptiedDeviceCache
 from dsprof.rules.runner import judge
 from dsprof.trace.device_counters import FREED, RETRIES
 from dsprof.trace.run import find_run
 from tests.factories import snapshot as make
 from tests.factories.memory import on_device
 from tests.factories.trace import assert_reached_at, rank_trace, said
+
+RULE = EmptiedDeviceCache()
 
 
 def run(freed: list[int], retries: list[int] | None = None, rank: int = 0):

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.memory.host_memory_pressure import RULE
+from dsprof.rules.memory.host_memory_pressure import HostMemoryPressure
 from tests.factories.memory import GIB, on_host
 from tests.factories.trace import assert_reached_at, engine, header, judged, rank_trace, said
+
+RULE = HostMemoryPressure()
 
 
 def host(left: float = 100, shm: float = 100, rank: int = 0, name: str = "node-a", **fields):

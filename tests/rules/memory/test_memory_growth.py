@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.memory_growth import RULE
+from dsprof.rules.memory.memory_growth import MemoryGrowth
 from dsprof.trace.device_counters import ALLOCATED, DEVICE_TOTAL, RESERVED
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, MIB, on_device, on_host
 from tests.factories.trace import assert_reached_at, header, judged, rank_trace, said
+
+RULE = MemoryGrowth()
 
 
 def device(*allocated: float, rank: int = 0):

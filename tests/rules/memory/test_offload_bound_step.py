@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.offload_bound_step import RULE
+from dsprof.rules.memory.offload_bound_step import OffloadBoundStep
 from tests.factories.trace import assert_reached_at, copy, header, said, zero_rank
+
+RULE = OffloadBoundStep()
 
 UNPINNED = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
 CUDA = header(device="cuda", backend="nccl")

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.oversized_bucket import RULE
+from dsprof.rules.memory.oversized_bucket import OversizedBucket
 from dsprof.trace.device_counters import PEAK_RESERVED, RETRIES
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import assert_reached_at, engine, judged, rank_trace, said
+
+RULE = OversizedBucket()
 
 MILLION = 1_000_000
 

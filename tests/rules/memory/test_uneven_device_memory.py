@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.uneven_device_memory import RULE
+from dsprof.rules.memory.uneven_device_memory import UnevenDeviceMemory
 from dsprof.trace.device_counters import PEAK_ALLOCATED
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import engine, rank_trace, said, span, step
+
+RULE = UnevenDeviceMemory()
 
 
 def peaks(*gib: float, **fields):

@@ -3,11 +3,13 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.memory.unused_device_memory import RULE
+from dsprof.rules.memory.unused_device_memory import UnusedDeviceMemory
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 from tests.factories.device_run import device_rank
 from tests.factories.memory import GIB, on_device
 from tests.factories.trace import assert_reached_at, engine, header, rank_trace, said, zero_rank
+
+RULE = UnusedDeviceMemory()
 
 BILLION = 10**9
 

@@ -4,10 +4,12 @@ import pytest
 
 from dsprof.analysis.aggregates import idle_causes
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.device_idle import REMEDIES, RULE
+from dsprof.rules.overlap.device_idle import REMEDIES, DeviceIdle
 from tests.factories import kineto
 from tests.factories.device import busy, rank, sampled
 from tests.factories.trace import MS, assert_reached_at, rank_trace, said
+
+RULE = DeviceIdle()
 
 
 def test_an_idle_device_fails():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.overlap.giant_bucket import RULE
+from dsprof.rules.overlap.giant_bucket import GiantBucket
 from dsprof.trace.schema import BucketLayout
 from tests.factories.device_run import device_rank
 from tests.factories.trace import (
@@ -19,6 +19,8 @@ from tests.factories.trace import (
     step,
     sync,
 )
+
+RULE = GiantBucket()
 
 MIB = 1 << 20
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.host_synchronisation import RULE
+from dsprof.rules.overlap.host_synchronisation import HostSynchronisation
 from tests.factories import kineto
 from tests.factories.device import rank as device_profile
 from tests.factories.device_run import device_rank, synchronisations
 from tests.factories.trace import assert_reached_at, engine, header, said, zero_rank
+
+RULE = HostSynchronisation()
 
 
 def rank(count: int = 3, idle_ms: float = 2.5, **fields):

@@ -8,7 +8,7 @@ from dsprof.analysis.aggregates.overlap import Overlap
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank import sampling
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.low_comm_overlap import RULE
+from dsprof.rules.overlap.low_comm_overlap import LowCommOverlap
 from dsprof.trace.background import mark_background
 from tests.factories import device, kineto
 from tests.factories.device_run import device_rank
@@ -28,6 +28,8 @@ from tests.factories.trace import (
     sync,
     zero_rank,
 )
+
+RULE = LowCommOverlap()
 
 
 def gathering(wait: float, **fields):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.low_compute_share import RULE
+from dsprof.rules.overlap.low_compute_share import LowComputeShare
 from tests.factories.device import busy
 from tests.factories.trace import (
     assert_reached_at,
@@ -15,6 +15,8 @@ from tests.factories.trace import (
     span,
     zero_rank,
 )
+
+RULE = LowComputeShare()
 
 
 def idling(outside: float, before: float = 0, number: int = 0):

@@ -8,9 +8,11 @@ from msgspec import structs
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Status
 from dsprof.rules.causes import EXPOSED
-from dsprof.rules.overlap.pipeline_bubble import RULE
+from dsprof.rules.overlap.pipeline_bubble import PipelineBubble
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import assert_reached_at, captured, engine, header, said, sync, zero_rank
+
+RULE = PipelineBubble()
 
 
 def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, number: int = 0, **fields):

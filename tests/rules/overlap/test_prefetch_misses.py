@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.overlap.prefetch_misses import RULE
+from dsprof.rules.overlap.prefetch_misses import PrefetchMisses
 from tests.factories.trace import (
     assert_reached_at,
     captured,
@@ -14,6 +14,8 @@ from tests.factories.trace import (
     said,
     zero_rank,
 )
+
+RULE = PrefetchMisses()
 
 PREFETCH = "stage3_prefetch_bucket_size"
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Status
-from dsprof.rules.overlap.serial_streams import RULE
+from dsprof.rules.overlap.serial_streams import SerialStreams
 from tests.factories.device import busy, rank, sampled
 from tests.factories.kineto import kernel, step
 from tests.factories.trace import assert_reached_at, rank_trace, said
+
+RULE = SerialStreams()
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.overlap.unhidden_reduction import RULE
+from dsprof.rules.overlap.unhidden_reduction import UnhiddenReduction
 from tests.factories.device_run import device_rank, synchronisations
 from tests.factories.trace import assert_reached_at, engine, header, said, zero_rank
+
+RULE = UnhiddenReduction()
 
 
 def rank(stage: int = 2, buckets: int = 4, blocked_ms: float = 20, **zero):

@@ -9,11 +9,13 @@ import pytest
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.quality.data_quality import RULE
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.trace.run import find_run
 from dsprof.trace.schema import Trailer
 from tests.factories.trace import judged, said, zero_rank
 from tests.factories.trace_files import write_run
+
+RULE = DataQuality()
 
 
 def with_trailer(**fields):

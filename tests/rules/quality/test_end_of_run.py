@@ -13,7 +13,7 @@ from dsprof.diagnosis.build import diagnose, diagnosis_of
 from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.environment import EnvSnapshot
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.quality.data_quality import RULE
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.trace.rank_log import FAILED_FIRST, FROM_OUTSIDE
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
@@ -33,6 +33,8 @@ from tests.factories.trace import (
     zero_rank,
 )
 from tests.factories.trace_files import encode, run_events
+
+RULE = DataQuality()
 
 
 def test_ranks_that_an_exception_ended_are_named_by_its_type():

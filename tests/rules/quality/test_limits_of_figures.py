@@ -10,13 +10,15 @@ from dsprof.analysis.aggregates.run import Run
 from dsprof.diagnosis.build import diagnosis_of
 from dsprof.diagnosis.quality_lines import quality_lines
 from dsprof.findings.finding import Status
-from dsprof.rules.quality.data_quality import RULE
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.rules.runner import judge
 from dsprof.trace.lines import Line
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.schema import Trailer
 from dsprof.trace.selection import Selection
 from tests.factories.trace import MS, captured, judged, said, summary, sync, zero_rank
+
+RULE = DataQuality()
 
 
 def test_ranks_with_only_a_part_of_the_steps_are_named():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.quality.data_quality import RULE
+from dsprof.rules.quality.data_quality import DataQuality
 from dsprof.trace.rank_log import (
     EXCEPTION,
     FAILED,
@@ -24,6 +24,8 @@ from dsprof.trace.schema import Trailer
 from tests.factories.hangs import left
 from tests.factories.logs import telling
 from tests.factories.trace import judged, said, zero_rank
+
+RULE = DataQuality()
 
 LONG = "ValueError: " + "x" * 400
 

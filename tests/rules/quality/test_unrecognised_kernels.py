@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dsprof.findings.finding import Status
-from dsprof.rules.quality.unrecognised_kernels import RULE
+from dsprof.rules.quality.unrecognised_kernels import UnrecognisedKernels
 from tests.factories import kineto
 from tests.factories.device import busy, rank
 from tests.factories.trace import judged, rank_trace, said
+
+RULE = UnrecognisedKernels()
 
 COMPUTE = [kineto.kernel(kineto.GEMM, at, 1) for at in range(5)]
 CUSTOM = kineto.kernel("void deep_ep::intranode::dispatch<8, 1024>(int4*)", 5, 4, stream=21)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dsprof.findings.finding import Status
-from dsprof.rules.steps.slow_start import RULE
+from dsprof.rules.steps.slow_start import SlowStart
 from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import group, header, rank_trace, said, step, sync
+
+RULE = SlowStart()
 
 LATE = 1_800_000.0
 

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from dsprof.analysis.run.series import drift_of
 from dsprof.findings.finding import Severity, Status
-from dsprof.rules.steps import step_time_change, step_time_drift
+from dsprof.rules.steps.step_time_change import StepTimeChange
+from dsprof.rules.steps.step_time_drift import StepTimeDrift
 from tests.factories.trace import assert_reached_at, said
 from tests.rules.steps.stepwise import columns_of, rank, ranks, rolling
 
 
 def test_steps_that_grow_are_drift_and_no_change() -> None:
     growing = ranks(between=lambda n: n)
-    finding = said(step_time_drift.RULE, *growing)
+    finding = said(StepTimeDrift(), *growing)
     assert (finding.status, finding.severity) == (Status.FAIL, Severity.HIGH)
     assert "time outside all phases" in finding.cause
     assert "in 58 steps" in finding.summary
-    assert said(step_time_change.RULE, *growing).status is Status.PASS
+    assert said(StepTimeChange(), *growing).status is Status.PASS
 
 
 def test_of_steps_that_grow_on_all_ranks_the_design_is_asked_first() -> None:
     """No count shows that sequences get longer."""
-    finding = said(step_time_drift.RULE, *ranks(computing=lambda n: n))
+    finding = said(StepTimeDrift(), *ranks(computing=lambda n: n))
     assert finding.cause.startswith("Micro-steps, collectives and bytes per step did not change.")
     assert finding.action.startswith("Check whether the program makes batches or sequences longer")
 
 
 def test_drift_of_one_rank_names_it() -> None:
     finding = said(
-        step_time_drift.RULE, rank(0, computing=lambda n: n), rank(1, waiting=lambda n: n)
+        StepTimeDrift(),
+        rank(0, computing=lambda n: n),
+        rank(1, waiting=lambda n: n),
     )
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
 
@@ -36,19 +39,19 @@ def test_a_rank_that_slows_after_a_while_drifts_and_does_not_change_at_one_momen
     """As by heat: the rise begins at step 20, which leaves half of it below the middle."""
     more = lambda n: 0.5 * max(n - 20, 0)  # noqa: E731
     traces = [rank(0, 150, computing=more), rank(1, 150, waiting=more)]
-    finding = said(step_time_drift.RULE, *traces)
+    finding = said(StepTimeDrift(), *traces)
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
     assert finding.fix == "Compare temperature and clock of rank 0 with the others"
-    assert said(step_time_change.RULE, *traces).status is Status.PASS
+    assert said(StepTimeChange(), *traces).status is Status.PASS
 
 
 def test_more_and_more_work_is_information() -> None:
     growing = ranks(computing=lambda n: n, calls=lambda n: n // 10)
-    assert said(step_time_drift.RULE, *growing).status is Status.INFO
+    assert said(StepTimeDrift(), *growing).status is Status.INFO
 
 
 def test_steps_that_get_faster_and_faster_pass() -> None:
-    assert said(step_time_drift.RULE, *ranks(computing=lambda n: 60 - n)).status is Status.PASS
+    assert said(StepTimeDrift(), *ranks(computing=lambda n: 60 - n)).status is Status.PASS
 
 
 def test_thresholds_of_a_drift_are_reached_at_their_value() -> None:
@@ -57,15 +60,15 @@ def test_thresholds_of_a_drift_are_reached_at_their_value() -> None:
     assert drift is not None
     more_ns = drift.end - drift.start
     at = {"severe_share": more_ns / drift.start, "z": drift.z, "steps": 58}
-    assert_reached_at(step_time_drift.RULE, *growing, **at)
+    assert_reached_at(StepTimeDrift(), *growing, **at)
     for name, value in (("share", more_ns / drift.start), ("sigmas", more_ns / drift.scatter)):
         low, high = ({name: value * (1 + part)} for part in (-1e-9, 1e-9))
-        assert said(step_time_drift.RULE, *growing, **low).status is Status.FAIL, name
-        assert said(step_time_drift.RULE, *growing, **high).status is Status.PASS, name
+        assert said(StepTimeDrift(), *growing, **low).status is Status.FAIL, name
+        assert said(StepTimeDrift(), *growing, **high).status is Status.PASS, name
 
 
 def test_a_drift_is_found_over_the_whole_run() -> None:
     growing = [rolling(one, lambda _: False) for one in ranks(steps=1000, between=lambda n: n / 20)]
-    finding = said(step_time_drift.RULE, *growing)
+    finding = said(StepTimeDrift(), *growing)
     assert "in 977 steps" in finding.summary
-    assert said(step_time_change.RULE, *growing).status is Status.PASS
+    assert said(StepTimeChange(), *growing).status is Status.PASS

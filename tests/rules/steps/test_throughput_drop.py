@@ -4,14 +4,17 @@ import pytest
 
 from dsprof.files.redaction.known_settings import written_config
 from dsprof.findings.finding import Finding, Severity, Status
-from dsprof.rules.memory.memory_growth import RULE as MEMORY_GROWTH
+from dsprof.rules.memory.memory_growth import MemoryGrowth
 from dsprof.rules.runner import judge
-from dsprof.rules.steps.throughput_drop import RULE
+from dsprof.rules.steps.throughput_drop import ThroughputDrop
 from dsprof.trace.device_counters import ALLOCATED
 from dsprof.trace.schema import EngineConfig
 from tests.factories import logs as make
 from tests.factories.memory import on_device
 from tests.factories.trace import assert_reached_at, judged, rank_trace, summary
+
+MEMORY_GROWTH = MemoryGrowth()
+RULE = ThroughputDrop()
 
 FALLING = [50.0, *(200.0 - 3 * i for i in range(20))]
 

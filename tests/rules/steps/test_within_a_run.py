@@ -10,7 +10,9 @@ import pytest
 from dsprof.findings.finding import Status
 from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule
-from dsprof.rules.steps import periodic_slow_step, step_time_change, step_time_drift
+from dsprof.rules.steps.periodic_slow_step import PeriodicSlowStep
+from dsprof.rules.steps.step_time_change import StepTimeChange
+from dsprof.rules.steps.step_time_drift import StepTimeDrift
 from tests.factories.trace import counters, rank_trace, said, span
 from tests.rules.steps.stepwise import (
     Extra,
@@ -24,7 +26,11 @@ from tests.rules.steps.stepwise import (
     summed,
 )
 
-RULES = [step_time_change.RULE, step_time_drift.RULE, periodic_slow_step.RULE]
+RULES = [
+    StepTimeChange(),
+    StepTimeDrift(),
+    PeriodicSlowStep(),
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.meta.id)
@@ -35,11 +41,11 @@ def test_steady_steps_pass(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "more", "others"),
     [
-        (step_time_change.RULE, from_step(30, 60), 1),
-        (step_time_drift.RULE, lambda n: n, 1),
-        (periodic_slow_step.RULE, every(10, 90), 1),
-        (periodic_slow_step.RULE, lambda n: 90 * (n in (9, 21, 28, 50)), 3),
-        (periodic_slow_step.RULE, lambda n: 3000 * (n == 30), 1),
+        (StepTimeChange(), from_step(30, 60), 1),
+        (StepTimeDrift(), lambda n: n, 1),
+        (PeriodicSlowStep(), every(10, 90), 1),
+        (PeriodicSlowStep(), lambda n: 90 * (n in (9, 21, 28, 50)), 3),
+        (PeriodicSlowStep(), lambda n: 3000 * (n == 30), 1),
     ],
 )
 def test_what_names_a_rank_is_a_facet_of_that_rank_being_late(
@@ -53,7 +59,7 @@ def test_what_names_a_rank_is_a_facet_of_that_rank_being_late(
 
 def test_a_rank_that_only_sums_show_is_a_facet_of_that_rank_being_late() -> None:
     traces = summed(8, lambda n, at: 200 * (n == 3 and at in range(20, 23)))
-    finding = said(periodic_slow_step.RULE, *traces)
+    finding = said(PeriodicSlowStep(), *traces)
     assert (finding.ranks, finding.restates) == ((3,), LATE)
 
 
@@ -87,18 +93,18 @@ def test_a_rank_recorded_for_a_part_of_the_run_changes_no_pace(rule: Rule, kept:
 def test_pace_changes_if_it_does_so_on_the_ranks_recorded_throughout() -> None:
     slow, other = rank(0, computing=from_step(30, 40)), rank(1, waiting=from_step(30, 40))
     gone = partial(rank(2), range(20))
-    finding = said(step_time_change.RULE, slow, other, gone)
+    finding = said(StepTimeChange(), slow, other, gone)
     assert (finding.status, finding.ranks) == (Status.FAIL, (0,))
     assert "Rank 0 got slower; whether others did is unknown." in finding.cause
-    finding = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)), gone)
+    finding = said(StepTimeChange(), *ranks(computing=from_step(30, 40)), gone)
     assert "on all ranks but rank 2." in finding.cause
     assert (
         "on all ranks but rank 2."
-        in said(step_time_drift.RULE, *ranks(computing=lambda n: n), gone).cause
+        in said(StepTimeDrift(), *ranks(computing=lambda n: n), gone).cause
     )
     assert (
         "on all ranks but rank 2:"
-        in said(periodic_slow_step.RULE, *ranks(computing=every(5, 60)), gone).cause
+        in said(PeriodicSlowStep(), *ranks(computing=every(5, 60)), gone).cause
     )
 
 
@@ -130,14 +136,14 @@ def ms(rows: tuple[tuple[Any, ...], ...]) -> list[tuple[Any, ...]]:
 
 
 def test_the_parts_of_a_step_are_compared_in_a_table() -> None:
-    changed = said(step_time_change.RULE, *ranks(computing=from_step(30, 40)))
+    changed = said(StepTimeChange(), *ranks(computing=from_step(30, 40)))
     assert ms(changed.evidence[0].rows) == [
         ("whole step", 100, 140),
         ("forward, backward and optimizer step", 80, 120),
         ("waits for communication", 20, 20),
         ("time outside all phases", 0, 0),
     ]
-    growing = said(step_time_drift.RULE, *ranks(between=lambda n: 4 * n))
+    growing = said(StepTimeDrift(), *ranks(between=lambda n: 4 * n))
     assert ms(growing.evidence[0].rows) == [
         ("whole step", 140, 200, 250, 310),
         ("forward, backward and optimizer step", 80, 80, 80, 80),

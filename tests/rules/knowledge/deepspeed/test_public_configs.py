@@ -15,12 +15,14 @@ import pytest
 from dsprof.config.deepspeed import read_config
 from dsprof.errors import DsprofError
 from dsprof.findings.finding import Status
-from dsprof.rules.configuration.rejected_config import RULE
+from dsprof.rules.configuration.rejected_config import RejectedConfig
 from dsprof.rules.knowledge.deepspeed.keys import NEWEST
 from dsprof.rules.knowledge.releases import release
 from tests.factories.ds_config import read, rows
 from tests.rules.knowledge.deepspeed.generated import of_sections
 from tests.shared_data import folder
+
+RULE = RejectedConfig()
 
 PROGRAM = Path(__file__).parent / "programs" / "configs.py"
 BATCH = ("train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu")
