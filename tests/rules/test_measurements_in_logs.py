@@ -174,6 +174,32 @@ def test_early_nccl_tests_print_an_error_and_no_root():
     assert [(row.busbw, row.wrong) for row in trace.log.measured] == [(235.63e9, 0)]
 
 
+def test_early_nccl_tests_of_what_reduces_nothing_print_no_reduction():
+    lines = [
+        "#       size         count    type   redop     time   algbw   busbw  error",
+        "  8589934592      67108864   float            33646  255.31  223.39    N/A",
+    ]
+    ((trace),) = make.read(lines)
+    assert [(row.nbytes, row.busbw) for row in trace.log.measured] == [(8 << 30, 223.39e9)]
+
+
+def test_lines_of_others_between_rows_cut_no_table_short():
+    others = [
+        *(f"gpu-0:9{i}:1 [0] NCCL INFO Channel {i} : 0[0] -> 1[1] via P2P/IPC" for i in range(99)),
+        "[gpu-0:09000] Read -1, expected 4096, errno = 1",
+    ]
+    lines = [part for line in nccl_tests(WHOLE) for part in (*others, line)]
+    ((trace),) = (one for one in make.read(lines) if one.log.measured)
+    assert [row.nbytes for row in trace.log.measured] == [1024, GIB16]
+
+
+def test_what_follows_a_table_is_no_row_of_it():
+    row = nccl_tests(WHOLE)[-2]
+    later = ["loss: 3", "5 x 1.0 2.0 3.0", *("step 1, loss: 3" for _ in range(40)), row]
+    ((trace),) = make.read([*nccl_tests(WHOLE), *later])
+    assert len(trace.log.measured) == 2
+
+
 def test_trials_of_an_early_benchmark_are_read():
     (finding,) = findings(SlowBenchmark(), make.run(early_all_reduce_bench(SLOW)))
     assert finding.status is Status.INFO

@@ -24,7 +24,8 @@ _UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M",
 _FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
 _WRONG = r"(?:\d{1,16}|N/A|\d(?:\.\d{1,12})?e[+-]\d\d)"
 _NCCL_TESTS = re.compile(
-    r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+\w+\s+\w+\s+(?:-?\d{1,7}\s+)?"
+    # Early releases print no root, and no reduction where there is none.
+    r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+[a-z]\w*\s+(?:[a-z]\w*\s+)?(?:-?\d{1,7}\s+)?"
     rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>{_FLOAT})\s+(?P<wrong>{_WRONG})"
     # Out of place, then in place; four times of single iterations may follow each.
     rf"(?:(?:(?:\s+{_FLOAT}){{4}})?(?:\s+{_FLOAT}){{3}}\s+(?P<wrong_in_place>{_WRONG}))?(?:\s|$)"
@@ -52,6 +53,8 @@ _BEGINS = re.compile(
     r"|The average bandwidth of "
 )
 _LONGEST_PREFIX = 300
+_MOST_BETWEEN = 32
+"""Lines of other writers that come between two rows; those of NCCL, of any number, are not seen."""
 _RANK = re.compile(
     r"^#\s+Rank\s+(?P<rank>\d+) (?:Group\s+\d+ )?Pid\s+\d+ on\s+(?P<host>\S{1,255}) device\s+\d+ "
     r"\[[0-9a-fA-Fx:.]+\] (?P<name>.{1,99})"
@@ -73,37 +76,42 @@ class BenchmarkTables:
         self._hosts: set[str] = set()
         self._device = ""
         self._trial: dict[str, float] = {}
-        self._is_open = False
+        self._left = 0  # lines of others until the table is over
         self._before = before_block("")  # a line
-        self._unit = 1e9 / 8  # of ds_bench
+        self._unit = 0.0  # of ds_bench
 
-    def take(self, line: str, log: RankLog) -> bool:
-        """Take a line; say whether a table is open, whose rows come next."""
+    @property
+    def is_open(self) -> bool:
+        """Whether rows of a table come next."""
+        return self._left > 0
+
+    def take(self, line: str, log: RankLog) -> None:
+        """Take a line, which is not of NCCL."""
         if begin := _BEGINS.search(line, 0, _LONGEST_PREFIX):
             self._before = before_block(line[: begin.start()])
         text = _NODE.sub("", without(self._before, line))
         if row := self._row(text):
+            self._left = _MOST_BETWEEN if self.is_open else 0
             if len(log.measured) < _MOST_ROWS:
                 log.measured.append(row)
         elif heading := _HEADING.search(text):
-            self._is_open = True
-            self._unit = 1e9 if heading["unit"] == "GBps" else 1e9 / 8
-        elif not (text.startswith("#") and self._is_open) and text.strip(" -|:"):
-            self._is_open = False
+            self._left = _MOST_BETWEEN
+            self._unit = {None: 0.0, "GBps": 1e9, "Gbps": 1e9 / 8}[heading["unit"]]
+        elif not text.startswith("#") and text.strip(" -|:"):
+            self._left -= self.is_open
         self._learn(text)
-        return self._is_open
 
     def _row(self, text: str) -> Measured | None:
         if found := _TRIAL.match(text):
             return self._of_trial(found["name"], float(found["value"]))
-        if not self._is_open:
+        if not self.is_open:
             return None
         if found := _NCCL_TESTS.match(text):
             wrong = _wrong(found["wrong"]) + _wrong(found["wrong_in_place"] or "0")
             return self._measured(int(found["size"]), float(found["busbw"]) * 1e9, wrong)
         if found := _ALL_REDUCE_BENCH.match(text):
             return self._measured(_bytes(found), float(found["busbw"]) * 1e9)
-        if found := _DS_BENCH.match(text):
+        if self._unit and (found := _DS_BENCH.match(text)):
             return self._measured(_bytes(found), float(found["busbw"]) * self._unit)
         return None
 

@@ -209,16 +209,16 @@ class LogScan:
                 if (one := nccl_message(part)) and one.level == "WARN":
                     self._nccl(-1, one)
             self._nccl(-1 if cut else rank, said)
-            return False
+            return self._benchmarks.is_open
         if "Comm. Op" in text:
             # Only lines of calls name the rank that prints both; it counts them again.
             comms = self._comms_logger(min(self._comms, default=-1) if rank < 0 else rank)
             self._table = comms if comms.heading(text) else None
             self._before_table = before_block(text.partition("Comm. Op")[0])
             return self._table is not None
-        is_open = self._benchmarks.take(text, self._measured)
+        self._benchmarks.take(text, self._measured)
         self._torch(rank, line, text)
-        return is_open
+        return self._benchmarks.is_open
 
     def _nccl(self, rank: int, said: Said) -> None:
         self.is_nccl = True
