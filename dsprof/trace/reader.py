@@ -42,9 +42,11 @@ from dsprof.trace.rolling.step_sums import sums_of
 from dsprof.trace.schema import (
     LARGEST_WORLD,
     LATE_STEPS,
+    MOST_BEHIND_STEPS,
     SCHEMA_VERSION,
     Header,
     Segment,
+    StepIndex,
     StepTotals,
 )
 from dsprof.trace.selection.step_cutting import needed_lines, needed_parts, read_index
@@ -236,7 +238,7 @@ def _is_in_first_step(begun: Mapping[Path, Segment]) -> bool:
 def _has_step(part: Path) -> bool:
     """Say whether a step has ended in a part; to decode its lines would take longer."""
     with Source(part) as source:
-        spans = _parts(source, None)
+        spans = _parts(source)
         return any(_STEP in lines for span in spans for lines in whole_lines(source, *span))
 
 
@@ -249,7 +251,7 @@ def _may_hold(part: Path, begun: Mapping[Path, Segment], steps: range) -> bool:
         return True
     later = [one.step for one in begun.values() if one.number > mine.number]
     is_before = later and steps.start > later[0] + LATE_STEPS
-    return not is_before and steps.stop > max(newest_from, mine.step - LATE_STEPS)
+    return not is_before and steps.stop > max(newest_from, mine.step - MOST_BEHIND_STEPS)
 
 
 def _part_chunks(path: Path, read_from: int, steps: range | None) -> Iterator[Chunk]:
@@ -279,16 +281,20 @@ def _chunks(path: Path, steps: range | None) -> Iterator[Chunk]:
     """Yield a megabyte of the file at a time."""
     pieces = None if steps is None else partial(places_of, steps=steps)
     with Source(path, pieces) as source:
-        for begin, end in _parts(source, None if is_part(path) else steps):  # these have no index
+        index = None if steps is None or is_part(path) else read_index(source)
+        late = MOST_BEHIND_STEPS if index is None else index.late_steps
+        written = steps and range(steps.start - late, steps.stop + late)
+        for begin, end in _parts(source, index, written):
             for lines in whole_lines(source, begin, end):
-                yield chunk_of(lines if steps is None else needed_lines(lines, steps))
+                yield chunk_of(lines if written is None else needed_lines(lines, written))
 
 
-def _parts(source: Source, steps: range | None) -> list[tuple[int, int]]:
+def _parts(
+    source: Source, index: StepIndex | None = None, written: range | None = None
+) -> list[tuple[int, int]]:
     """Return what is to be read: all, or the parts that an index names."""
-    index = read_index(source) if steps is not None else None
-    if index is not None and steps is not None:
-        return needed_parts(index, steps)
+    if index is not None and written is not None:
+        return needed_parts(index, written)
     if source.is_plain:
         source.seek(0)
     return [(0, TO_THE_END)]

@@ -26,7 +26,9 @@ SCHEMA_VERSION = 1
 LARGEST_WORLD = 1 << 20
 """A file that names more ranks is damaged."""
 LATE_STEPS = 2
-"""A step has all its records, late waits and device times too, this many steps later."""
+"""A step has all its records, late waits too, this many steps later, if no device is behind."""
+MOST_BEHIND_STEPS = 16
+"""A device that is further behind is not awaited."""
 
 FILE_PATTERN = "trace*.rank*.json"
 """How native trace files are found in a folder."""
@@ -522,7 +524,7 @@ class StepIndex(msgspec.Struct, omit_defaults=True):
     at_bytes: Annotated[list[int], "offsets in the file at which a line begins"] = []
     steps: Annotated[
         list[int],
-        "step of the record before each offset; earlier records are at most 2 steps newer",
+        "step of the record before each offset; earlier records are at most `late_steps` newer",
     ] = []
     ended_ns: Annotated[
         list[int], "end of the newest step before each offset, in ns since the start of the trace"
@@ -531,6 +533,9 @@ class StepIndex(msgspec.Struct, omit_defaults=True):
         list[tuple[int, int]],
         "begin and end of lines that belong to no step but that others refer to",
     ] = []
+    late_steps: Annotated[int, "records are of at most so many steps before the newest one"] = (
+        LATE_STEPS
+    )
 
 
 class Header(msgspec.Struct, omit_defaults=True):

@@ -41,6 +41,7 @@ from dsprof.trace.rolling.step_sums import (
 from dsprof.trace.rolling.tails import Tails
 from dsprof.trace.schema import (
     LATE_STEPS,
+    MOST_BEHIND_STEPS,
     Collective,
     DeviceStep,
     Header,
@@ -62,9 +63,6 @@ from dsprof.trace.writing.writer_input import WriterInput
 
 _JUDGED_TOGETHER = 32
 """Steps: together they take half the CPU time; more could have left the tails of a small budget."""
-
-_MOST_BEHIND_STEPS = 16
-"""Longer no device is awaited: a stall of which the end is not seen by then is given up."""
 
 _LOOK_BACK_STEPS = 256
 """A change of pace, or another rank, may ask for a step that is this old."""
@@ -335,7 +333,7 @@ class RollingWriter(TraceWriter):
     def _judge_complete(self) -> None:
         """Judge the steps of which all is known: a device may be behind with its part."""
         last = self._step if self._device_step < 0 else self._device_step
-        self._judge_before(max(last - LATE_STEPS, self._step - _MOST_BEHIND_STEPS))
+        self._judge_before(max(last - LATE_STEPS, self._step - MOST_BEHIND_STEPS))
 
     def _judge_before(self, before: int) -> None:
         """Sum up steps, and keep the details of those that are worth it."""

@@ -13,7 +13,7 @@ import msgspec
 from dsprof.files.decoding import UNDECODABLE
 from dsprof.trace.lines import LINES
 from dsprof.trace.rank_trace import COLUMN_NAMES, Collectives, RankTrace
-from dsprof.trace.schema import INDEX, KINDS, LATE_STEPS, DeviceStep, Step, StepIndex
+from dsprof.trace.schema import INDEX, KINDS, DeviceStep, Step, StepIndex
 from dsprof.trace.source import Source
 from dsprof.trace.writing.step_index import WRITTEN_EVERY_BYTES
 
@@ -80,10 +80,10 @@ def _fits(index: StepIndex, nbytes: int) -> bool:
 
 
 def needed_parts(index: StepIndex, steps: range) -> list[tuple[int, int]]:
-    """Return the parts of a file in which what there is of `steps` is, with what all steps need."""
+    """Return the parts of a file in which `steps` were written, with what all steps need."""
     newest = list(accumulate(index.steps, max))
-    first = bisect_left(newest, steps.start - LATE_STEPS)
-    last = bisect_left(newest, steps.stop + LATE_STEPS)
+    first = bisect_left(newest, steps.start)
+    last = bisect_left(newest, steps.stop)
     begin = index.at_bytes[first - 1] if first else 0
     end = index.at_bytes[min(last, len(index.at_bytes) - 1)]
     return _joined([(begin, max(begin, end)), *index.others])
@@ -109,8 +109,7 @@ def needed_lines(lines: bytearray, steps: range) -> bytearray:
     *_, last = [None, *_LINE_OF_STEP.finditer(lines[-_TAIL_BYTES:])]
     if first is None or last is None:
         return lines
-    begin, end = steps.start - LATE_STEPS, steps.stop + LATE_STEPS
-    if int(last[1]) >= begin and int(first[1]) < end:
+    if int(last[1]) >= steps.start and int(first[1]) < steps.stop:
         return lines
     kept = [line for line in lines.split(b"\n") if not line.lstrip(b"[ ").startswith(_STARTS)]
     return bytearray(b" ").join([b"", b"\n".join(kept), b""])

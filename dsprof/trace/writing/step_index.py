@@ -40,6 +40,10 @@ class IndexBuilder:
             self._spacing_bytes *= 2
         self._due_bytes = at_bytes + self._spacing_bytes
 
+    def passed(self, steps: int) -> None:
+        """Note that a device is so many steps behind."""
+        self._index.late_steps = max(self._index.late_steps, steps)
+
     def keep(self, begin: int, end: int) -> None:
         """Note where lines are that readers of any step need."""
         others = self._index.others
