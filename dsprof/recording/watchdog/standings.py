@@ -57,9 +57,9 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     received: dict[Hashable, int] = defaultdict(int)
     waits: list[Wait] = []
     is_on_host = dump.header.device == "cpu"
-    state = dump.state
-    if state is None:
-        return Standing(condition=condition_of(dump, earlier), at_store_ns=_at_store_ns(dump))
+    standing = Standing(condition=condition_of(dump, earlier), at_store_ns=_at_store_ns(dump))
+    if (state := dump.state) is None:
+        return standing
     for number, seq in state.passed.items():
         if number in state.groups:
             of_group = state.groups[number].key
@@ -67,25 +67,19 @@ def _standing(rank: int, dump: HangDump, earlier: HangDump | None) -> Standing:
     for call in state.calls:
         if (group := state.groups.get(call.group)) is None:
             continue
-        key, awaited = _key(rank, call, group.key), (rank, call.peer)
+        key = _key(rank, call, group.key)
         entered[key] = max(entered[key], call.seq)
         if is_on_host or call.done_ns != UNFOLLOWED:
             reached[key] = max(reached[key], call.seq)
         if call.op == "recv" and call.done_ns > UNFOLLOWED:
             received[key] = max(received[key], call.seq)
         if call.is_in_flight:
-            members = awaited if call.is_pair else tuple(group.ranks)
-            other = _key(rank, call, group.key, OTHER_SIDE) if call.is_pair else key
+            members = (call.peer,) if call.is_pair else tuple(group.ranks)
+            awaited = _key(rank, call, group.key, OTHER_SIDE)
             age_ns = dump.noticed_ns - call.issue_ns
-            members = members[1:] if call.is_pair else members
-            waits.append(Wait(other, key, members, call.seq, age_ns))
-    return Standing(
-        waits=tuple(waits),
-        entered=dict(entered),
-        reached=dict(reached),
-        received=dict(received),
-        condition=condition_of(dump, earlier),
-        at_store_ns=_at_store_ns(dump),
+            waits.append(Wait(awaited, key, members, call.seq, age_ns))
+    return replace(
+        standing, waits=tuple(waits), entered=entered, reached=reached, received=received
     )
 
 
