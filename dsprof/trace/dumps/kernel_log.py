@@ -23,20 +23,27 @@ _SYSLOG = (
 )
 _OF_DMESG = (
     r"\[ *(?P<boot_s>\d{1,9}\.\d{6})(?: ?< *[\d.]{1,20} ?>)?\]"
-    r"|\[(?P<date>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]"
+    r"|\[(?P<date>[^\d\[\]][^\[\]]{4,24} \d\d:\d\d:\d\d \d{4})\]"  # in any language
     r"|\[(?P<minute>\w{3}[ \d]\d \d\d:\d\d)\]|\[ *\+\d{1,9}\.\d{6}\]"
     r"|(?P<iso>\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d)"
 )
-_LEVEL = r"(?:<\d{1,3}>|\w{1,8} *:\w{1,8} *: )?"
-_BY_KERNEL = r" (?:(?P<host{0}>[\w.:-]{{1,253}}) )?kernel:"
+_RFC_5424 = r"<\d{1,3}>1 "
+_LEVEL = rf"(?:{_RFC_5424}|<\d{{1,3}}>|\w{{1,8}} *:\w{{1,8}} *: )?"
+_BY_KERNEL = r" (?:(?P<host{0}>[\w.:-]{{1,253}}) )?kernel(?::| - - -)"
 _LINE = re.compile(
     rf"{_LEVEL}(?:(?:{_OF_DMESG})(?:{_BY_KERNEL.format(1)})?|(?P<stamp>{_SYSLOG})"
     rf"{_BY_KERNEL.format(2)} ?(?:\[ *(?P<since_boot_s>\d{{1,9}}\.\d{{6}})\])?)"
     r" ?(?:\[ *[TC]\d{1,9}\])? (?P<said>.{1,400})"
 )
+_KMSG = re.compile(r"\d{1,3},\d{1,20},(\d{1,15}),[c+-](?:,[^;]{1,99})?;")
+"""How /dev/kmsg begins a line: level, number, time in µs, flags."""
+_COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+
 START = re.compile(
     r"^\{[^\n]{1,4000}\"_TRANSPORT\":\"kernel\""
-    rf"|^{_LEVEL}(?:{_OF_DMESG}|(?:{_SYSLOG}) (?:[\w.:-]{{1,253}} )?[^\s:]{{1,64}}:[ \[])",
+    rf"|^{_KMSG.pattern}|^{_RFC_5424}{_ISO}"
+    rf"|^(?:{_COLOUR.pattern})?{_LEVEL}"
+    rf"(?:{_OF_DMESG}|(?:{_SYSLOG}) (?:[\w.:-]{{1,253}} )?[^\s:]{{1,64}}:[ \[])",
     re.MULTILINE,
 )
 """How a log begins to which kernels write, perhaps beside other programs."""
@@ -51,7 +58,7 @@ _WORDS = (
     b"amdgpu ",
 )
 """Lines without any of these say nothing; to look for them first takes a fifth of the time."""
-_MINUTE = re.compile(rb"\[\w{3}[ \d]\d \d\d:\d\d\]")
+_MINUTE = re.compile(rb"(?:\x1b\[[\d;]*m)?\[\w{3}[ \d]\d \d\d:\d\d\]")
 _BLOCK_BYTES = 1 << 20
 _LONGEST = 4096
 
@@ -79,12 +86,16 @@ _PID_OF_AMD = re.compile(r"process .{1,32}? pid (\d{1,9}) thread", re.IGNORECASE
 _MOST = 100_000
 
 _UNMAPPED = "a kernel of the program accessed an address that is not mapped"
-_FOLLOWS = frozenset({45, 63, 92, 154})
+_FOLLOWS = frozenset({45, 63, 92, 93, 121, 154, 156, 160, 162, 163, 164, 171, 172})
 """Xids that another error entails, or that end nothing."""
+_NVLINK_5 = range(144, 151)
+"""Xids of which the message says whether they are fatal."""
 _OF_PROGRAM = {
     13: "a kernel of the program failed",
     31: _UNMAPPED,
     43: "a kernel of the program failed",
+    69: "a kernel of the program failed",
+    137: "a kernel of the program accessed memory of another GPU that is not mapped",
 }
 _OF_DEVICE = {
     48: "uncorrectable memory error",
@@ -97,8 +108,7 @@ _OF_DEVICE = {
     119: "its firmware (GSP) does not answer",
     120: "error of its firmware (GSP)",
     140: "uncorrectable memory error",
-    145: "NVLink error",
-    149: "NVLink error",
+    **dict.fromkeys(_NVLINK_5, "NVLink error"),
 }
 
 
@@ -220,7 +230,10 @@ def _plain(line: str) -> str:
     with suppress(msgspec.MsgspecError):
         if line.startswith("{"):
             return msgspec.json.decode(line, type=_Entry).as_line()
-    return line.rstrip()
+    line = _COLOUR.sub("", line.rstrip())
+    if kmsg := _KMSG.match(line):
+        return f"[{int(kmsg[1]) / 1e6:.6f}] {line[kmsg.end() :]}"
+    return line
 
 
 def _message(line: re.Match[str], minute: str) -> KernelMessage | None:
@@ -259,7 +272,7 @@ def _printable(name: str) -> str:
 
 def _xid(match: re.Match[str], common: KernelMessage) -> KernelMessage | None:
     xid, pid = int(match[2]), int(match[3] or -1)
-    if xid in _FOLLOWS:
+    if xid in _FOLLOWS or (xid in _NVLINK_5 and " Nonfatal " in match.string):
         return replace(common, kind="device", pid=pid, address=match[1]) if pid >= 0 else None
     meaning = _OF_PROGRAM.get(xid) or _OF_DEVICE.get(xid)
     return replace(

@@ -42,6 +42,10 @@ XID = "NVRM: Xid (PCI:0000:9b:00): "
         ("[1.000000] traps: python3[16] trap invalid opcode ip:7f sp:7f error:0",
          ("crashed", 16, "trap invalid opcode")),
         ("[1.000000] Killed process 17, UID 500, (python3) total-vm:1kB", ("killed", 17, "")),
+        (f"[1.000000] {XID}149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x1)", ("device", -1, "Xid "
+         "149, NVLink error")),
+        (f"[1.000000] {XID}137, pid=8, name=a, MMU Fault: NVLink", ("program", 8, "Xid 137, a "
+         "kernel of the program accessed memory of another GPU that is not mapped")),
         ("[1.000000] INFO: task pt main:14 blocked for more than 120 seconds.",
          ("blocked", 14, "120 s")),
     ],
@@ -64,6 +68,15 @@ def test_what_a_line_says(line: str, expected: tuple[str, int, str]) -> None:
         ("[   12.500000] kernel:", "12.500000 s after boot", 12.5, ""),
         ("[Wed Jan 27 23:04:35 2021]", "Wed Jan 27 23:04:35 2021", None, ""),
         ("kern  :err   : [Wed Jan 27 23:04:35 2021]", "Wed Jan 27 23:04:35 2021", None, ""),
+        ("[Mi Jan 27 23:04:35 2021]", "Mi Jan 27 23:04:35 2021", None, ""),  # German
+        ("[水  1月 27 23:04:35 2021]", "水  1月 27 23:04:35 2021", None, ""),
+        ("\x1b[32m[   12.500000] \x1b[0m\x1b[33m", "12.500000 s after boot", 12.5, ""),  # --color
+        ("\x1b[32m[Jan27 23:04] \x1b[0m", "Jan27 23:04", None, ""),
+        ("3,3964,12500000,-;", "12.500000 s after boot", 12.5, ""),  # /dev/kmsg
+        ("3,3964,12500000,-,caller=T4711;", "12.500000 s after boot", 12.5, ""),
+        ("<3>1 2026-11-30T06:01:29.1Z node7 kernel - - - [12.500000]", "2026-11-30T06:01:29.1Z",
+         12.5, "node7"),  # RFC 5424
+        ("<3>1 2026-11-30T06:01:29.1Z node7 kernel - - -", "2026-11-30T06:01:29.1Z", None, "node7"),
         ("[Jan27 23:04]", "Jan27 23:04", None, ""),
         ("[Jan27 23:04] x\n[  +0.000017]", "Jan27 23:04", None, ""),
         ("Nov  4 12:00:01 node7 kernel: [   12.500000]", "Nov  4 12:00:01", 12.5, "node7"),
@@ -79,7 +92,8 @@ def test_what_a_line_says(line: str, expected: tuple[str, int, str]) -> None:
     ],
 )  # fmt: skip
 def test_who_wrote_a_line_and_when(prefix: str, when: str, boot_s: float | None, host: str) -> None:
-    text = f"{prefix} Out of memory: Killed process 5 (python3) total-vm:1kB\r\n"
+    gap = "" if prefix.endswith((";", "m")) else " "
+    text = f"{prefix}{gap}Out of memory: Killed process 5 (python3) total-vm:1kB\r\n"
     assert START.search(text)
     [one] = messages(text)
     boot_ns = None if boot_s is None else round(boot_s * 1e9)
@@ -136,8 +150,8 @@ def test_other_programs_do_not_speak_for_the_kernel(line: str) -> None:
 
 
 def test_a_name_cannot_steer_a_terminal() -> None:
-    [one] = messages("[1.000000] Killed process 5 (\x1b[31mx) total-vm:1kB")
-    assert one.name == "?[31mx"
+    [one] = messages("[1.000000] Killed process 5 (\x1b[31mx\x1b) total-vm:1kB")
+    assert one.name == "x?"
 
 
 def test_the_journal_as_json() -> None:
@@ -171,6 +185,14 @@ def test_the_errors_that_follow_name_the_process_of_a_device() -> None:
     assert [(one.pid, one.what) for one in messages(text)] == [
         (pid, "Xid 79, it has fallen off the bus") for pid in (77, -1)
     ]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["121, C2C error", "156, Resource Retirement Event", "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13"],
+)
+def test_what_ends_nothing_is_no_failed_device(said: str) -> None:
+    assert messages(f"[1.000000] {XID}{said}") == []
 
 
 def test_what_amd_says_of_its_devices() -> None:
