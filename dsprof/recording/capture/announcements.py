@@ -67,6 +67,12 @@ class NodeMemory:
         data = notes.read(self._announced, LARGEST_BYTES) if self.is_there else b""
         return _all_of(data) if data else None
 
+    def renewed_ns(self) -> int:
+        """Return when a leader was there last: a killed one leaves its announcement."""
+        with suppress(OSError):
+            return self._announced.stat().st_mtime_ns
+        return 0
+
     def propose(self, proposal: Captured) -> bool:
         """Hand a proposal over to the leader; false while it has not taken another."""
         with suppress(OSError):

@@ -102,6 +102,7 @@ class Capture:
         self._has_looked = False  # for what other nodes announced
         self._proposals: list[Captured] = []  # of this rank, not yet handed over, one of each kind
         self._ticks_unled = 0
+        self._renewed_ns = 0  # the announcement to this node
         self._told: deque[Captured] = deque(maxlen=HELD)
         self._is_told = False  # to the node
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
@@ -172,8 +173,10 @@ class Capture:
 
     def _hear(self) -> None:
         """Follow what the leader of the node announced; lead if there is none."""
-        found = self._node.announced()
-        self._ticks_unled = 0 if found is not None else self._ticks_unled + 1
+        found, before_ns = self._node.announced(), self._renewed_ns
+        self._renewed_ns = self._node.renewed_ns()
+        is_led = found is not None and self._renewed_ns != before_ns
+        self._ticks_unled = 0 if is_led else self._ticks_unled + 1
         self._leads = self._leads or self._ticks_unled > _UNLED_TICKS
         self._follow(found or ())
 

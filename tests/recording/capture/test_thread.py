@@ -116,8 +116,18 @@ def test_a_rank_with_a_leader_does_not_lead(
 ) -> None:
     capture, writer = ranks[1]
     ask(tmp_path, 20)
-    in_turn(*[capture] * 40)
+    with patch.object(capture._node, "renewed_ns", itertools.count().__next__):
+        in_turn(*[capture] * 40)
     assert kept(writer) == []
+
+
+def test_a_rank_whose_leader_was_killed_leads(
+    tmp_path: Path, ranks: list[tuple[Capture, RollingWriter]]
+) -> None:
+    capture, writer = ranks[1]
+    ask(tmp_path, 20)
+    in_turn(*[capture] * 32)
+    assert kept(writer) == [range(108, 128)]
 
 
 def test_steps_are_ahead_by_the_pace_of_the_last_second(
