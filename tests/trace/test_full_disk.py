@@ -22,7 +22,7 @@ from dsprof.trace.writing.disk import OwnFile
 from dsprof.trace.writing.outage import Outage
 from tests.factories.month import FastMotion
 from tests.factories.small_disk import SmallDisk, SmallFiles
-from tests.trace.test_writer import Run, collective, step_end
+from tests.trace.written_run import Run, collective, step_end
 
 FULL = "No space left on device"
 PLENTY_BYTES = 100_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsprof.trace.writing.disk import OwnFile, create_trace
-from tests.trace.test_writer import Run, collective, step_end
+from tests.trace.written_run import Run, collective, step_end
 
 CHECKPOINT = b"weights\n" * 10_000
 

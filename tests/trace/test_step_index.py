@@ -19,7 +19,7 @@ from dsprof.trace.selection.since import first_step_since
 from dsprof.trace.selection.step_cutting import cut_to_steps
 from dsprof.trace.source import Source
 from dsprof.trace.writing import step_index
-from tests.trace.test_writer import Run, collective, step_end
+from tests.trace.written_run import Run, collective, step_end
 
 STEPS, CALLS = 1000, 10
 WANTED = range(600, 610)

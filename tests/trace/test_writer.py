@@ -8,13 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.schema import (
     FILE_PATTERN,
@@ -25,11 +22,9 @@ from dsprof.trace.schema import (
     Flush,
     Group,
     GroupEnd,
-    Header,
     MemorySample,
     Note,
     Phase,
-    Record,
     Stall,
     Step,
     Trailer,
@@ -37,56 +32,7 @@ from dsprof.trace.schema import (
 from dsprof.trace.window import Window
 from dsprof.trace.writing import writer
 from dsprof.trace.writing.writer import OPEN_AFTER_NS, TraceWriter
-from dsprof.trace.writing.writer_input import WriterInput
-
-START_NS = 1_000_000
-WHOLE_RUN = Window()
-
-
-def collective(number: int, step: int, **fields: Any) -> Collective:
-    issue_ns = START_NS + number * 1000
-    record = Collective(
-        number, 1, number, 64, 16, issue_ns, "all_reduce", dtype="float32", reduce_op="SUM",
-        requested="all_reduce", request=number, step=step, phase="backward", thread=7,
-        return_ns=issue_ns + 10, done_ns=issue_ns + 500, wait_ns=issue_ns + 20,
-        waited_ns=issue_ns + 500, blocked_ns=480, waits=1,
-    )  # fmt: skip
-    for name, value in fields.items():
-        setattr(record, name, value)
-    return record
-
-
-def step_end(step: int) -> Step:
-    return Step(step, START_NS + step, START_NS + step + 1, 1, "user")
-
-
-class Run:
-    """A writer over hand-made records; `close` returns what a reader makes of the file."""
-
-    def __init__(self, folder: Path, window: Window = WHOLE_RUN, budget: int = 10**9) -> None:
-        self.records: deque[Record] = deque()
-        self.definitions: deque[Any] = deque()
-        self.unfinished: list[Collective] = []
-        header = Header(1, "run", 0, 2, "host", os.getpid(), 5, START_NS)
-        source = WriterInput(
-            records=self.records,
-            definitions=self.definitions,
-            unfinished=lambda: self.unfinished,
-            sample_memory=lambda at, step: MemorySample(at, START_NS, step, rss_bytes=9),
-            prepare=list,
-            prepare_late=list,
-            disclose=lambda definition: definition,
-        )
-        self.writer = TraceWriter(folder, header, source, window, budget)
-
-    def close(self) -> RankTrace:
-        self.writer.start()
-        return self.close_started()
-
-    def close_started(self) -> RankTrace:
-        self.writer.close(lambda: Trailer("disable", events=self.writer.events), self.unfinished)
-        assert self.writer.error is None
-        return read_trace(self.writer.path)
+from tests.trace.written_run import START_NS, Run, after_one_look, collective, step_end
 
 
 def test_everything_written_is_read_back(tmp_path: Path) -> None:
@@ -301,32 +247,6 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
     assert sorted(int(read_trace(file).collectives.id[0]) for file in files) == [1, 2]
 
 
-def test_what_is_in_flight_at_the_end_is_open(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.unfinished.append(collective(5, 0, done_ns=0, wait_ns=0, waited_ns=0, waits=0))
-    trace = run.close()
-    assert list(trace.collectives.id) == [5]
-    assert list(trace.collectives.is_open) == [True]
-
-
-def after_one_look(run: Run) -> list[float]:
-    """Let the writer look for records once and then end; return how long it waited each time."""
-    waits: list[float] = []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) > 1:
-            run.unfinished.clear()
-            run.writer._closing = True
-
-    run.writer._wake.wait = wait
-    run.writer._trailer = lambda: Trailer("disable")
-    run.writer.start()
-    run.writer.join()
-    assert run.writer.error is None
-    return waits
-
-
 def test_what_is_recorded_is_written_within_half_a_second(tmp_path: Path) -> None:
     """So a killed process loses no more: the time that writing takes counts."""
     run = Run(tmp_path)
@@ -334,74 +254,6 @@ def test_what_is_recorded_is_written_within_half_a_second(tmp_path: Path) -> Non
     first, second = after_one_look(run)
     assert first + OPEN_AFTER_NS / 1e9 <= 0.5
     assert 0 < second <= first - 0.1
-
-
-@pytest.mark.parametrize(
-    ("window", "budget", "age_s", "count"),
-    [
-        (WHOLE_RUN, 10**9, 1, 1),
-        (Window(start_step=5), 10**9, 1, 0),
-        (Window(start_step=5), 10**9, 60, 1),
-        (WHOLE_RUN, 1, 1, 0),
-        (WHOLE_RUN, 1, 60, 1),
-    ],
-)
-def test_where_collectives_are_only_counted_those_that_hang_are_written_as_open(
-    tmp_path: Path, window: Window, budget: int, age_s: int, count: int
-) -> None:
-    run = Run(tmp_path, window, budget)
-    issue_ns = time.perf_counter_ns() - age_s * 10**9
-    run.unfinished.append(collective(5, 0, issue_ns=issue_ns, done_ns=0, waits=0))
-    after_one_look(run)
-    assert len(read_trace(run.writer.path).collectives) == count
-
-
-def test_a_finished_line_replaces_the_open_one(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    late = collective(5, 0, issue_ns=time.perf_counter_ns() - 10**10, done_ns=0, waits=0)
-    run.unfinished.append(late)
-    run.writer.start()
-    while (
-        not (tmp_path / "trace.rank00000.json").exists()
-        or b'"open"' not in (tmp_path / "trace.rank00000.json").read_bytes()
-    ):
-        os.sched_yield()
-    run.unfinished.clear()
-    late.done_ns = time.perf_counter_ns()
-    run.records.append(late)
-    run.writer.close(lambda: Trailer("disable"), run.unfinished)
-    trace = read_trace(run.writer.path)
-    assert list(trace.collectives.id) == [5]
-    assert list(trace.collectives.is_open) == [False]
-
-
-def test_an_open_one_whose_record_never_comes_is_forgotten(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.unfinished.append(collective(5, 0, done_ns=0, waits=0))
-    run.writer.start()
-    while not run.writer._opened:
-        os.sched_yield()
-    run.unfinished.clear()
-    while run.writer._opened:
-        os.sched_yield()
-    assert list(run.close_started().collectives.is_open) == [True]
-
-
-def test_what_was_open_is_written_in_full_outside_the_window_too(tmp_path: Path) -> None:
-    run = Run(tmp_path, Window(start_step=5))
-    late = collective(5, 0, done_ns=0, waits=0)
-    run.unfinished.append(late)
-    run.writer.start()
-    while not run.writer._opened:
-        os.sched_yield()
-    run.unfinished.clear()
-    late.done_ns = time.perf_counter_ns()
-    run.records.append(late)
-    run.writer.close(lambda: Trailer("disable"), run.unfinished)
-    trace = read_trace(run.writer.path)
-    assert list(trace.collectives.is_open) == [False]
-    assert trace.counters == []
-    assert not run.writer._opened
 
 
 def slow(writer: TraceWriter) -> None:
@@ -450,21 +302,6 @@ def test_out_of_memory_in_the_writer_ends_the_trace_and_nothing_else(tmp_path: P
     assert run.writer.dropped == 1
 
 
-def test_a_complete_collective_that_nobody_waited_for_is_not_open(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.unfinished.append(collective(5, 0, wait_ns=0, waited_ns=0, waits=0))
-    trace = run.close()
-    assert list(trace.collectives.is_open) == [False]
-
-
-def test_a_send_that_nobody_waited_for_is_not_open(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    unknown = {"pending_ns": START_NS, "done_ns": 0, "wait_ns": 0, "waited_ns": 0, "waits": 0}
-    run.unfinished += [collective(5, 0, op="send", **unknown), collective(6, 0, **unknown)]
-    trace = run.close()
-    assert list(trace.collectives.is_open) == [False, True]
-
-
 @pytest.mark.parametrize(
     ("error", "ends", "note"),
     [
@@ -511,14 +348,6 @@ def test_what_cannot_be_encoded_is_dropped_and_counted(tmp_path: Path) -> None:
     assert list(trace.collectives.id) == [1, 2]
     assert trace.spans == []
     assert run.writer.dropped == 1
-
-
-def test_thousands_in_flight_share_a_hundred_lanes(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.records.extend(collective(n, 0, done_ns=START_NS + 10**9 + n) for n in range(1, 5001))
-    run.close()
-    events = json.loads(run.writer.path.read_text())
-    assert len({event["tid"] for event in events if event.get("cat") == "comm"}) == 100
 
 
 def test_a_failing_disk_ends_the_trace_and_nothing_else(tmp_path: Path) -> None:
@@ -579,22 +408,3 @@ def test_the_end_of_the_group_is_written_at_once_after_the_records_before_it(
     assert written.count(b'"comm"') == 2999
     run.writer.leave(GroupEnd())
     assert [end.time_ns for end in run.close_started().group_ends] in ([5], [5, 0])
-
-
-def test_a_silent_process_writes_what_it_has_in_flight(tmp_path: Path, monkeypatch: Any) -> None:
-    run = Run(tmp_path)
-    run.writer._step = 3
-    issue_ns = time.perf_counter_ns() - 10**9
-    run.unfinished += [
-        collective(5, 4, issue_ns=issue_ns, done_ns=0, waits=0),
-        collective(6, 4, issue_ns=issue_ns + 10**8, done_ns=0, waits=0),
-        collective(7, 4),  # complete, and not waited for
-    ]
-    monkeypatch.setattr(run.writer._silence, "is_due", lambda now_ns: True)
-    run.writer.start()
-    while run.writer.events < 5 and not run.writer.is_done:  # the first are of the start
-        time.sleep(0.01)
-    trace = run.close_started()
-    assert {(beat.step, beat.in_flight) for beat in trace.heartbeats} == {(3, 2)}
-    assert all(10**9 < beat.oldest_ns < beat.time_ns for beat in trace.heartbeats)
-    assert trace.broken_lines == 0

@@ -3,119 +3,31 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import pytest
 import torch
 from torch.autograd import profiler as torch_functions
-from torch.autograd import profiler_legacy
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function
 
-from dsprof.recording.capture.profiler import profile_file, window, writing
-from dsprof.recording.capture.profiler.window import ProfilerWindow
-from dsprof.recording.recorder.redacted_records import Redaction
-from dsprof.trace.lines import LINES
+from dsprof.recording.capture.profiler import profile_file, writing
 from dsprof.trace.reader import read_header
 from dsprof.trace.readers.kineto import READER
 from dsprof.trace.rolling.parts import PROFILE, part_of
 from dsprof.trace.run import find_run, read_run
-from dsprof.trace.schema import Header, Note
+from dsprof.trace.schema import Header
 from tests.factories import kineto
 from tests.factories.trace_files import write_run
+from tests.recording.capture.profiled_run import CPU, Run, in_backward, names_in, runs, write_start
 
-CPU = [ProfilerActivity.CPU]
-
-
-class Run:
-    """A training loop with a window."""
-
-    def __init__(self, folder: Path) -> None:
-        self.notes: list[str] = []
-        self.failures: list[BaseException] = []
-        self.window = ProfilerWindow(self._note, lambda _, error: self.failures.append(error))
-        self.path = folder / "trace.1.rank00003.profile.gz"
-        header = Header(1, "run", 3, 4, "host", os.getpid(), 0, 0, backend="gloo")
-        trace = folder / "trace.1.rank00003.json"
-        write_start(trace, header)
-        self._begin = partial(self.window.begin, header, lambda: trace, Redaction(None))
-        self.begin_world()
-
-    def begin_world(self) -> None:
-        """Begin, or recreate the default process group."""
-        self._begin()
-        self.step = 0
-
-    def _note(self, note: Note) -> None:
-        self.notes.append(note.text)
-
-    def train(self, steps: int) -> None:
-        for _ in range(steps):
-            torch.ones(3).add_(self.step)
-            self.window.end_step(self.step)
-            self.step += 1
-
-    def train_until_it_ends(self, *, within_a_step: bool) -> None:
-        self.train(1)
-        if within_a_step:
-            self.wait_until_it_ends()
-        while self.is_open():
-            self.train(1)
-
-    def wait_until_it_ends(self) -> None:
-        """Run Python code, between whose instructions it may end."""
-        while self.is_open():
-            torch.ones(3)
-
-    def end(self) -> list[str]:
-        """Return the names of the operators that were written."""
-        self.window.close()
-        assert not self.failures
-        return names_in(self.path) if self.path.exists() else []
-
-    def is_open(self) -> bool:
-        return bool(self.window._profile)
-
-    def wait_until_written(self) -> None:
-        """Wait for the thread of a window that has ended."""
-        assert self.window._writer is not None
-        self.window._writer.join()
-
-
-def write_start(trace: Path, header: Header) -> None:
-    line = msgspec.json.encode(LINES["header"](header, ph="M", pid=header.rank))
-    trace.write_bytes(b"[\n" + line + b",\n")
-
-
-def names_in(path: Path) -> list[str]:
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return [event["name"] for event in events]
-
-
-def in_backward(do: Callable[[], Any]) -> None:
-    """Do this in a hook of autograd, in the main thread."""
-    leaf = torch.ones(3, requires_grad=True)
-    leaf.register_hook(lambda _: (do(), None)[1])
-    with torch.enable_grad():
-        leaf.sum().backward()
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr(writing, "_MOST_S", 1e9)  # on a slow machine 10 s pass by
-    monkeypatch.setattr(writing, "_MOST_GROWTH_BYTES", 1 << 40)
-    run = Run(tmp_path)
-    yield run
-    run.window.close()
+run = pytest.fixture(runs)
 
 
 def test_it_covers_the_steps_that_ranks_agreed_on(run: Run) -> None:
@@ -300,112 +212,6 @@ def test_the_end_of_the_recording_within_backward_ends_it_afterwards(run: Run) -
     assert names_in(run.path).count("aten::add_") == 1
 
 
-def test_a_profiler_that_other_code_ended_is_not_written(run: Run) -> None:
-    run.window.want(range(1, 3))
-    run.train(1)
-    torch._C._autograd._disable_profiler()
-    run.train(2)
-    run.wait_until_written()
-    assert not run.path.exists()
-    assert len(run.failures) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*profiler_legacy")
-def test_the_legacy_profiler_takes_its_place(run: Run) -> None:
-    run.window.want(range(1, 10))
-    run.train(2)
-    with profiler_legacy.profile() as theirs:
-        torch.ones(3).mul_(2)
-    assert "aten::mul_" in [event.name for event in theirs.function_events]
-    assert run.end().count("aten::add_") == 1
-
-
-@pytest.mark.filterwarnings("ignore:.*profiler_legacy")
-@pytest.mark.parametrize("is_seen", [True, False])
-def test_none_is_opened_beside_the_legacy_profiler(run: Run, is_seen: bool) -> None:
-    if not is_seen:  # as one that has begun before the recording
-        run.window._others.remove()
-    with profiler_legacy.profile() as theirs:
-        run.window.want(range(1, 3))
-        run.train(4)
-    assert "aten::add_" in [event.name for event in theirs.function_events]
-    assert run.end() == []
-    assert run.notes == ["torch.profiler did not run from step 1 on: another profiler is active"]
-
-
-def test_a_profiler_that_warms_up_takes_its_place(run: Run) -> None:
-    run.window.want(range(1, 3))
-    run.train(2)
-    with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1)):
-        run.wait_until_written()
-        run.window.want(range(3, 5))
-        run.train(5)
-        assert not run.is_open()
-    assert "another profiler is active" in run.notes[-1]
-
-
-def test_a_profiler_of_the_user_in_the_same_thread_takes_its_place(run: Run) -> None:
-    run.window.want(range(1, 10))
-    run.train(2)
-    with profile(activities=CPU) as theirs:
-        assert not run.is_open()
-        run.train(3)
-    run.train(10)
-    assert "aten::add_" in [event.key for event in theirs.key_averages()]
-    assert run.end().count("aten::add_") == 1
-
-
-def test_a_profiler_of_another_thread_waits_for_its_end(run: Run) -> None:
-    seen: list[str] = []
-
-    def use() -> None:
-        with profile(activities=CPU) as theirs:
-            torch.ones(3).mul_(2)
-        seen.extend(event.key for event in theirs.key_averages())
-
-    thread = threading.Thread(target=use)
-    with patch.object(window, "_MOST_STEPS", 1 << 40):
-        run.window.want(range(1, 1 << 40))
-    run.train(3)
-    thread.start()
-    while thread.is_alive():
-        run.train(1)
-    assert "aten::mul_" in seen
-    assert "aten::add_" in run.end()
-
-
-def test_a_profiler_of_another_thread_fails_while_the_main_thread_is_blocked(run: Run) -> None:
-    said: list[str] = []
-
-    def use() -> None:
-        try:
-            profile(activities=CPU).start()
-        except RuntimeError as error:
-            said.append(str(error))
-
-    run.window.want(range(1, 3))
-    run.train(1)
-    with patch.object(window, "_PATIENCE_S", 0):
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join()
-    run.train(10)
-    assert "dsprof profiles the main thread" in said[0]
-    run.wait_until_written()
-    run.window.want(range(12, 13))
-    run.train(2)
-    assert "aten::add_" in run.end()
-    assert run.notes == [f"torch.profiler ran from step {step} on" for step in (1, 12)]
-
-
-def test_a_profiler_of_the_user_that_does_not_start_leaves_the_next_window(run: Run) -> None:
-    with pytest.raises(TypeError):
-        torch_functions._enable_profiler("no configuration", set())
-    run.window.want(range(1, 3))
-    run.train(1)
-    assert run.is_open()
-
-
 @contextmanager
 def interrupted(name: str) -> Iterator[None]:
     """Send Ctrl-C to this process when torch has carried out a function."""
@@ -448,43 +254,6 @@ def test_ctrl_c_while_it_begins_reaches_the_program(run: Run) -> None:
     run.window.want(range(3, 5))
     run.train(9)
     assert run.end().count("aten::add_") == 2
-
-
-def test_none_is_opened_beside_a_profiler_of_the_user(run: Run) -> None:
-    with profile(activities=CPU):
-        run.window.want(range(1, 3))
-        run.train(4)
-    assert run.end() == []
-    assert run.notes == ["torch.profiler did not run from step 1 on: another profiler is active"]
-
-
-def test_none_is_opened_beside_one_that_warms_up(run: Run) -> None:
-    with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1)) as theirs:
-        run.window.want(range(1, 3))
-        run.train(1)
-        assert not run.is_open()
-        theirs.step()
-        theirs.step()
-        torch.ones(3).mul_(2)
-    assert "aten::mul_" in [event.key for event in theirs.key_averages()]
-
-
-def test_none_is_opened_beside_one_that_python_does_not_see(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KINETO_USE_DAEMON", "1")
-    run.window.want(range(1, 3))
-    run.train(2)
-    assert not run.is_open()
-
-
-def test_none_is_opened_outside_the_main_thread(run: Run) -> None:
-    run.window.want(range(1, 3))
-    thread = threading.Thread(target=run.train, args=(5,))
-    thread.start()
-    thread.join()
-    assert run.end() == []
-    assert "not the main thread" in run.notes[0]
 
 
 def test_without_a_thread_that_bounds_it_none_is_opened(run: Run) -> None:
