@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
@@ -35,7 +35,10 @@ class Pipelines(Aggregate):
         of_engines = max((one.pipeline_stages for one in trace.engines.values()), default=0)
         batches = {span.micro_step for span in spans}
         if not here and of_engines < 2:
-            return cls(*_of_sends(trace))
+            found = cls(*_of_sends(trace))
+            backwards = sum(s.name == "backward" and s.step in wanted for s in trace.spans)
+            passes = found.micro_batches * found.stages_of_a_rank * len(wanted)
+            return replace(found, is_of_other_kind=0 < passes < backwards)
         groups = [len(one.ranks) for one in trace.groups.values() if one.role == "pipeline"]
         # The last stage may have left no trace.
         stages = max(of_engines, max(here, default=-1) + 1, len(here) * max(groups, default=0))
@@ -56,9 +59,16 @@ class Pipelines(Aggregate):
         (p-1)/(m+p-1) for p ranks in line and m micro-batches; with v stages on each rank the
         bubble is v times shorter, (p-1)/(vm+p-1) (Narayanan et al. 2021, arXiv:2104.04473).
         """
-        if self.stages < 2 or not self.micro_batches or self.is_of_other_kind:
+        if self.is_of_other_kind or (filling := self.filling) is None:
             return None
-        return self._later_ranks / (self.stages_of_a_rank * self.micro_batches + self._later_ranks)
+        return filling / (1 + filling)
+
+    @property
+    def filling(self) -> float | None:
+        """Passes that fill the pipeline, as a share of those of a rank; None where not known."""
+        if self.stages < 2 or not self.micro_batches:
+            return None
+        return self._later_ranks / (self.stages_of_a_rank * self.micro_batches)
 
     def bubble_of_step(self, exposed_share: float) -> float:
         """Return how much of a step the bubble explains, of which the rest is not exposed."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import fmean, median_high
-
-import numpy as np
+from statistics import median_high
 
 from dsprof.analysis.aggregates.arrivals import Arrivals
 from dsprof.analysis.aggregates.engines import Engines
@@ -16,17 +14,12 @@ from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic, Use, Volume
-from dsprof.analysis.run.outliers import chance_of
-from dsprof.analysis.run.series import Floats
-from dsprof.analysis.run.votes import CHANCE
 from dsprof.analysis.run.wait_attribution import Attribution, attribution
-from dsprof.analysis.step_rows import RankSteps
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import (
     capitalised,
     duration,
-    listed,
     named,
     percent,
     plural,
@@ -55,9 +48,6 @@ _PEERS_ACTION = (
     "Between stages of a pipeline, divide a step into more micro-batches, or balance the stages. "
     "Otherwise start receives earlier, and compute before you wait for them."
 )
-_NOT_COMPUTED = "but computation explains less than half of the difference"
-_ALONE = "but other ranks with the same layers do not"
-_IN_SOME = "but not in clearly more than half of the steps"
 _OR_RANK = " Or a rank without a trace arrives late, and these ranks wait for it."
 _MOST = 0.5  # of the waiting, and more
 _SMALL_BYTES = 1 << 16
@@ -105,7 +95,7 @@ class CommunicationBoundStep(Rule):
         elif share >= thresholds.exposed_share and (
             parts := _between_stages(run, share, thresholds.exposed_share)
         ):
-            yield self._of_stages(run, f"{_waiting(steps, share)} {parts}", share, thresholds)
+            yield self._of_stages(run, f"{_waiting(steps, share)} {parts}", share)
         elif share >= thresholds.exposed_share:
             # A rank that left no trace may be the one that everybody waited for.
             split = attribution(run)
@@ -123,17 +113,7 @@ class CommunicationBoundStep(Rule):
             text = f"{_waiting(steps, share)} The limit is {percent(thresholds.exposed_share)}."
             yield self.meta.finding(Status.PASS, text)
 
-    def _of_stages(
-        self, run: RunSummary, summary: str, share: float, thresholds: Thresholds
-    ) -> Finding:
-        late = _late_ranks(run[Steps].exposed_by_rank(), thresholds.rank_spread)
-        proven = tuple(rank for rank in late if not _is_chance(run[Steps], rank))
-        alone = _are_alone_in_stage(run, proven, thresholds.rank_spread)
-        if proven and not alone and _compute_longer(run[Steps], proven):
-            return self._of_uneven_stages(run, summary, proven)
-        if late:
-            why = _ALONE if alone else _NOT_COMPUTED if proven else _IN_SOME
-            summary += f" {ranks_do(proven or late, 'wait')} least, {why}."
+    def _of_stages(self, run: RunSummary, summary: str, share: float) -> Finding:
         cause, action = _of_even_stages(run, share)
         return self.meta.finding(
             Status.INFO,
@@ -142,35 +122,6 @@ class CommunicationBoundStep(Rule):
             cause=cause,
             action=action,
             evidence=_evidence(run),
-            restates=EXPOSED,
-            confidence="medium",
-        )
-
-    def _of_uneven_stages(self, run: RunSummary, summary: str, late: tuple[int, ...]) -> Finding:
-        where, ahead = _stages_of(run, late), duration(_ahead_ns(run[Steps], late))
-        action = (
-            f"Move layers that take less than {ahead} of a step from {where} to the others; more "
-            "would make another stage the slowest."
-        )
-        if run[Engines].engines:
-            action += (
-                ' The default of PipelineModule, partition_method="parameters", balances '
-                'parameters and not time: try "uniform", or "type:REGEX" with the class of the '
-                "layers that take longest."
-            )
-        return self.meta.finding(
-            Status.FAIL,
-            f"{summary} {ranks_do(late, 'wait')} least.",
-            severity=Severity.MEDIUM,
-            title="Pipeline stages take unequal time",
-            cause=f"The others wait for activations and gradients of {where}, where a micro-batch "
-            "takes longer: more work, or a slower processor.",
-            action=action,
-            problem=f"Pipeline stages differ by up to {ahead} of a step",
-            fix=f"Move layers from {where} to the others",
-            ranks=late,
-            evidence=_evidence(run),
-            explains_ms=(run[Steps].exposed_ms_per_step or 0.0) * _beyond(run[Steps], late),
             restates=EXPOSED,
             confidence="medium",
         )
@@ -367,36 +318,6 @@ def _of_even_stages(run: RunSummary, share: float) -> tuple[str, str]:
     )
 
 
-def _stages_of(run: RunSummary, ranks: tuple[int, ...]) -> str:
-    """Name the stages of ranks by their places in the groups of the pipeline, if these are known.
-
-    Not all ranks of a slow stage need to stand out.
-    """
-    places = _places(run)
-    if run[Pipelines].stages_of_a_rank > 1 or not places.keys() >= set(ranks):
-        return f"the stages of {named(ranks)}"
-    found = sorted({places[rank] for rank in ranks})
-    return f"stage{'s' if len(found) > 1 else ''} {listed(found)}"
-
-
-def _places(run: RunSummary) -> dict[int, int]:
-    """Return the places of ranks in their pipelines; a group for tied weights is only a part."""
-    groups = [one.ranks for one in run[Placement].groups.values() if one.role == "pipeline"]
-    return {rank: place for ranks in sorted(groups, key=len) for place, rank in enumerate(ranks)}
-
-
-def _are_alone_in_stage(run: RunSummary, late: tuple[int, ...], spread: float) -> bool:
-    """Say whether other ranks of their stages, which have the same layers, wait as all others do.
-
-    More layers would make them late, too; of two late ranks, the later one lets the other wait.
-    """
-    shares, places = run[Steps].exposed_by_rank(), _places(run)
-    stages = {places.get(rank) for rank in late} - {None}
-    others = [rank for rank in shares if places.get(rank) in stages and rank not in late]
-    usual = median_high(shares.values()) if shares else 0.0
-    return any(usual - shares[rank] < spread / 2 for rank in others)
-
-
 def _remedy(run: RunSummary) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
     engines, traffic = run[Engines], run[Traffic]
@@ -436,57 +357,10 @@ def _grows_with_batch(run: RunSummary) -> bool:
     return _share_of_waits(run[Traffic], is_of_batch) > _MOST
 
 
-def _beyond(steps: Steps, late: tuple[int, ...]) -> float:
-    """Return the share of the exposed time beyond that of the late ranks, which is the bubble's."""
-    shares = steps.exposed_by_rank()
-    return 1 - fmean(shares[rank] for rank in late) / fmean(shares.values())
-
-
-def _ahead_ns(steps: Steps, late: tuple[int, ...]) -> float:
-    """Return how much longer than on the late ranks the one that waits longest waits in a step."""
-    shares = steps.exposed_by_rank()
-    share = max(shares.values()) - fmean(shares[rank] for rank in late)
-    return share * steps.mean_ns
-
-
 def _late_ranks(shares: dict[int, float], spread: float) -> tuple[int, ...]:
     """Return the ranks that wait far less than half of all do: one that is early tells nothing."""
     usual = median_high(shares.values()) if shares else 0.0
     return tuple(sorted(rank for rank, share in shares.items() if usual - share >= spread))
-
-
-def _compute_longer(steps: Steps, late: tuple[int, ...]) -> bool:
-    """Say whether computation is at least half of why others wait longer; also where unknown.
-
-    A rank also waits less where its sends and receives, or its program, take its own time.
-    """
-    own: list[float] = []
-    others: list[float] = []
-    for rank, row in steps.ranks.items():
-        shown = np.isin(row.number, steps.measured) & ~row.hidden
-        if row.compute_ns is None or not shown.any():
-            return True
-        (own if rank in late else others).append(float(row.compute_ns[shown].mean()))
-    return fmean(own) - min(others, default=0.0) >= _MOST * _ahead_ns(steps, late)
-
-
-def _is_chance(steps: Steps, rank: int) -> bool:
-    """Say whether chance explains in how many steps a rank waits less than the median."""
-    shares = np.array([_shares(row, steps.measured) for row in steps.ranks.values()])
-    own = _shares(steps.ranks[rank], steps.measured)
-    timed = np.isfinite(own)
-    votes = int((own[timed] < np.nanmedian(shares[:, timed], axis=0)).sum())
-    return chance_of(votes, int(timed.sum()), 2) > CHANCE
-
-
-def _shares(row: RankSteps, wanted: list[int]) -> Floats:
-    """Return the exposed share of each of the steps; NaN where a rank has none."""
-    shares = np.full(len(wanted), np.nan)
-    if row.exposed_ns is not None:
-        chosen = np.isin(row.number, wanted) & (row.total_ns > 0)
-        share = row.exposed_ns[chosen] / row.total_ns[chosen]
-        shares[np.searchsorted(wanted, row.number[chosen])] = share
-    return shares
 
 
 def _evidence(run: RunSummary) -> tuple[Table, ...]:

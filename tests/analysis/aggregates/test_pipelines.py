@@ -77,7 +77,9 @@ def test_the_bubble_of_stages_that_compute_weight_gradients_later_is_unknown():
         assert summary(trace)[Pipelines].is_of_other_kind == (times == 2)
 
 
-def sends(number: int, *sent: tuple[int, int], world: int = 4, **fields: Any) -> Pipelines:
+def sends(
+    number: int, *sent: tuple[int, int], world: int = 4, backwards: int = 0, **fields: Any
+) -> Pipelines:
     """What one rank says that sends so many activations or gradients to each peer, and shapes."""
     pipeline = group(world, id=2, key="pp", role="pipeline", **fields)
     calls = [(peer, nbytes) for peer, count in sent for nbytes in (1 << 20, 8) * count]
@@ -86,6 +88,7 @@ def sends(number: int, *sent: tuple[int, int], world: int = 4, **fields: Any) ->
         for n, (peer, nbytes) in enumerate(calls)
     ]
     trace = rank_trace(number, world, comm=comm, steps=[step(0, 0, 100)], groups={2: pipeline})
+    trace.spans = [span("backward", n, n + 1) for n in range(backwards)]
     return summary(trace)[Pipelines]
 
 
@@ -99,6 +102,11 @@ def test_stages_without_names_are_those_of_the_group_with_as_many_batches_as_an_
 def test_sends_round_to_the_other_end_tell_interleaved_stages():
     assert sends(0, (1, 12), (3, 6)) == sends(3, (2, 12), (0, 6)) == Pipelines(8, 6, 2)
     assert sends(0, (1, 7), (3, 4)) == Pipelines(4, 0, 1)  # no schedule that is known
+
+
+def test_more_backwards_than_an_end_sends_are_of_a_schedule_that_splits_them():
+    assert sends(0, (1, 6), backwards=6).bubble == pytest.approx(3 / 9)
+    assert sends(0, (1, 6), backwards=12) == Pipelines(4, 6, 1, is_of_other_kind=True)
 
 
 def test_without_a_pipeline_there_is_none():

@@ -1,28 +1,49 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from msgspec import structs
 
 from dsprof.analysis.aggregates.pipelines import Pipelines
-from dsprof.findings.finding import Status
+from dsprof.findings.finding import Severity, Status
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.overlap.pipeline_bubble import PipelineBubble
-from dsprof.trace.rank_trace import RankTrace
-from tests.factories.trace import assert_reached_at, captured, engine, header, said, sync, zero_rank
+from tests.factories.trace import (
+    assert_reached_at,
+    captured,
+    engine,
+    group,
+    header,
+    judged,
+    ns,
+    said,
+    sync,
+    zero_rank,
+)
 
 RULE = PipelineBubble()
 
 
-def rank(stages: int = 4, batches: int = 4, waited_ms: float = 30, number: int = 0, **fields):
+def rank(
+    stages=4,
+    batches=4,
+    waited_ms: float = 30,
+    number: int = 0,
+    waits=MappingProxyType({}),
+    world: int = 2,
+    **fields,
+):
     def extra(step, start):
-        return [sync("recv", start, waited_ms, step=step)]
+        return [sync("recv", start, waits.get(step, waited_ms), step=step)]
 
     config = engine(0)
     config.pipeline_stages = stages
     fields = {"comm_ms": 0.1, **fields}
-    return zero_rank(number, stage=0, accumulation=batches, extra=extra, engine=config, **fields)
+    return zero_rank(
+        number, world, stage=0, accumulation=batches, extra=extra, engine=config, **fields
+    )
 
 
 def test_too_few_micro_batches_fail():
@@ -43,21 +64,85 @@ def test_waits_are_the_mean_over_stages_whose_transfers_differ():
         config.pipeline_stages = 4
         return zero_rank(number, stage=0, accumulation=4, extra=extra, engine=config)
 
-    finding = said(RULE, stage(0, 30, "gradient to stage 0"), stage(1, 10, "activation to stage 1"))
-    assert "wait 20 % of the step" in finding.summary
+    stages = stage(0, 30, "gradient to stage 0"), stage(1, 10, "activation to stage 1")
+    assert "wait 20 % of the step" in said(RULE, *stages).summary
 
 
-@pytest.mark.parametrize(("longer_ms", "ranks"), [(30, (1,)), (5, ())])
-def test_a_stage_that_works_longer_is_named_though_the_bubble_is_small(longer_ms, ranks):
-    """Of 16 micro-batches on 2 stages 6 % are the bubble; rank 1 waits less, as it works longer."""
+def uneven(*waited_ms: float, batches: int = 16, count: int = 14, **fields):
+    """Stages, a rank each, that wait less where they work longer."""
+    return [
+        rank(
+            len(waited_ms),
+            batches,
+            waited_ms=ms,
+            number=number,
+            steps=count,
+            world=len(waited_ms),
+            **fields,
+        )
+        for number, ms in enumerate(waited_ms)
+    ]
 
-    def stage(number: int) -> RankTrace:
-        return rank(2, 16, waited_ms=40 - number * longer_ms, number=number)
 
-    finding = said(RULE, stage(0), stage(1))
-    assert (finding.status, finding.ranks) == (Status.INFO if ranks else Status.PASS, ranks)
-    assert ("Rank 1 works 29.4 ms per step longer" in finding.cause) is bool(ranks)
-    assert finding.title == "One rank of the pipeline works longer" or not ranks
+def of_stages(traces, *pipelines):
+    """The same ranks in these pipelines."""
+    for trace in traces:
+        mine = enumerate((ranks for ranks in pipelines if trace.rank in ranks), 2)
+        pipes = [
+            group(id=n, key=f"pipe {ranks}", role="pipeline", ranks=ranks) for n, ranks in mine
+        ]
+        trace.groups = {1: group(len(traces))} | {pipe.id: pipe for pipe in pipes}
+    return traces
+
+
+@pytest.mark.parametrize(("batches", "saving"), [(16, (7.8, 13)), (4, None)])
+def test_a_stage_that_works_longer_fails_beside_any_bubble(batches, saving):
+    """Of 4 stages the others wait 12 ms longer; where the pipeline mostly fills, less is saved."""
+    found = judged(RULE, *uneven(40, 40, 40, 28, batches=batches))
+    assert [one.status for one in found] == [Status.FAIL] * (2 if batches == 4 else 1)
+    first = found[0]
+    assert (first.severity, first.ranks) == (Severity.MEDIUM, (3,))
+    assert first.summary.startswith("Rank 3 works 11.")
+    assert first.summary.endswith("longer than the median (12 %): the other stages wait.")
+    assert "partition_method" in first.action
+    assert first.saving_ms_per_step == (saving and pytest.approx(saving, rel=0.05))
+    assert bool(first.explains_ms) is not bool(saving)
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        uneven(40, 36),  # little
+        uneven(40, 10, 10, 10),  # most work longer than one
+        uneven(40, 28, count=8),  # which may be chance
+        uneven(50, 45, waits=dict.fromkeys(range(0, 14, 3), 0)),
+        of_stages(uneven(40, 10, 40, 40), [0, 2], [1, 3]),  # rank 0 has the same layers
+    ],
+    ids=["little", "most", "few steps", "in some steps", "alone"],
+)
+def test_what_is_no_slow_stage_passes(traces):
+    assert not any(one.ranks for one in judged(RULE, *traces))
+
+
+def test_a_stage_that_computes_no_longer_is_not_asked_to_give_layers_away():
+    traces = uneven(40, 40, 5, batches=1)
+    for one in traces[2].spans:
+        if one.name == "forward":
+            one.end_ns = one.start_ns + ns(5)
+    assert not any(one.ranks for one in judged(RULE, *traces))
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "ranks", "fix"),
+    [
+        ([[0, 2], [1, 3]], (0, 1), "stage 0"),
+        ([[0, 1, 2, 3], [0, 3]], (0, 1), "stages 0-1"),  # the ends share weights
+        ([], (0, 1), "the stages of ranks 0-1"),
+    ],
+)
+def test_stages_are_named_by_the_groups_of_their_pipeline(pipelines, ranks, fix):
+    finding = said(RULE, *of_stages(uneven(10, 15, 40, 40), *pipelines))
+    assert (finding.ranks, finding.fix) == (ranks, f"Move layers from {fix}")
 
 
 def test_its_thresholds_are_reached_at_their_value():
