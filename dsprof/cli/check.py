@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsprof.cli.delivery import add_quiet
-from dsprof.cli.loading import Reading, add_judging, add_paths, add_reading, load_diagnosis
+from dsprof.cli.loading import (
+    Reading,
+    add_judging,
+    add_paths,
+    add_reading,
+    load_diagnosis,
+    local_path,
+)
 from dsprof.cli.output import print_lines
 from dsprof.findings.wording import plural, some
 
@@ -41,7 +47,7 @@ Exit code 0: the budget holds; 1: it does not; 2: a file cannot be read."""
     def prepare(self, parser: ArgumentParser) -> None:
         add_paths(parser, "trace file, folder of traces, or saved diagnosis")
         parser.add_argument(
-            "--budget", type=Path, required=True, metavar="FILE", help="YAML file with limits"
+            "--budget", type=local_path, required=True, metavar="FILE", help="YAML file with limits"
         )
         add_judging(parser)
         add_reading(parser)

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, Protocol
 
+from dsprof.cli.loading import local_path
 from dsprof.cli.output import (
     STANDARD_OUTPUT,
     check_writable,
@@ -53,7 +54,7 @@ def add_delivery(
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help=f"output file; - is standard output (default: {page} for html, else -)",
     )

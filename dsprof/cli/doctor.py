@@ -64,7 +64,7 @@ Exit code 0: DSPROF=1 would record here; 1: it would not."""
         if obstacles:
             lines += ["", f"DSPROF=1 would record nothing here: see each 'no' above ({obstacles})."]
         else:
-            lines += ["", "DSPROF=1 would record here, from the first collective on."]
+            lines += ["", "DSPROF=1 would record here, from the first collective or step on."]
         print_lines(lines)
         return 1 if obstacles else 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
 
-from dsprof.cli.loading import add_epoch, add_paths, progress_on_terminal
+from dsprof.cli.loading import add_epoch, add_paths, local_path, progress_on_terminal
 from dsprof.cli.output import STANDARD_OUTPUT, check_writable, print_bytes, print_lines, tell
 from dsprof.errors import OutputError
 
@@ -48,7 +48,7 @@ Arrows of timelines join the ends of a collective on different ranks."""
             "-o",
             "--output",
             required=True,
-            type=Path,
+            type=local_path,
             metavar="FILE",
             help="file to write; - is standard output",
         )

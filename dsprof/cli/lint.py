@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsprof.cli.loading import local_path
 from dsprof.cli.output import print_lines, tell
 from dsprof.cli.versions import version_of
 from dsprof.errors import DsprofError
@@ -38,7 +39,9 @@ The release is the one installed here, else the newest that dsprof knows.
 Exit code 0: no problems; 1: a finding that fails; 2: a file cannot be read."""
 
     def prepare(self, parser: ArgumentParser) -> None:
-        parser.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="configuration")
+        parser.add_argument(
+            "paths", nargs="+", type=local_path, metavar="FILE", help="configuration"
+        )
         parser.add_argument(
             "--deepspeed",
             metavar="VERSION",

@@ -44,13 +44,13 @@ def trace_path(text: str) -> Path:
 
 
 def local_path(text: str) -> Path:
-    """Return what a PATH of a command that reads no addresses names.
+    """Return a local file or folder, where no address is taken.
 
     Raises:
         ConfigError: it is empty, or an address.
     """
     if is_address(text):
-        raise ConfigError("this command takes local paths only; dsprof report reads addresses, too")
+        raise ConfigError("an address cannot be given here; give a local path")
     return trace_path(text)
 
 
@@ -64,7 +64,7 @@ def add_paths(
 def add_thresholds(parser: ArgumentParser) -> None:
     """Add --config, which names a file with thresholds of rules."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
+        "--config", type=local_path, metavar="FILE", help="YAML file with thresholds under 'rules:'"
     )
 
 
@@ -73,7 +73,7 @@ def add_judging(parser: ArgumentParser) -> None:
     add_thresholds(parser)
     parser.add_argument(
         "--baseline",
-        type=Path,
+        type=local_path,
         metavar="FILE",
         help="baseline of this machine, written by dsprof bench",
     )
@@ -87,21 +87,15 @@ def add_reading(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="read on a Dask cluster: dask://HOST:PORT (default: processes of this machine)",
     )
-    parser.add_argument(
-        "--ranks", default="", metavar="RANKS", help="read only these ranks: 0-63,128"
-    )
-    parser.add_argument(
-        "--hosts", default="", metavar="HOSTS", help="read only these hosts: node1,node2"
-    )
+    parser.add_argument("--ranks", metavar="RANKS", help="read only these ranks: 0-63,128")
+    parser.add_argument("--hosts", metavar="HOSTS", help="read only these hosts: node1,node2")
     parser.add_argument(
         "--steps",
-        default="",
         metavar="FROM:TO",
         help="read only these steps: 1000:1200 is 1000 to 1199",
     )
     parser.add_argument(
         "--since",
-        default="",
         metavar="TIME",
         help="read only steps since TIME: 30m or 2h before the end, or 2026-11-24T10:00",
     )
@@ -145,10 +139,10 @@ class Reading(NamedTuple):
 
         try:
             selection = Selection(
-                ranks=ranks_in(arguments.ranks) if arguments.ranks else (),
-                hosts=hosts_in(arguments.hosts) if arguments.hosts else frozenset(),
-                steps=steps_in(arguments.steps) if arguments.steps else None,
-                since=since_in(arguments.since) if arguments.since else None,
+                ranks=ranks_in(arguments.ranks) if arguments.ranks is not None else (),
+                hosts=hosts_in(arguments.hosts) if arguments.hosts is not None else frozenset(),
+                steps=steps_in(arguments.steps) if arguments.steps is not None else None,
+                since=since_in(arguments.since) if arguments.since is not None else None,
                 epoch=arguments.epoch,
             )
         except ValueError as error:

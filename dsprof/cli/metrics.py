@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
-from pathlib import Path
 from signal import SIGTERM, signal
 from threading import Event
 from types import ModuleType
@@ -48,7 +47,7 @@ docs/how-to/watch.md lists the metrics."""
         )
         parser.add_argument(
             "--alerts",
-            type=Path,
+            type=local_path,
             metavar="FILE",
             help="YAML file with the command or webhook that receives findings",
         )

@@ -208,6 +208,15 @@ def test_no_report_replaces_what_the_run_recorded(
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("option", ["--ranks", "--hosts", "--steps", "--since"])
+def test_an_empty_selection_is_not_everything(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["report", "good", option, ""]) == 2
+    assert "invalid" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
 def test_every_mistake_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "good", "--config", "all.yaml"]) == 2
     said = capsys.readouterr().err

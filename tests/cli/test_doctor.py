@@ -67,7 +67,9 @@ def test_all_is_well(site: Path) -> None:
     (hooks,) = [line for line in lines(done, "ok") if line.startswith("complete hooks")]
     assert {"c10d", "work", "deepspeed.zero", "fsdp"} <= set(hooks.partition(": ")[2].split(", "))
     assert f"traces go to {site.parent / 'dsprof-out'}" in lines(done, "ok")
-    assert done.stdout.endswith("DSPROF=1 would record here, from the first collective on.\n")
+    assert done.stdout.endswith(
+        "DSPROF=1 would record here, from the first collective or step on.\n"
+    )
     assert not (site.parent / "dsprof-out").exists()
 
 

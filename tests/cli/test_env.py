@@ -88,7 +88,7 @@ def test_values_of_names_that_are_not_known_are_not_shown(tmp_path: Path) -> Non
         ([], {"RANK": "two", "WORLD_SIZE": "4"}, "RANK=two and WORLD_SIZE=4 are not a valid rank"),
         ([], {"RANK": "4", "WORLD_SIZE": "4"}, "are not a valid rank"),
         (["--config", "none.yaml"], {}, "none.yaml"),
-        (["-o", "s3://bucket/run"], {}, "this command takes local paths only"),
+        (["-o", "s3://bucket/run"], {}, "an address cannot be given here"),
         (["-o", "file/below"], {}, "cannot write to file/below"),
         ([], {"DSPROF_STEPS": "many"}, "DSPROF_STEPS"),
     ],

@@ -576,7 +576,16 @@ def test_names_that_lead_to_another_store_are_left_out():
 @pytest.mark.parametrize("command", ["serve", "watch", "metrics", "capture"])
 def test_commands_that_follow_a_run_refuse_addresses(command, capsys):
     assert main([command, "s3://bucket/run"]) == 2
-    assert "takes local paths only" in capsys.readouterr().err
+    assert "an address cannot be given here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["report", ".", "-o"], ["report", ".", "--config"], ["check", ".", "--budget"], ["lint"]],
+)
+def test_what_is_no_trace_cannot_be_at_an_address(arguments, capsys):
+    assert main([*arguments, "s3://bucket/file"]) == 2
+    assert "an address cannot be given here" in capsys.readouterr().err
 
 
 def test_a_folder_cannot_be_opened(store, tmp_path):

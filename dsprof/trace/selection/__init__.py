@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from dsprof.config.settings import in_one_line
+
 OPEN_END = 1 << 62
 """A step that no run reaches."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -84,7 +86,7 @@ def ranks_in(text: str) -> tuple[range, ...]:
     parts = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part) for part in text.split(",")]
     found = tuple(range(int(p[1]), int(p[2] or p[1]) + 1) for p in parts if p is not None)
     if len(found) < len(parts) or not all(found):
-        raise ValueError(f"invalid ranks '{text}': write 0-63 or 0-7,16")
+        raise ValueError(f"invalid ranks '{in_one_line(text)}': write 0-63 or 0-7,16")
     return found
 
 
@@ -96,7 +98,7 @@ def hosts_in(text: str) -> frozenset[str]:
     """
     found = frozenset(filter(None, text.split(",")))
     if not found:
-        raise ValueError(f"invalid hosts '{text}': write node1,node2")
+        raise ValueError(f"invalid hosts '{in_one_line(text)}': write node1,node2")
     return found
 
 
@@ -112,7 +114,7 @@ def steps_in(text: str) -> range:
         example = "1000:1200 for steps 1000 to 1199"
         if re.fullmatch(r"\d{1,18}", text):
             example = f"{text}:{int(text) + 1} for step {text}"
-        raise ValueError(f"invalid steps '{text}': write {example}")
+        raise ValueError(f"invalid steps '{in_one_line(text)}': write {example}")
     return found
 
 
@@ -128,5 +130,7 @@ def since_in(text: str) -> Since:
         # Before Python 3.11 no time may end in Z.
         epoch_s = datetime.fromisoformat(re.sub("Z$", "+00:00", text)).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"invalid time '{text}': write 30m, 2h or 2026-11-24T10:00") from None
+        raise ValueError(
+            f"invalid time '{in_one_line(text)}': write 30m, 2h or 2026-11-24T10:00"
+        ) from None
     return Since(text, epoch_ns=round(epoch_s * 1e9))
