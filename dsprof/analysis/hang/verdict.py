@@ -86,12 +86,17 @@ def hang_of(
         return Hang(flights, (), (), is_of_dumps=True)  # one dump proves no wait
     found = find_hang(endings, least_wait_ns)
     mismatched = (replace(one, is_of_threads=one.label in shared) for one in found.mismatched)
-    return replace(found, mismatched=tuple(mismatched))
+    return replace(found, mismatched=tuple(mismatched), shared=shared)
 
 
 def report_of(hang: Hang, endings: Endings) -> HangReport:
     """Return the verdicts, and where each group stands."""
     return HangReport(verdicts=judged(hang, endings), groups=[*groups_of(hang)])
+
+
+def is_of_threads(label: str, cause: Cause, hang: Hang) -> bool:
+    """Say whether ranks may not have come because threads share the group."""
+    return label in hang.shared and cause.kind in ("unknown", "diverged")
 
 
 def judged(hang: Hang, endings: Endings) -> list[HangVerdict]:
@@ -203,6 +208,8 @@ class _Judge:
         texts = dict.fromkeys(fate.cause.text for _, fate in here[:_NAMED])
         if host := self.endings.host_of(ranks):
             texts = {f"{capitalised(named(ranks))} are all the ranks of {host}.": None, **texts}
+        if is_of_threads(first.label, cause, self.hang):
+            texts = {words.threads(first.label, "may differ"): None, **texts}
         who = named([rank for rank, _ in here])
         said = f"{who} {missed} {words.missed(first)}; {words.waited(first)}."
         if len(here) < len(ranks):

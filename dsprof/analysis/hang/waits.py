@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsprof.analysis.aggregates.endings import Endings, GroupNames
@@ -37,7 +37,7 @@ class Hang:
 
     `flights` are dumps, or the ends of traces in their terms. In groups of `unfinished` the device
     of a rank has not ended what that of another has; only dumps tell that. Dumps that are `apart`
-    prove nothing.
+    prove nothing. Threads of a rank share the groups of the labels `shared`.
     """
 
     flights: FlightRecorders
@@ -46,6 +46,7 @@ class Hang:
     unfinished: tuple[GroupState, ...] = ()
     is_of_dumps: bool = False
     apart: Apart | None = None
+    shared: Collection[str] = ()
 
 
 def find_hang(endings: Endings, least_wait_ns: int) -> Hang:

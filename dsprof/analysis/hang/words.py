@@ -42,10 +42,7 @@ _CAUSES = {
 def branches(found: Mismatch) -> str:
     """Say how ranks come to call different collectives."""
     if found.is_of_threads:
-        return (
-            "The training and a thread beside it, such as that of an asynchronous checkpoint, both "
-            f"call collectives of {found.label}: which comes first differs from rank to rank."
-        )
+        return threads(found.label, "differs")
     branch = (
         "The ranks took different branches: a condition on the rank, on data or on a loss, or an "
         "exception that one of them caught."
@@ -54,6 +51,14 @@ def branches(found: Mismatch) -> str:
         (branch if found.is_of_lines else _CAUSES.get(found.what, branch))
         + (" ZeRO-3 issued it: ranks run different modules." if found.is_of_zero3 else "")
         + (f" The last call in common is {_before(found)}." if found.before else "")
+    )
+
+
+def threads(label: str, differs: str) -> str:
+    """Say that threads share a group."""
+    return (
+        "The training and a thread beside it, such as that of an asynchronous checkpoint, both "
+        f"call collectives of {label}: which comes first {differs} from rank to rank."
     )
 
 

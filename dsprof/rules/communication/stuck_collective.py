@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.aggregates.flight_recorders import FlightRecorders
+from dsprof.analysis.aggregates.shared_groups import SharedGroups
 from dsprof.analysis.hang.flight_recorders import GroupState
 from dsprof.analysis.hang.model import HangVerdict
 from dsprof.analysis.hang.verdict import UNFINISHED, hang_of, judged
@@ -50,7 +51,7 @@ class StuckCollective(Rule):
         "the whole run until a timeout ends it.",
         category="communication",
         order=80,
-        needs=(FlightRecorders, Endings),
+        needs=(FlightRecorders, Endings, SharedGroups),
         judges_end=True,
     )
     thresholds = Thresholds()
@@ -63,7 +64,8 @@ class StuckCollective(Rule):
                 "No dsprof trace and no dump of torch's flight recorder was given."
             )
             return
-        hang = hang_of(endings, flights, round(thresholds.waited_s * 1e9), thresholds.unfinished)
+        limits = (round(thresholds.waited_s * 1e9), thresholds.unfinished)
+        hang = hang_of(endings, flights, *limits, shared=run[SharedGroups].rows)
         if not endings.ranks and _is_alone(hang, flights):
             yield self.meta.unknown(ONE_DUMP)
             return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dsprof.analysis.aggregates.endings import Endings
 from dsprof.analysis.hang.flight_recorders import Mismatch
 from dsprof.analysis.hang.model import CauseKind, HangVerdict
+from dsprof.analysis.hang.verdict import is_of_threads
 from dsprof.analysis.hang.waits import Hang
 from dsprof.analysis.hang.words import COPY_ALL, difference
 from dsprof.findings.frames import frame_of_user
@@ -50,6 +51,10 @@ _OF_DDP = (
     "does not help: "
 )
 
+_OWN_GROUP = (
+    "Give the thread a process group of its own: dist.new_group(), for "
+    "torch.distributed.checkpoint.async_save as process_group."
+)
 _SAME_BRANCH = "Make all ranks take the same branch"
 _SAME = {
     "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
@@ -61,10 +66,7 @@ _SAME = {
 def same_call(found: Mismatch) -> str:
     """Say what to do about ranks that called a collective differently."""
     if found.is_of_threads:
-        return (
-            "Give the thread a process group of its own: dist.new_group(), for "
-            "torch.distributed.checkpoint.async_save as process_group."
-        )
+        return _OWN_GROUP
     what = "" if found.is_of_lines else found.what
     action = f"{_SAME.get(what, _SAME_BRANCH)}. Compare the call sites."
     return f"{action} {LEAF_MODULES}" if found.is_of_zero3 else action
@@ -85,6 +87,10 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
         case "unknown":
             noun = "dump" if hang.is_of_dumps else "trace"
             return f"Look at the log of {named(verdict.ranks)}. If a {noun} exists, add it."
+        case "never_entered" if verdict.operation and is_of_threads(
+            verdict.operation.group, verdict.cause, hang
+        ):
+            return f"{_OWN_GROUP} {_look_at(verdict.ranks, hang, endings)}"
         case "network" if verdict.cause.kind == "store":
             return "Look at the process that hosts the store: its log, and whether it still runs."
         case "network":

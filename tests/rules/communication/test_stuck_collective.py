@@ -14,11 +14,13 @@ from dsprof.analysis.summarise import summarise
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.stuck_collective import StuckCollective
 from dsprof.rules.runner import judge
+from dsprof.trace.background import mark_background
+from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.run import find_run
 from tests.factories import flight as make
-from tests.factories.hangs import KEPT, RANKS, raised, without
+from tests.factories.hangs import KEPT, RANKS, raised, waits, without
 from tests.factories.hangs import rank as rank_in_hang
-from tests.factories.trace import failing, hanging, rank_trace, said, summary
+from tests.factories.trace import failing, hanging, rank_trace, said, span, summary, sync
 
 RULE = StuckCollective()
 
@@ -28,7 +30,7 @@ Dumps = Mapping[int, Mapping[str, Any]]
 def check(folder: Path, dumps: Dumps) -> list[Finding]:
     for rank, dump in dumps.items():
         make.write(folder, rank, dump)
-    return judge(summarise(find_run([folder]), [FlightRecorders, Endings]), [RULE])
+    return judge(summarise(find_run([folder]), RULE.meta.needs), [RULE])
 
 
 def world(*calls: Sequence[Mapping[str, Any]]) -> Dumps:
@@ -170,7 +172,7 @@ def test_a_rank_whose_device_stands_still_waits_for_nobody(tmp_path: Path) -> No
     still = [make.call(1, done=True), make.call(2), make.call(3)]
     for rank, dump in world([*done, make.call(4)], [*still, make.call(4)], done).items():
         make.write(tmp_path, rank, dump)
-    found = summarise(find_run([tmp_path]), [FlightRecorders, Endings])
+    found = summarise(find_run([tmp_path]), RULE.meta.needs)
     [waits] = groups_of(hang_of(found[Endings], found[FlightRecorders]))
     assert (waits.unfinished, waits.absent, 1 in waits.waiting) == ((1,), (2,), False)
 
@@ -328,3 +330,21 @@ def test_who_comes_too_late_is_asked_what_it_did_before() -> None:
         "Find out what rank 2 did after all_reduce 3 of world. If that has to take so long, raise "
         "the timeout of the process group or of the call."
     )
+
+
+@pytest.mark.parametrize("thread", [1, 3])
+def test_a_rank_may_not_come_because_a_thread_shares_the_group(thread: int) -> None:
+    """Thread 3 saves a checkpoint while thread 1 trains: gloo pairs calls of the two."""
+
+    def one(number: int) -> RankTrace:
+        past = sync("all_gather", 40, 1, seq=0, step=0, phase="forward", thread=thread)
+        waiting = [] if number == 2 else [waits(thread=1)]
+        forward = span("forward", 0, 900, 0, thread=1)
+        trace = rank_in_hang(number, [past, *waiting], spans=[forward], **KEPT)
+        mark_background(trace)
+        return trace
+
+    finding = said(RULE, *map(one, range(RANKS)))
+    assert finding.ranks == (2,)
+    assert ("a thread beside it" in finding.cause) == (thread == 3)
+    assert ("async_save as process_group. Look at" in finding.action) == (thread == 3)
