@@ -193,6 +193,27 @@ def test_lines_of_others_between_rows_cut_no_table_short():
     assert [row.nbytes for row in trace.log.measured] == [1024, GIB16]
 
 
+def test_rows_of_ten_seconds_have_an_exponent():
+    row = (
+        " 17179869184 2147483648  double  sum  -1  1.8e+07  0.97  0.97  0  1.7e+07  0.99  0.99  N/A"
+    )
+    ((trace),) = make.read([COLUMNS, row])
+    assert [one.busbw for one in trace.log.measured] == [0.97e9]
+
+
+def test_mpirun_tags_each_part_of_a_row():
+    tag = "[1,0]<stdout>:"
+    lines = [f"{tag}{line}".replace("-1  ", f"-1{tag}  ", 1) for line in nccl_tests(WHOLE)]
+    ((trace),) = (one for one in make.read(lines) if one.log.measured)
+    assert [(row.nbytes, row.ranks) for row in trace.log.measured] == [(1024, 8), (GIB16, 8)]
+
+
+def test_ranks_of_a_list_without_its_begin_are_counted_by_their_numbers():
+    lines = [line for line in nccl_tests(WHOLE) if "Rank  0" not in line]
+    ((trace),) = (one for one in make.read(lines) if one.log.measured)
+    assert {row.ranks for row in trace.log.measured} == {8}
+
+
 def test_what_follows_a_table_is_no_row_of_it():
     row = nccl_tests(WHOLE)[-2]
     later = ["loss: 3", "5 x 1.0 2.0 3.0", *("step 1, loss: 3" for _ in range(40)), row]

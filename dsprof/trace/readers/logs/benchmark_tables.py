@@ -21,7 +21,7 @@ MARKS = (
 """Marks of a line that begins a table, or says what it is of."""
 
 _UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
-_FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
+_FLOAT = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]\d\d)?)"  # times from 10 s on have an exponent
 _WRONG = r"(?:\d{1,16}|N/A|\d(?:\.\d{1,12})?e[+-]\d\d)"
 _NCCL_TESTS = re.compile(
     # Early releases print no root, and no reduction where there is none.
@@ -48,6 +48,8 @@ _OPERATION = re.compile(
 )
 _NODE = re.compile(r"^[A-Za-z][\w.-]{0,99}:(?: |$)(?!\d[\d.]* +(?:sec|bps|Gbps))")
 """pdsh, the launcher of DeepSpeed on several nodes, puts the name of the node before a line."""
+_TAG = re.compile(r"\[\d{1,7},\d{1,7}\]<std(?:out|err)>:")
+"""mpirun --tag-output puts it before each part of a row that is printed on its own."""
 _BEGINS = re.compile(
     r"# (?:Collective test starting|nThread|Using devices)|#  Rank|#\s+size\s|\| payload \|"
     r"|The average bandwidth of "
@@ -89,7 +91,7 @@ class BenchmarkTables:
         """Take a line, which is not of NCCL."""
         if begin := _BEGINS.search(line, 0, _LONGEST_PREFIX):
             self._before = before_block(line[: begin.start()])
-        text = _NODE.sub("", without(self._before, line))
+        text = _NODE.sub("", _TAG.sub("", without(self._before, line)))
         if row := self._row(text):
             self._left = _MOST_BETWEEN if self.is_open else 0
             if len(log.measured) < _MOST_ROWS:
@@ -133,7 +135,7 @@ class BenchmarkTables:
         if found := _RANK.match(text):
             if int(found["rank"]) == 0:  # of the next benchmark of the file
                 self._ranks, self._hosts = 0, set()
-            self._ranks += 1
+            self._ranks = max(self._ranks, int(found["rank"]) + 1)
             self._hosts.add(found["host"])
             self._device = found["name"].strip()
         elif found := _HARDWARE.search(text):
