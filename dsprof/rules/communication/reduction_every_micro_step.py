@@ -76,6 +76,8 @@ class ReductionEveryMicroStep(Rule):
                 yield self.meta.unknown(NO_REDUCTION)
         elif one.traffic.reducing_micro_steps <= one.traffic.rank_steps:
             return
+        elif one.engines.zero("zenflow"):
+            yield self.meta.not_applicable(_ZENFLOW)
         elif one.traffic.backwards_again:
             yield self.meta.unknown(_CLOSURE)
         else:
@@ -181,6 +183,10 @@ def _is_by_design(engines: Engines, traffic: Traffic, facts: Run) -> bool:
 
 
 _PAIRWISE = "Ranks only send and receive, as stages of a pipeline do."
+_ZENFLOW = (
+    "Not applicable: ZenFlow updates some of the parameters after each backward, and needs each "
+    "reduction."
+)
 _CLOSURE = (
     "optimizer.step() runs backward several times. An optimizer that evaluates its closure again, "
     "such as L-BFGS, needs each reduction; accumulation inside the closure needs only the last one."

@@ -35,7 +35,7 @@ _NAMED_SHARE = 0.25
 _OUTSIDE = "outside forward, backward and step"
 _BETWEEN = (
     "Between the phases the program does something else: it waits for data or for RPC, evaluates, "
-    "logs, or saves."
+    "generates, logs, or saves."
 )
 _BEFORE = (
     "There the loop takes its next batch: without workers the data loader makes it meanwhile. It "

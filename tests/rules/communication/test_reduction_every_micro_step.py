@@ -41,6 +41,11 @@ def test_sharded_stages_are_informed_by_design(stage):
     assert finding.saving_ms_per_step is None
 
 
+def test_zenflow_needs_each_reduction():
+    zero = {"zenflow": {"topk_ratio": 0.1}}
+    assert said(RULE, zero_rank(stage=2, accumulation=4, zero=zero)).status is Status.NOT_APPLICABLE
+
+
 @pytest.mark.parametrize(("stage", "whole"), [(2, "gradients"), (3, "parameters and gradients")])
 def test_what_must_fit_into_memory_without_sharding_is_named(stage, whole):
     """With adapters (LoRA) gradients are small, and the parameters of ZeRO-3 are not."""
