@@ -8,7 +8,7 @@ belong to the lowest rank of the file; failures among them may be of any rank.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -421,6 +421,7 @@ def _without_fragments(writers: Sequence[_Writer]) -> list[_Writer]:
     world_size = _world_size(writers)
     ranks = {rank for writer in writers for rank in writer.ranks_of(world_size)}
     is_complete = 0 < world_size == len(ranks)
+    processes = Counter(writer.host for writer in writers)
     whole: defaultdict[int, list[_Writer]] = defaultdict(list)
     for writer in writers:
         if writer.places:
@@ -431,6 +432,8 @@ def _without_fragments(writers: Sequence[_Writer]) -> list[_Writer]:
         of = [one for one in whole[writer.pid] if _is_of(writer, one, is_complete=is_complete)]
         if len(of) == 1 and not is_known:
             of[0].log.add(writer.log)
+            # The line that tells the rank may be the damaged one.
+            of[0].host = max(of[0].host, writer.host, key=processes.__getitem__)
         else:
             kept.append(writer)
     return kept
