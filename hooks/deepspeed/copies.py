@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from dsprof.hooks.base import After, Before, Hook, Target, hide_from_dynamo, nothing
+from dsprof.hooks.base import Before, Hook, Target, hide_from_dynamo, nothing
 from dsprof.hooks.deepspeed.known_engines import KnownEngines
 from dsprof.hooks.deepspeed.owners import COORDINATOR, STAGE_1_2, STAGE_3
 from dsprof.hooks.patching import Patch, PatchSet
@@ -76,16 +76,9 @@ class DeepSpeedCopiesHook(Hook):
             return self.in_c("idle", original, self._if_offloading(original, timed), ())
         if target.name in _MEASURES:
             return self._timed(original, _MEASURES[target.name])
-        before, after = self._around[target.name]
-        return self.around(original, before, after)
-
-    @property
-    def _around(self) -> dict[str, tuple[Before, After]]:
-        return {
-            "_optimizer_step": (_which_group, self._begin_parameters),
-            "unscale_and_clip_grads": (self._end_parameters, nothing),
-            "reset_cpu_buffers": (self._end_parameters, nothing),
-        }
+        if target.name == "_optimizer_step":
+            return self.around(original, _which_group, self._begin_parameters)
+        return self.around(original, self._end_parameters, nothing)
 
     def _if_offloading(
         self, original: Callable[..., Any], timed: Callable[..., Any]

@@ -86,18 +86,7 @@ class DeepSpeedEngineHook(Hook):
             return self._wrap_init(original)
         if target.name == INSTRUCTIONS:
             return {kind: self._wrap_instruction(kind, run) for kind, run in original.items()}
-        before, after = self._around[target.name]
-        is_step = target.name == "_take_model_step"  # no step is taken if it raises
-        method = self.around(original, before, after, also_if_raised=not is_step)
-        if target.name not in _IN_C:
-            return method
-        number, phase = _IN_C[target.name]
-        held = (self._engines, phase, self._sites.here, self._count_step)
-        return self.in_c("engine", original, method, held, (number,))
-
-    @property
-    def _around(self) -> dict[str, tuple[Before, After]]:
-        return {
+        around: dict[str, tuple[Before, After]] = {
             "forward": (functools.partial(self._begin, "forward"), self._end),
             "backward": (functools.partial(self._begin, "backward"), self._end),
             "_backward_prologue": (self._open, nothing),
@@ -108,6 +97,13 @@ class DeepSpeedEngineHook(Hook):
             "_exec_schedule": (self._begin_schedule, nothing),
             "generate": (functools.partial(self._begin, "generate"), self._end),
         }
+        is_step = target.name == "_take_model_step"  # no step is taken if it raises
+        method = self.around(original, *around[target.name], also_if_raised=not is_step)
+        if target.name not in _IN_C:
+            return method
+        number, phase = _IN_C[target.name]
+        held = (self._engines, phase, self._sites.here, self._count_step)
+        return self.in_c("engine", original, method, held, (number,))
 
     def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         hook = self

@@ -37,13 +37,11 @@ _WAITS = frozenset(("forward_fetch_wait", "backward_fetch_wait"))
 _OF_BACKWARD = frozenset(name for name in _SUBMITS if name.startswith("backward"))
 
 _KINDS = {
-    **dict.fromkeys(_FETCHES, 1),
-    **dict.fromkeys(_PREFETCHES, 2),
-    **dict.fromkeys(_WAITS, 3),
+    name: kind | (4 if name.startswith("backward") else 8)
+    for kind, names in enumerate((_FETCHES, _PREFETCHES, _WAITS), 1)
+    for name in names
 }
 """As in C, where 4 says that backward fetches, and 8 that a forward does."""
-for _name in _KINDS:
-    _KINDS[_name] |= 4 if _name.startswith("backward") else 8
 
 _IN_C = {"start_event": "fetch start", "stop_event": "fetch stop", _RELEASE: "release"}
 

@@ -86,12 +86,7 @@ class FSDPHook(Hook):
         self._prefetching: set[int] = set()  # threads
 
     def wrap(self, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
-        before, after = self._around[target.name]
-        return self.around(original, before, after)
-
-    @property
-    def _around(self) -> dict[str, tuple[Before, After]]:
-        return {
+        around: dict[str, tuple[Before, After]] = {
             "_root_pre_forward": (self._begin_root, nothing),
             "_register_pre_backward_hook": (self._end_root, nothing),
             "forward": (self._begin_root_1, self._loop.end_forward),
@@ -106,6 +101,7 @@ class FSDPHook(Hook):
             _PREFETCH: (self._begin_prefetch, self._end_prefetch),
             "_prefetch_handle": (self._begin_prefetch, self._end_prefetch),
         }
+        return self.around(original, *around[target.name])
 
     # -- forward as a phase -------------------------------------------------------------------
 
