@@ -211,14 +211,11 @@ def _check_thresholds(
     file: ConfigFile, schema: Mapping[str, type], mistakes: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the thresholds that fit, rule by rule, and add what is wrong to `mistakes`."""
-    fitting = {
-        rule: checked(found, schema[rule], mistakes, _bounds_of_threshold)
-        for rule, found in file.thresholds(schema)
-    }
-    return {
-        rule: {name: setting.value for name, setting in found.items()}
-        for rule, found in fitting.items()
-    }
+    fitting = {}
+    for rule, found in file.thresholds(schema):
+        settings = checked(found, schema[rule], mistakes, _bounds_of_threshold)
+        fitting[rule] = {name: setting.value for name, setting in settings.items()}
+    return fitting
 
 
 def _bounds_of_threshold(field: dataclasses.Field[Any]) -> Bounds:

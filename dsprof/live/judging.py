@@ -64,8 +64,8 @@ class Standing:
         failed = [one for one in failed if one.rule not in self.waiting]
         # After an end that was none, what was found of it does not hold.
         self.findings = [one for one in self.findings if one.rule not in self.waiting]
-        standing = self._settled({one.rule for one in failed})
         known = {one.rule for one in failed}
+        standing = self._settled(known)
         kept = [one for one in self.findings if one.rule in standing - known]
         self.findings = [*(one for one in failed if one.rule in standing), *kept]
 

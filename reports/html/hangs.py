@@ -105,9 +105,7 @@ def picture(report: HangReport) -> Picture | None:
     )
 
 
-def _classes(
-    groups: Sequence[GroupWaits], roots: set[int]
-) -> list[tuple[tuple[str, ...], list[int]]]:
+def _classes(groups: Sequence[GroupWaits], roots: set[int]) -> list[_Class]:
     """Put ranks together that are in the same state everywhere; the last column has the rest."""
     ranks = sorted({rank for group in groups for rank in group.ranks} | roots)
     alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
