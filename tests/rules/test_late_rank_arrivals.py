@@ -193,6 +193,13 @@ def test_ranks_that_are_late_together_in_half_of_the_steps_are_named_with_their_
     assert "by 22.5 ms per step (22 %): they are late together in 29 of 58 steps" in finding.summary
 
 
+def test_ranks_that_are_late_together_for_a_while_are_named_with_these_steps():
+    slow = [80 if 20 <= step < 40 else 35 for step in range(60)]
+    finding = said(RULE, *jittering(60, (35,), (35,), (35,), (35,), slow, slow, slow))
+    assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5, 6))
+    assert "late together in 20 of 58 steps, from step 20 to 39." in finding.summary
+
+
 @pytest.mark.parametrize(("late", "share"), [((1,), 0.5), ((2, 3), 0.45)])
 def test_thresholds_are_reached_at_their_value(late, share):
     world = 2 if late == (1,) else 4

@@ -70,7 +70,7 @@ class StepColumns:
         return changed
 
     def ranks_behind(self, one: BoolArray, other: BoolArray, least_ns: float) -> tuple[int, ...]:
-        """Return the ranks whose own time grows by `least_ns`; none if that of all does."""
+        """Return the ranks whose own time grows by `least_ns` in most steps; none if all do."""
         return self.ranks_behind_each(one, [(other, least_ns)])[0]
 
     def ranks_behind_each(
@@ -86,7 +86,8 @@ class StepColumns:
             usual_ns = float(np.median(before)) if len(before) else np.inf
             for (other, least_ns), ranks in zip(others, found, strict=True):
                 after = column[other & is_known]
-                if len(after) and np.median(after) - usual_ns >= least_ns:
+                is_long = after - usual_ns >= least_ns
+                if len(after) and is_long.mean() >= _AGREEING:
                     ranks.append(rank)
         return [tuple(ranks) if len(ranks) < count else () for ranks in found]
 

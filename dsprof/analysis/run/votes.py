@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -189,6 +189,7 @@ class Together(NamedTuple):
     uneven: int  # in which some ranks did
     of: int
     cost_ns: int  # mean over all steps
+    stretch: tuple[int, int] | None = None  # first and last step, if they are late in most between
 
     @property
     def is_of_all(self) -> bool:
@@ -202,9 +203,9 @@ def together(late: Lateness, least_gap_ns: float) -> Together | None:
     Waits are split at their largest gap: two late ranks hide each other from a test for one.
     """
     columns = np.flatnonzero((late.waited_ns >= 0).all(axis=0))
-    found: Counter[tuple[int, ...]] = Counter()
+    found: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     uneven = 0
-    for column in columns:
+    for column in columns.tolist():
         waited = late.waited_ns[:, column]
         order = np.argsort(waited, kind="stable")
         gaps = np.diff(waited[order])
@@ -212,17 +213,21 @@ def together(late: Lateness, least_gap_ns: float) -> Together | None:
         is_wide = place and gaps[place - 1] >= max(least_gap_ns, late.doubt_ns)
         uneven += bool(is_wide)
         if is_wide and 2 <= place <= len(order) // 2:
-            found[tuple(sorted(order[:place].tolist()))] += 1
+            found[tuple(sorted(order[:place].tolist()))].append(column)
     if not found:
         return None
-    places, steps = found.most_common(1)[0]
+    places, mine_in = max(found.items(), key=lambda item: len(item[1]))
+    steps, between = len(mine_in), np.searchsorted(columns, [mine_in[0], mine_in[-1]])
     if 3 * steps < 2 * uneven:
         return None
     mine = np.isin(np.arange(len(late.ranks)), places)
     waited = late.waited_ns[:, columns]
     cost_ns = int(waited[~mine].mean() - waited[mine].mean())
     ranks = tuple(late.ranks[one] for one in places)
-    return Together(ranks, steps, uneven, len(columns), cost_ns)
+    first, last = late.steps[[mine_in[0], mine_in[-1]]].tolist()
+    is_dense = 10 * steps >= 9 * (between[1] - between[0] + 1)
+    stretch = (first, last) if is_dense else None
+    return Together(ranks, steps, uneven, len(columns), cost_ns, stretch)
 
 
 def _of_others(values: Array) -> tuple[Array, Array]:

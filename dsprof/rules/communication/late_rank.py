@@ -248,11 +248,13 @@ class LateRank(Rule):
         share, known = case.share(several.cost_ns), case.known(several.of)
         who = ranks_do(several.ranks, "delay")
         (cause, action, fix, restates), table = _why(case, several.ranks, several.cost_ns)
-        begin = _begin(case.late, several.ranks)
+        begin, where = _begin(case.late, several.ranks), ""
+        if several.stretch and not (begin or several.is_of_all):
+            where = ", from step {:,} to {:,}".format(*several.stretch)
         return self.meta.finding(
             Status.FAIL,
             f"{who} the others by {duration(several.cost_ns)} per step ({percent(share)}): they "
-            f"are late together in {several.steps} of {several.of} steps{case.accuracy}."
+            f"are late together in {several.steps} of {several.of} steps{where}{case.accuracy}."
             f"{_since(begin, several.ranks) if begin else ''}{known.note}",
             title="Ranks wait for several late ranks",
             severity=case.thresholds.severity(share * known.share),

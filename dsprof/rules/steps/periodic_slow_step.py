@@ -253,7 +253,9 @@ class PeriodicSlowStep(Rule):
         if part == "other_ns":
             fix = "Find what the loop does there"
             cause, action = _why(columns, part, (), "", slow)
-        ranks = columns.ranks_behind(~slow, slow, longer_ns / 2)
+        # What a rank does at the end of its step, the others wait for in the next one.
+        first = slow & ~np.append([False], slow[:-1])
+        ranks = columns.ranks_behind(~slow, first, longer_ns / 2)
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
         if ranks:

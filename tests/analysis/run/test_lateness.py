@@ -113,7 +113,7 @@ PAIR = [100, 0, 100, 100, 0, 100]
 
 def test_two_ranks_are_late_together_with_what_the_others_wait_longer():
     steps = [PAIR, PAIR, [100, 100, 100, 100, 0, 100], [-1, *PAIR[1:]]]
-    assert together(late(*steps), 1) == Together((1, 4), 2, 3, 3, 83)  # 100 - 100 / 6
+    assert together(late(*steps), 1) == Together((1, 4), 2, 3, 3, 83, (0, 1))  # 100 - 100 / 6
     even = [100] * 6
     assert together(late(PAIR, even, PAIR, even), 1) == Together((1, 4), 2, 2, 4, 50)
 

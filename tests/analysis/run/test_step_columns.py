@@ -56,6 +56,16 @@ def test_a_rank_whose_own_time_grows_is_behind_unless_all_ranks_are():
     assert found.ranks_behind(~after, after, 5 * MS) == ()
 
 
+def test_a_rank_that_is_longer_in_half_of_the_steps_is_not_behind():
+    found = columns(0, 0)
+    after = found.number >= 12
+    own = dict(found.own_ns())
+    found = replace(found, own_ns=own.items)
+    own[1][found.number >= 15] += 5 * MS
+    assert found.ranks_behind(~after, found.number >= 14, 5 * MS) == (1,)
+    assert found.ranks_behind(~after, after, 5 * MS) == ()
+
+
 def test_ranks_behind_in_several_stretches_are_found_in_one_reading():
     found = columns(0, 0)
     own, read = dict(found.own_ns()), []
