@@ -263,6 +263,11 @@ def test_a_warning_survives_a_line_that_cuts_it():
     assert [list(trace.log.values("network")) for trace in traces] == [[], [], [], ["IB"]]
 
 
+def test_a_text_that_only_mentions_nccl_has_nothing_to_judge():
+    with pytest.raises(TraceError, match="nothing to judge in this log"):
+        make.read(["$ grep -c 'NCCL INFO Broadcast' train.log", "2590"])
+
+
 def test_a_long_line_is_cut():
     line = make.said("NCCL_NET set by environment to " + "x" * 3 * LONGEST_LINE_BYTES)
     assert len(make.log_of([line]).variables["NCCL_NET"]) <= 200

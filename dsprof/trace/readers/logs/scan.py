@@ -358,6 +358,8 @@ class LogScan:
         nobody = self._writers.get(("", 0))
         if self._tracebacks.first and nobody is not None and nobody.log.values(LAUNCHER):
             nobody.log.say(TRACEBACK, self._tracebacks.first)
+        if nobody is not None and nobody.log == RankLog():  # a text that only mentions NCCL
+            del self._writers["", 0]
         if not self._writers and (self.config.written or self._version):
             self._writer(-1)
         nobody = self._writers.pop(("", 0), None)
