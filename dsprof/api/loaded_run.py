@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from dsprof.analysis.rank.device_times import on_device_clock
+from dsprof.analysis.rank.record_columns import int_column
 from dsprof.analysis.summarise import align_run, draw_steps
 from dsprof.analysis.summary import RankClock, RunSummary
 from dsprof.api.rank_steps import RankStep, knows_blocked, rank_steps
@@ -241,21 +242,13 @@ def _collectives(trace: RankTrace, clock: RankClock) -> Columns:
 def _flushes(trace: RankTrace, clock: RankClock) -> Columns:
     found: Sequence[Flush] = trace.flushes
     return {
+        **_fields(found, "phase", "cause", "library", "module", "elements", "dtype", "parameters"),
+        **_unless_negative(found, "step", "stage", "bucket"),
         "rank": [trace.rank] * len(found),
-        "step": [_unless_negative(one.step) for one in found],
-        "phase": [one.phase for one in found],
-        "cause": [one.cause for one in found],
-        "stage": [_unless_negative(one.stage) for one in found],
-        "library": [one.library for one in found],
-        "module": [one.module for one in found],
-        "bucket": [_unless_negative(one.bucket) for one in found],
-        "start_ns": _on_run(clock, [one.start_ns for one in found]),
-        "end_ns": _on_run(clock, [one.end_ns for one in found]),
-        "elements": [one.elements for one in found],
+        "start_ns": clock.on_run(int_column(found, "start_ns")).tolist(),
+        "end_ns": clock.on_run(int_column(found, "end_ns")).tolist(),
         "capacity": [one.capacity or None for one in found],
         "size_bytes": [one.nbytes for one in found],
-        "dtype": [one.dtype for one in found],
-        "parameters": [one.parameters for one in found],
     }
 
 
@@ -263,12 +256,10 @@ def _memory(trace: RankTrace, clock: RankClock) -> Columns:
     found: Sequence[MemorySample] = trace.memory
     device: list[dict[str, int]] = [one.device or {} for one in found]
     return {
+        **_unless_negative(found, "step", "rss_bytes", "host_available_bytes"),
         "rank": [trace.rank] * len(found),
-        "step": [_unless_negative(one.step) for one in found],
         "at": [one.at for one in found],
-        "time_ns": _on_run(clock, [one.time_ns for one in found]),
-        "rss_bytes": [_unless_negative(one.rss_bytes) for one in found],
-        "host_available_bytes": [_unless_negative(one.host_available_bytes) for one in found],
+        "time_ns": clock.on_run(int_column(found, "time_ns")).tolist(),
         "allocated_bytes": [one.get(ALLOCATED) for one in device],
         "reserved_bytes": [one.get(RESERVED) for one in device],
     }
@@ -292,9 +283,10 @@ def _known(values: IntArray, are_known: Any) -> list[int | None]:
     return [value if is_known else None for value, is_known in pairs]
 
 
-def _unless_negative(value: int) -> int | None:
-    return value if value >= 0 else None
+def _fields(records: Sequence[Any], *names: str) -> Columns:
+    return {name: [getattr(one, name) for one in records] for name in names}
 
 
-def _on_run(clock: RankClock, times_ns: Sequence[int]) -> list[int]:
-    return clock.on_run(np.array(times_ns, np.int64)).tolist()  # type: ignore[no-any-return]
+def _unless_negative(records: Sequence[Any], *names: str) -> Columns:
+    columns = _fields(records, *names).items()
+    return {name: [None if value < 0 else value for value in values] for name, values in columns}

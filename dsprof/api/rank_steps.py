@@ -9,6 +9,7 @@ import numpy as np
 
 from dsprof.analysis.rank.device_times import on_device_clock
 from dsprof.analysis.rank.intervals import without_size
+from dsprof.analysis.rank.record_columns import int_column
 from dsprof.analysis.summarise import align_run
 from dsprof.analysis.summary import RankClock
 from dsprof.api.rows import Columns
@@ -62,8 +63,8 @@ def _columns(trace: RankTrace, clock: RankClock, steps: Sequence[StepTotals]) ->
     return phases | {
         "rank": [trace.rank] * len(steps),
         "step": [one.step for one in steps],
-        "start_ns": clock.on_run(np.array([one.start_ns for one in steps], np.int64)).tolist(),
-        "end_ns": clock.on_run(np.array([one.end_ns for one in steps], np.int64)).tolist(),
+        "start_ns": clock.on_run(int_column(steps, "start_ns")).tolist(),
+        "end_ns": clock.on_run(int_column(steps, "end_ns")).tolist(),
         "blocked_ns": [
             sum(op.blocked_ns for op in of_step) if is_blocked else None for of_step in ops
         ],

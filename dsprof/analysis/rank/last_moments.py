@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsprof.analysis.rank.record_columns import int_column
 from dsprof.trace.columns import BoolArray, IntArray
 from dsprof.trace.dtypes import item_bytes
 from dsprof.trace.dumps.state_file import UNFOLLOWED, RankState, StateCall
@@ -93,32 +94,24 @@ def _end(done_ns: int, start_ns: int) -> tuple[int, int, int]:
     return (done_ns - start_ns if done_ns > UNFOLLOWED else 0), 0, 0
 
 
+_AS_THEY_ARE = ("id", "group", "seq", "nbytes", "site", "step", "peer")
+
+
 def _table(calls: Sequence[StateCall], start_ns: int) -> Collectives:
-    ends = [_end(call.done_ns, start_ns) for call in calls]
-    issue_ns = [call.issue_ns - start_ns for call in calls]
-    numbers = {
-        "id": [call.id for call in calls],
-        "group": [call.group for call in calls],
-        "seq": [call.seq for call in calls],
-        "nbytes": [call.nbytes for call in calls],
-        "elements": [call.nbytes // item_bytes(call.dtype) for call in calls],
-        "tensors": [int(bool(call.dtype)) for call in calls],
-        "site": [call.site for call in calls],
-        "step": [call.step for call in calls],
-        "peer": [call.peer for call in calls],
+    issue_ns, done_ns = int_column(calls, "issue_ns") - start_ns, int_column(calls, "done_ns")
+    ended_ns, waited_ns, waits = np.array([_end(ns, start_ns) for ns in done_ns.tolist()]).T
+    numbers = {name: int_column(calls, name) for name in _AS_THEY_ARE} | {
+        "elements": np.array([call.nbytes // item_bytes(call.dtype) for call in calls]),
+        "tensors": np.array([int(bool(call.dtype)) for call in calls]),
         "issue_ns": issue_ns,
         "return_ns": issue_ns,
-        "pending_ns": [
-            0 if call.done_ns == UNFOLLOWED else ns
-            for call, ns in zip(calls, issue_ns, strict=True)
-        ],
-        "done_ns": [done for done, _, _ in ends],
-        "waited_ns": [waited for _, waited, _ in ends],
-        "waits": [waits for _, _, waits in ends],
+        "pending_ns": np.where(done_ns == UNFOLLOWED, 0, issue_ns),
+        "done_ns": ended_ns,
+        "waited_ns": waited_ns,
+        "waits": waits,
     }
     builder = CollectivesBuilder()
     builder.add_columns(
-        {"op": [call.op for call in calls], "dtype": [call.dtype for call in calls]},
-        {name: np.array(values, np.int64) for name, values in numbers.items()},
+        {"op": [call.op for call in calls], "dtype": [call.dtype for call in calls]}, numbers
     )
     return replace(builder.build(), is_open=np.array([call.is_in_flight for call in calls]))
