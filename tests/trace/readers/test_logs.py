@@ -308,6 +308,8 @@ def test_out_of_memory_of_both_generations():
     (text,) = make.log_of([old]).out_of_memory
     assert (text.device, text.free_bytes, text.process_bytes) == (1, 0, -1)
     assert text.unallocated_bytes == pytest.approx(2.85 * 2**30, rel=1e-3)
+    (text,) = make.log_of([old.replace("CUDA", "NPU").replace("GPU", "NPU")]).out_of_memory
+    assert text.device == 1
     new = make.out_of_memory(others="Process 77 has 30.00 GiB memory in use. ")
     hip = new.replace("CUDA", "HIP").replace("total capacity", "total capacty")
     (text,) = make.log_of([new, "[rank0]: " + new, hip]).out_of_memory

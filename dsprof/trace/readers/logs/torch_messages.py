@@ -11,7 +11,7 @@ _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? (?:bytes|[KMGT]iB))"
 
 _ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
-_DEVICE = re.compile(r"\(?(?:GPU|XPU|device) (\d{1,5})\b")
+_DEVICE = re.compile(r"\(?(?:GPU|XPU|NPU|device) (\d{1,5})\b")
 _PARTS = {
     "capacity": re.compile(rf"{_SIZE} total capacity|total capac?i?ty of {_SIZE}"),
     "free": re.compile(rf"{_SIZE}(?: is)? free"),
