@@ -103,7 +103,8 @@ def costly_places(slow: BoolArray, times: Floats) -> BoolArray:
 def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
     """Return the periods of slow places, the costliest first; each is sought beside the others.
 
-    One that only follows another by a place, or precedes it, is a delay that reaches so far.
+    One that only follows another by a place, or precedes it, is a delay that reaches so far. Where
+    two meet, the time that one leaves is that of the other.
     """
     found: list[Period] = []
     rest, is_open = slow.copy(), np.ones(len(slow), np.bool_)
@@ -111,7 +112,13 @@ def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
         apart = [period.first - one.first for one in found if one.period == period.period]
         if not any(abs(places) % period.period in (1, period.period - 1) for places in apart):
             found.append(period)
-        is_open[period.first :: period.period] = False
+        grid = np.zeros(len(slow), np.bool_)
+        grid[period.first :: period.period] = True
+        usual = float(np.median(times[~slow]))
+        others = times[rest & ~grid]
+        least = float(np.median(others)) - usual if len(others) else np.inf
+        times = np.where(grid, times - np.median(times[[*period.places]]) + usual, times)
+        is_open &= ~grid | (times - usual >= least / 2)
         rest &= is_open
     return found
 

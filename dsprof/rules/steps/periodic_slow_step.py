@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -110,7 +111,10 @@ class PeriodicSlowStep(Rule):
             periods = [one for one in periods if not _ranks_in_turn(columns, slow, one.mask(slow))]
             yield self._own(columns, own, thresholds)
         if periods or own:
-            yield from (self._periodic(columns, slow, one, thresholds) for one in periods)
+            places = Counter(place for one in periods for place in one.places)
+            met = [place for place, periods_there in places.items() if periods_there > 1]
+            shared = np.isin(np.arange(len(slow)), met)
+            yield from (self._periodic(columns, slow, one, shared, thresholds) for one in periods)
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield self._delayed(found, of, thresholds) if found.ranks else self._long(found, of)
@@ -284,12 +288,19 @@ class PeriodicSlowStep(Rule):
         )
 
     def _periodic(
-        self, columns: StepColumns, slow: np.ndarray, period: Period, thresholds: Thresholds
+        self,
+        columns: StepColumns,
+        slow: BoolArray,
+        period: Period,
+        shared: BoolArray,
+        thresholds: Thresholds,
     ) -> Finding:
-        mine = period.mask(slow)
+        mine, count_all = period.mask(slow), len(period.places)
+        if (mine & ~shared).any():  # in the others, two periods meet
+            mine &= ~shared
         excess_ns = float(np.median(columns.total_ns[mine]) - np.median(columns.total_ns[~slow]))
-        cost_ns = excess_ns * np.count_nonzero(mine) / len(mine)
-        share = excess_ns * np.count_nonzero(mine) / float(columns.total_ns.sum())
+        cost_ns = excess_ns * count_all / len(mine)
+        share = excess_ns * count_all / float(columns.total_ns.sum())
         part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
         repeats = _has_more_micro_steps(columns, ~slow, mine)
         # A slower rank is so in each of several iterations.

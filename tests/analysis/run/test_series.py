@@ -109,13 +109,14 @@ def test_one_step_more_that_is_slow_does_not_hide_the_period():
     assert (found.period, found.first, 33 in found.places) == (10, 9, False)
 
 
-def test_of_a_second_period_places_of_the_first_are_not_expected():
-    """Every third step is slow, and every fifth: a third of these belong to the first."""
+def test_where_two_periods_meet_the_second_is_in_what_the_first_leaves():
+    """Every third step is slow, and every fifth: a third of these are of both."""
     times = np.full(58, 100.0)
     times[::5] += 60
     times[::3] += 200
     found = periods_of(times > 100, times)
-    assert [(one.period, one.first) for one in found] == [(3, 0), (5, 5)]
+    assert found[1].places == (*range(0, 58, 5),)
+    assert [(one.period, one.first) for one in found] == [(3, 0), (5, 0)]
 
 
 @pytest.mark.parametrize("places", [[], [5], [5, 15], [5, 15, 40, 47, 80, 81], [1, 11, 21]])

@@ -121,6 +121,16 @@ def test_each_of_two_periods_is_named_with_what_it_adds() -> None:
     assert "a checkpoint" in found[1].cause
 
 
+def test_of_two_periods_that_meet_each_has_its_own_time() -> None:
+    """A checkpoint every 50 steps and an evaluation every 20 are both in every hundredth."""
+    both = ranks(220, between=lambda n: 240 * (n % 20 == 19) + 400 * (n % 50 == 49))
+    evaluation, checkpoint = judge(summary(*both), [PeriodicSlowStep()])
+    assert evaluation.problem.startswith("Every 20 steps one takes 24")
+    assert checkpoint.problem.startswith("Every 50 steps one takes 40")
+    assert "first in step 49" in checkpoint.summary
+    assert "longer: 7.3" in checkpoint.summary  # 4 of 218 steps
+
+
 def test_the_first_slow_steps_are_listed_below_the_median_of_the_others() -> None:
     finding = said(PeriodicSlowStep(), *ranks(between=every(3, 90)))
     usual, *slow = finding.evidence[0].rows
