@@ -29,7 +29,11 @@ _PACKED = re.compile(  # bzip2, xz, zstd, LZ4, 7z, tar
     r"\A(?:BZh\d1AY|\ufffd7zXZ\0|\(\ufffd/\ufffd|\x04\"M\x18|7z\ufffd|[^\ufffd]{257}ustar)",
     re.DOTALL,
 )
-_OF_KERNEL = re.compile(r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint=")
+_OF_KERNEL = re.compile(
+    r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint="
+    r"|\d\d:\d\d:\d\d\S* \S+ kernel:[ \[]|^(?:<\d+>)?\[ *\d+\.\d{6}\] ",
+    re.MULTILINE,
+)
 _TRACEBACK = "Traceback (most recent call last):"
 
 

@@ -36,6 +36,9 @@ def tar() -> bytes:
         ("a.pftrace", b"\n\x05\x08\x01", "a trace in Perfetto's own format, which is not read"),
         ("a.ncu-rep", b"NVR\0", "a report of Nsight Compute, which is not read"),
         ("dmesg.txt", SEGFAULT, "a log of a kernel; give it to `dsprof hang`"),
+        ("dmesg.txt", b"[    0.000000] Linux version 6.0.11\n", "a log of a kernel"),
+        ("syslog", b"Dec 12 09:13:10 node7 kernel: Linux version 6.0.11\n", "a log of a kernel"),
+        ("a.log", b"09:13:10 Using attention kernel: flash\n", "not a dsprof trace"),
     ],
 )
 def test_a_file_that_is_not_read_is_named(
