@@ -31,6 +31,7 @@ class PhaseSums(Sums):
     exposed_ns: int  # of it, waits for communication
     outside_ns: int  # of it, in no phase, wait or copy
     ranks: int = 1  # that had such a span
+    longer_ns: int = 0  # in steps with more than the median of the rank, by so much in all
 
     @property
     def busy_ms_per_step(self) -> float:
@@ -99,4 +100,18 @@ def _sums(
 ) -> PhaseSums:
     whole = Intervals.union(spans.start_ns[mine], spans.end_ns[mine])
     outside_ns = (whole - elsewhere).length_ns
-    return PhaseSums(len(mine), steps, whole.length_ns, (whole & waits).length_ns, outside_ns)
+    return PhaseSums(
+        len(mine),
+        steps,
+        whole.length_ns,
+        (whole & waits).length_ns,
+        outside_ns,
+        longer_ns=_longer_ns(spans, mine),
+    )
+
+
+def _longer_ns(spans: SpanColumns, mine: Array) -> int:
+    step, place = np.unique(spans.step[mine], return_inverse=True)
+    took_ns = np.zeros(len(step), np.int64)
+    np.add.at(took_ns, place, spans.end_ns[mine] - spans.start_ns[mine])
+    return int(np.maximum(took_ns - np.median(took_ns).astype(np.int64), 0).sum())

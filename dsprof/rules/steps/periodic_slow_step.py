@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsprof.analysis.aggregates.history import History
+from dsprof.analysis.aggregates.phases import Phases
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.busy_spans import BusySpan, busy_spans
@@ -77,7 +78,7 @@ class PeriodicSlowStep(Rule):
         "time to each step.",
         category="steps",
         order=420,
-        needs=(History, Run, Steps),
+        needs=(History, Phases, Run, Steps),
     )
     thresholds = Thresholds()
 
