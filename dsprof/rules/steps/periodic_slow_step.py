@@ -115,7 +115,13 @@ class PeriodicSlowStep(Rule):
             places = Counter(place for one in periods for place in one.places)
             met = [place for place, periods_there in places.items() if periods_there > 1]
             shared = np.isin(np.arange(len(slow)), met)
-            yield from (self._periodic(columns, slow, one, shared, thresholds) for one in periods)
+            longer_ns = {name: sums.longer_ns for name, sums in run[Phases].rows.items()}
+            least_ns = thresholds.part_share * sum(longer_ns.values())
+            varies = 0 < least_ns <= longer_ns.get("step", 0)
+            yield from (
+                self._periodic(columns, slow, one, shared, thresholds, update_varies=varies)
+                for one in periods
+            )
         elif found := delays(run[Steps], thresholds.slow_share):
             of = max(run[Steps].recorded, run[History].steps)
             yield self._delayed(found, of, thresholds) if found.ranks else self._long(found, of)
@@ -295,7 +301,10 @@ class PeriodicSlowStep(Rule):
         period: Period,
         shared: BoolArray,
         thresholds: Thresholds,
+        *,
+        update_varies: bool,
     ) -> Finding:
+        """Judge one period; `update_varies`: of the phases, optimizer steps vary most in length."""
         mine, count_all = period.mask(slow), len(period.places)
         if (mine & ~shared).any():  # in the others, two periods meet
             mine &= ~shared
@@ -333,6 +342,8 @@ class PeriodicSlowStep(Rule):
                 f"these steps, {count(_median_calls(columns, ~slow))} in others."
             )
             action = _LESS_OFTEN
+        elif part == "compute_ns" and not ranks and update_varies:
+            cause, action = _UPDATE[0].format(columns.ranks), _UPDATE[1]
         else:
             cause, action = _why(columns, part, ranks, when, mine)
         return self.meta.finding(
@@ -372,6 +383,12 @@ def _median_calls(columns: StepColumns, chosen: BoolArray) -> float:
 _LESS_OFTEN = (
     "Call the collectives of these steps less often: the communication table shows them with a "
     "fraction of a call per step."
+)
+_UPDATE = (
+    "The extra time is in the optimizer step, on {}: an optimizer that does more every N steps, as "
+    "Shampoo and SOAP do, or Python's garbage collector.",
+    "Let the optimizer do that work less often, as by `precondition_frequency`, or distribute it "
+    "over the ranks. Otherwise inspect these steps in the timeline.",
 )
 _REPEATED = (
     "These steps have more micro-steps than others: the program skipped an optimizer step, or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import CommunicationBoundStep
@@ -12,7 +13,7 @@ from dsprof.rules.runner import judge
 from dsprof.rules.steps.periodic_slow_step import PeriodicSlowStep
 from dsprof.rules.steps.step_time_change import StepTimeChange
 from dsprof.trace.rank_trace import RankTrace
-from tests.factories.trace import assert_reached_at, rank_trace, said, span, summary, sync
+from tests.factories.trace import MS, assert_reached_at, rank_trace, said, span, summary, sync
 from tests.rules.steps.stepwise import Extra, every, in_spells, rank, ranks, rolling, summed
 
 
@@ -47,6 +48,24 @@ def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
     assert "Every 10 steps, first in step 9" in finding.summary
     assert "a checkpoint" in finding.cause
     assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
+
+
+def test_an_optimizer_that_does_more_every_ten_steps_is_the_cause() -> None:
+    """As Shampoo does, which computes its preconditioners anew."""
+    traces = ranks(computing=every(10, 90))
+    for trace in traces:
+        for whole in [*trace.spans]:
+            places = [whole.start_ns + ms * MS for ms in (20, 40)]
+            parts = zip([whole.start_ns, *places], [*places, whole.end_ns], strict=True)
+            trace.spans += [
+                replace(whole, name=name, start_ns=start, end_ns=end)
+                for name, (start, end) in zip(("forward", "backward", "step"), parts, strict=True)
+            ]
+            trace.spans.remove(whole)
+    finding = said(PeriodicSlowStep(), *traces)
+    assert finding.status is Status.FAIL
+    assert finding.cause.startswith("The extra time is in the optimizer step, on all ranks: ")
+    assert "`precondition_frequency`" in finding.action
 
 
 def in_steps_of_its_own(count: int, slow: Callable[[int, int], bool]) -> list[RankTrace]:
