@@ -1,9 +1,10 @@
-"""The hooks: each module of a folder here that has a `HOOK`. Importing this imports torch."""
+"""The hooks: each class of a folder here that derives from `Hook`. Importing this imports torch."""
 
 from __future__ import annotations
 
 from dsprof.config import Config
 from dsprof.hooks.base import Hook
+from dsprof.hooks.wire.collectives import WireHook
 from dsprof.hooks.wire.functional import FunctionalHook
 from dsprof.hooks.wire.interception import AutomaticHook, CompleteHook
 from dsprof.hooks.wire.native import (
@@ -14,16 +15,8 @@ from dsprof.hooks.wire.native import (
     watch_starvation,
 )
 from dsprof.hooks.wire.process_group import ProcessGroupHook
-from dsprof.plugins.parts import folders_in, in_folder
+from dsprof.plugins.parts import classes_in, folders_in
 from dsprof.recording.recorder.recorder import Recorder
-
-HOOKS: tuple[type[Hook], ...] = tuple(
-    sorted(
-        (hook for folder in folders_in(__package__) for hook in in_folder(folder, "HOOK")),
-        key=lambda hook: (hook.order, hook.name),
-    )
-)
-"""Those beside the wire's own, in the order in which they are installed."""
 
 WIRE_HOOKS: dict[str, type[Hook]] = {
     "auto": AutomaticHook,
@@ -39,6 +32,20 @@ _IN_CPP: dict[type[Hook], type[Hook]] = {
     FunctionalHook: NativeFunctionalHook,
 }
 """Substitutes for other hooks where kernels in C++ are used."""
+
+HOOKS: tuple[type[Hook], ...] = tuple(
+    sorted(
+        (
+            kind
+            for folder in folders_in(__package__)
+            for kind in classes_in(folder)
+            if issubclass(kind, Hook)
+            if kind.name != WireHook.name and kind not in _IN_CPP.values()
+        ),
+        key=lambda hook: (hook.order, hook.name),
+    )
+)
+"""Those beside the wire's own, in the order in which they are installed."""
 
 FALLBACKS: dict[type[Hook], type[Hook]] = {
     CompleteHook: ProcessGroupHook,

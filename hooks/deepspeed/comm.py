@@ -155,6 +155,3 @@ class DeepSpeedCommHook(Hook):
         backend = getattr(comm, "cdb", None)
         if backend is not None and self._custom is not None:
             self._custom.include(type(backend))
-
-
-HOOK = DeepSpeedCommHook

@@ -227,6 +227,3 @@ _MEASURES: dict[str, Before] = {
     "partition_grads": _partitioned,
     "_reassign_or_swap_out_partitioned_parameters": _updated,
 }
-
-
-HOOK = DeepSpeedCopiesHook

@@ -263,6 +263,3 @@ class DeepSpeedEngineHook(Hook):
         if not self._being_made:
             self.recorder.progress.forget_steps_of("deepspeed")
             self._loop.has_engine = False
-
-
-HOOK = DeepSpeedEngineHook

@@ -296,6 +296,3 @@ def _sharing(param: Any) -> Any:
     """Return the group that shares a parameter; None if it is whole on each rank."""
     mics = getattr(getattr(param, "comm", None), "param_shard_group", None)  # releases with MiCS
     return mics or getattr(param, "ds_process_group", None)
-
-
-HOOK = DeepSpeedFetchHook

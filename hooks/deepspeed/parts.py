@@ -30,6 +30,3 @@ class DeepSpeedPartsHook(Hook):
             lambda *args, **kwargs: (recorder.progress.scope, clock()),
             lambda begun: recorder.annotate(target.name, *begun),
         )
-
-
-HOOK = DeepSpeedPartsHook

@@ -36,6 +36,3 @@ class DeepSpeedSequenceHook(Hook):
             return original(self, *args, **kwargs)
 
         return forward
-
-
-HOOK = DeepSpeedSequenceHook

@@ -175,6 +175,3 @@ _Bucket = tuple[int, int, torch.dtype, int, int, int]
 """Stage, elements, dtype, parameters, capacity (0: none), slot (-1: none)."""
 
 _Flushing = tuple[Context, list[Flush]]
-
-
-HOOK = DeepSpeedZeroHook

@@ -377,6 +377,3 @@ def _hide() -> None:
     for kind in (CudaHook, DeviceClock, Held, Mark, Stalls, Streams, TorchCuda):
         hide_from_dynamo(*(f for f in vars(kind).values() if isinstance(f, FunctionType)))
     hide_from_dynamo(elapsed_ns, key_of)
-
-
-HOOK = CudaHook

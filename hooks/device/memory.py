@@ -110,6 +110,3 @@ def add_device_sample(hook: Hook, at: str, step: int) -> None:
             hook.recorder.outbox.add(sample)
     except Exception as error:
         hook.fail(error)
-
-
-HOOK = DeviceMemoryHook

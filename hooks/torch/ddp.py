@@ -103,6 +103,3 @@ class DDPHook(Hook):
 
 def _numbers(text: str | None) -> list[int]:
     return [int(part) for part in (text or "").split(",") if part.strip()]
-
-
-HOOK = DDPHook

@@ -153,6 +153,3 @@ def _is_inner() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-HOOK = DdpWaitHook

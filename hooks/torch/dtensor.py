@@ -122,6 +122,3 @@ def _spoken(placement: Any) -> str:
     of = getattr(placement, "dim", None)
     of = getattr(placement, "reduce_op", None) if of is None else of
     return kind if of is None else f"{kind}({of})"
-
-
-HOOK = DTensorHook

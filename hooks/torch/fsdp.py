@@ -300,6 +300,3 @@ def _module_of(names: list[str]) -> str:
     levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, levels)
     return ".".join(level[0] for level in shared) or "(root)"
-
-
-HOOK = FSDPHook

@@ -97,6 +97,3 @@ class PipeliningHook(Hook):
     def _begin_batch(self, listed: Iterable[Any], *args: Any, **kwargs: Any) -> Request | None:
         known = dict.fromkeys(self._transfers[t] for t in listed if t in self._transfers)
         return begin_request(self.recorder, ", ".join(known)) if known else None
-
-
-HOOK = PipeliningHook

@@ -177,6 +177,3 @@ def _steps_of(optimizer: Any) -> int:
     if type(steps) is torch.Tensor and steps.device.type == "cpu" and steps.numel() == 1:
         steps = steps.item()
     return int(steps) if isinstance(steps, (int, float)) and 0 <= steps < _MOST_STEPS else -1
-
-
-HOOK = TrainingLoopHook

@@ -116,6 +116,3 @@ class BackendHook(ProcessGroupHook):
 
 def _serves(backend: Any, group: Any) -> bool:
     return any(group._get_backend(device) is backend for device in group._device_types)
-
-
-HOOK = BackendHook

@@ -77,6 +77,3 @@ class CoalescingHook(Hook):
         if collected is not None:
             collected.end()
         return collected
-
-
-HOOK = CoalescingHook

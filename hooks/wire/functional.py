@@ -180,6 +180,3 @@ def remember_outputs(record: Collective, outputs: Any) -> None:
 def storage(tensor: torch.Tensor) -> int:
     """Return the address of the storage of `tensor`, 0 where it has none (sparse)."""
     return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else 0
-
-
-HOOK = FunctionalHook

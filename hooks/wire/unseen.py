@@ -151,6 +151,3 @@ class UnseenHook(Hook):
             self._meet(UNKNOWN_REPLAYS)
         elif held:
             self._meet(REPLAYS)
-
-
-HOOK = UnseenHook

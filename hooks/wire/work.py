@@ -114,6 +114,3 @@ class PythonWorks:
 
         hide_from_dynamo(wait)
         return wait
-
-
-HOOK = WorkHook

@@ -34,6 +34,3 @@ def _is_left(pg: Any) -> bool:
     """
     caller = sys._getframe(2).f_code.co_name  # 1 is the wrapper
     return pg is None and caller == "destroy_process_group" and sys.exc_info()[0] is None
-
-
-HOOK = WorldHook

@@ -1,4 +1,4 @@
-"""What is in a folder is found; a hook that is not assigned to its name is not."""
+"""What is in a folder is found: modules, what they assign to a name, and classes they define."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsprof.plugins.parts import folders_in, in_folder
+from dsprof.plugins.parts import classes_in, folders_in, in_folder
 
 
 def below(kind: type) -> set[type]:
@@ -39,12 +39,13 @@ def test_modules_and_packages_of_a_folder_are_looked_through(
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"PART = {path.stem!r}\n")
-    (tmp_path / "parts_of_test/none.py").write_text("")
+    (tmp_path / "parts_of_test/none.py").write_text("from pathlib import Path\nclass Own: ...\n")
     for folder in ("parts_of_test", "parts_of_test/inner"):
         (tmp_path / folder / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         assert list(in_folder("parts_of_test", "PART")) == ["a", "b"]
+        assert [kind.__name__ for kind in classes_in("parts_of_test")] == ["Own"]
         (inner,) = folders_in("parts_of_test")
         assert list(in_folder(inner, "PART")) == ["c"]
     finally:
