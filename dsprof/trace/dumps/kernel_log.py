@@ -16,6 +16,8 @@ from typing import Literal
 
 import msgspec
 
+from dsprof.files.decoding import UNDECODABLE
+
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _SYSLOG = (
     rf"{_ISO}(?:Z|[+-]\d\d:?\d\d)?|\w{{3}} {_ISO} [A-Z]\w{{1,4}}"
@@ -227,7 +229,7 @@ def messages(text: str) -> list[KernelMessage]:
 
 
 def _plain(line: str) -> str:
-    with suppress(msgspec.MsgspecError):
+    with suppress(*UNDECODABLE):
         if line.startswith("{"):
             return msgspec.json.decode(line, type=_Entry).as_line()
     line = _COLOUR.sub("", line.rstrip())

@@ -162,7 +162,8 @@ def test_the_journal_as_json() -> None:
         for by in ("kernel", "stdout")
     ]
     assert START.search(lines[0])
-    [one] = messages("\n".join([*lines, lines[0][:90], '{"MESSAGE":[1,2]}']))
+    deep = '{"x":' * 9999
+    [one] = messages("\n".join([*lines, lines[0][:90], '{"MESSAGE":[1,2]}', deep]))
     assert (one.pid, one.host, one.when) == (5, "node7", "1714395341.678628")
 
 
