@@ -31,7 +31,7 @@ _PACKED = re.compile(  # bzip2, xz, zstd, LZ4, 7z, tar
 )
 _OF_KERNEL = re.compile(
     r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint="
-    r"|\d\d:\d\d:\d\d\S* \S+ kernel:[ \[]|^(?:<\d+>)?\[ *\d+\.\d{6}\] ",
+    r"|\d\d:\d\d:\d\d\S{0,16} \S{1,253} kernel:[ \[]|^(?:<\d+>)?\[ *\d+\.\d{6}\] ",
     re.MULTILINE,
 )
 _TRACEBACK = "Traceback (most recent call last):"
