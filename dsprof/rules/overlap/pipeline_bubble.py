@@ -14,6 +14,7 @@ from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.analysis.aggregates.placement import Placement
 from dsprof.analysis.aggregates.point_to_point import PointToPoint
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.run.outliers import chance_of
 from dsprof.analysis.run.own_work import own_work_of_steps
@@ -54,7 +55,7 @@ class PipelineBubble(Rule):
         "time with p stages and m micro-batches.",
         category="overlap",
         order=330,
-        needs=(Engines, Pipelines, Placement, PointToPoint, Steps),
+        needs=(Engines, Pipelines, Placement, PointToPoint, Run, Steps),
         min_steps=4,
     )
     thresholds = Thresholds()
@@ -180,7 +181,7 @@ class _SlowStages(NamedTuple):
 
 
 def _slow_stages(run: RunSummary) -> _SlowStages | None:
-    """Return the ranks that work longer for `STEP_SHARE` of a step, with all of their stage.
+    """Return the ranks that work longer by a share of a step, with all of their stage.
 
     Not where chance explains it, or where computation is known and explains less than half: a rank
     also works longer where its sends and receives, or its program, take its own time.
@@ -192,7 +193,9 @@ def _slow_stages(run: RunSummary) -> _SlowStages | None:
     rows = np.stack([*own.values()])
     more_ns = rows - np.sort(rows, axis=0)[(len(rows) - 1) // 2]
     means, count = more_ns.mean(axis=1), rows.shape[1]
-    is_slow = means >= max(means.max() / 2, STEP_SHARE * steps.mean_ns)
+    # On a CPU, sends and receives take a rank's own time, of inner stages most.
+    least = _MUCH if run[Run].is_cpu else STEP_SHARE
+    is_slow = means >= max(means.max() / 2, least * steps.mean_ns)
     is_slow &= [chance_of(int(some), count, 2) <= CHANCE for some in (more_ns > 0).sum(axis=1)]
     ranks = tuple(rank for rank, found in zip(own, is_slow, strict=True) if found)
     places = _places(run)

@@ -10,15 +10,21 @@ from dsprof.analysis.aggregates.pipelines import Pipelines
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.causes import EXPOSED
 from dsprof.rules.overlap.pipeline_bubble import PipelineBubble
+from dsprof.trace.rank_trace import RankTrace
 from tests.factories.trace import (
     assert_reached_at,
     captured,
+    device_step,
     engine,
+    enqueued,
     group,
     header,
     judged,
     ns,
+    rank_trace,
     said,
+    stall,
+    step,
     sync,
     zero_rank,
 )
@@ -109,10 +115,34 @@ def test_a_stage_that_works_longer_fails_beside_any_bubble(batches, saving):
     assert bool(first.explains_ms) is not bool(saving)
 
 
+def device_rank(number: int, waited_ms: float) -> RankTrace:
+    lines = [enqueued("recv", 100 * n, step=n, seq=n) for n in range(14)]
+    stalls = [stall(one, "collective", 100 * n, 100 * n + waited_ms) for n, one in enumerate(lines)]
+    times = [(n, 100 * n, 100 * n + 100) for n in range(14)]
+    config = engine(0)
+    config.pipeline_stages = 2
+    return rank_trace(
+        number,
+        comm=lines,
+        stalls=stalls,
+        engine=config,
+        head=header(number, device="cuda", backend="nccl"),
+        steps=[step(*one) for one in times],
+        device_steps=[device_step(*one) for one in times],
+    )
+
+
+@pytest.mark.parametrize(("waited_ms", "ranks"), [(31, (1,)), (36, ())])
+def test_on_a_device_a_twentieth_of_the_step_is_worth_balancing(waited_ms, ranks):
+    finding = judged(RULE, device_rank(0, 40), device_rank(1, waited_ms))[0]
+    assert (finding.status is Status.FAIL, finding.ranks) == (bool(ranks), ranks)
+    assert finding.severity is (Severity.LOW if ranks else Severity.NONE)
+
+
 @pytest.mark.parametrize(
     "traces",
     [
-        uneven(40, 36),  # little
+        uneven(40, 31),  # little of a CPU
         uneven(40, 10, 10, 10),  # most work longer than one
         uneven(40, 28, count=8),  # which may be chance
         uneven(50, 45, waits=dict.fromkeys(range(0, 14, 3), 0)),
