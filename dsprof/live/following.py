@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
@@ -22,6 +23,8 @@ from dsprof.trace.schema import Group, Header, MemorySample
 
 _LOOK_BYTES = 1 << 22
 """Read of one file at once: a run that is long over is caught up with in several looks."""
+_ALL_BYTES, _LEAST_BYTES = 1 << 27, 1 << 16
+"""Read at once of all files of many ranks, and at least of each; memory takes twice as much."""
 
 _START_BYTES = 64
 """The first line of a tail names its segment."""
@@ -39,9 +42,11 @@ _IN_TABLES = (COMM_LINE, OPEN_LINE)
 class _GrowingFile:
     """Lines that are appended to a file; a rolling recording also begins it anew."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_bytes: int, *, is_tail: bool = False) -> None:
+        """A tail is followed from its last `most_bytes` on: it may hold thousands of steps."""
         self.is_behind = True
         self._path, self._offset, self._start = path, 0, b""
+        self._most_bytes, self._is_tail = most_bytes, is_tail
 
     def read(self) -> Chunk:
         """Return the whole lines that are new; none of a file that cannot be read (any more)."""
@@ -51,7 +56,7 @@ class _GrowingFile:
                 with open_input(self._path) as file:
                     data = self._new(file)
         end = data.rfind(b"\n") + 1
-        self.is_behind = len(data) == _LOOK_BYTES
+        self.is_behind = len(data) == self._most_bytes
         if not end and not self.is_behind:
             return Chunk()
         self._offset += end or len(data)  # a line as long as a look is none of ours
@@ -61,15 +66,18 @@ class _GrowingFile:
         start = file.read(_START_BYTES)
         if not start.startswith(self._start):
             self._offset = 0
+        elif self._is_tail and not self._start:
+            self._offset = max(file.seek(0, os.SEEK_END) - self._most_bytes, 0)
         self._start = start
         file.seek(self._offset)
-        return file.read(_LOOK_BYTES)
+        return file.read(self._most_bytes)
 
 
 class FollowedRank:
     """The trace of one rank as it grows, and what its last steps hold."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: Header, ranks: int = 1) -> None:
+        """`ranks` are followed together."""
         self.path, self.header = path, header
         self.life = Life(inf, is_gone=False)
         self._grown_at = -inf
@@ -77,7 +85,9 @@ class FollowedRank:
         self.device: dict[str, int] = {}  # counters of its memory: samples of their own
         self._lasting = RankTrace(str(path), header)
         tails = [part_of(path, ending) for ending in TAILS] if is_rolling(header) else []
-        self._files = [_GrowingFile(one) for one in (path, *tails)]
+        most_bytes = min(max(_ALL_BYTES // (3 * ranks), _LEAST_BYTES), _LOOK_BYTES)
+        self._files = [_GrowingFile(path, most_bytes)]
+        self._files += (_GrowingFile(one, most_bytes, is_tail=True) for one in tails)
         self._fresh: list[Chunk] = []
         self._recent: list[Chunk] = []  # of the newest step, and of what has no step yet
         self._opened: dict[int, Line] = {}

@@ -182,7 +182,7 @@ class Watched:
             self._last_ended, self._furthest = -1, {}
             self._moved_at = monotonic()
         self.ranks = {
-            header.rank: known.get(path) or FollowedRank(path, header)
+            header.rank: known.get(path) or FollowedRank(path, header, len(run.files))
             for path, header in zip(run.files, run.headers, strict=True)
         }
         self.epoch, self._seen = run.epoch, names

@@ -13,7 +13,7 @@ from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.summarise import summarise
 from dsprof.environment.machine import boot_id
 from dsprof.errors import TraceError
-from dsprof.live import watching
+from dsprof.live import following, watching
 from dsprof.live.screen import Chosen, screen
 from dsprof.live.watching import Watched
 from dsprof.trace import comm_rows
@@ -232,6 +232,27 @@ def test_a_rolling_recording_is_followed_through_its_segments(tmp_path: Path) ->
     watched.judge.close()
     assert sorted(watched.recent.steps) == list(range(12))
     assert watched.totals.calls["all_reduce", "world"] == 12
+
+
+def test_of_many_ranks_the_newest_steps_of_a_tail_are_read_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LEAST_BYTES", 2000)
+    monkeypatch.setattr(following, "_ALL_BYTES", 2000 * 3)
+    book, *_ = lines = events(0)
+    book.args.config["mode"] = "always"
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(lines[:2]))
+    tail = encode([LINES["segment"](args=Segment(0)), *lines[2:]])[2:-3] + b",\n"
+    (tmp_path / "trace.rank00000.tail0").write_bytes(tail)
+    watched = Watched([tmp_path])
+    watched.look()
+    assert watched.is_behind
+    watched.look()
+    watched.judge.close()
+    steps = sorted(watched.recent.steps)
+    assert steps == list(range(steps[0], 12))
+    assert 6 <= steps[0] < 11
+    assert watched.totals.calls["all_reduce", "world"] < 6
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
