@@ -322,6 +322,8 @@ def _remedy(run: RunSummary) -> str:
     """Say what gives more computation for the same bytes: accumulation, where it reduces once."""
     engines, traffic = run[Engines], run[Traffic]
     if _grows_with_batch(run):
+        if "forward" not in run[Phases].rows:  # a program that averages models reduces outside, too
+            return "Send in a lower precision, over fewer ranks, or less often"
         return (
             "Send in a lower precision, or over fewer ranks: most waits are for data that grows "
             "with the batch, so larger micro-batches do not compute more per byte"

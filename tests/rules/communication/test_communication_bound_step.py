@@ -13,6 +13,7 @@ from tests.factories.trace import (
     header,
     rank_trace,
     said,
+    span,
     step,
     summary,
     sync,
@@ -86,6 +87,17 @@ def test_accumulation_is_offered_where_a_step_reduces_once(backend):
     assert "or more accumulation steps" in action(stage=1)
     assert "accumulation" not in action(stage=2)
     assert "reduce them only in the last micro-step (no_sync()" in action(engine=None)
+
+
+def test_what_is_reduced_without_phases_may_be_no_data_of_the_batch():
+    """As models that local SGD averages."""
+
+    calls = [sync("all_reduce", 100 * n, 60, seq=n, step=n, nbytes=1 << 20) for n in range(9)]
+    steps = [step(n, 100 * n, 100 * n + 100) for n in range(9)]
+    spans = [span("backward", 100 * n + 70, 100 * n + 90, n) for n in range(9)]
+    traces = [rank_trace(rank, 2, comm=calls, steps=steps, spans=spans) for rank in range(2)]
+    finding = said(RULE, *traces)
+    assert finding.action == "Send in a lower precision, over fewer ranks, or less often."
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
