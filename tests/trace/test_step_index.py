@@ -13,7 +13,7 @@ from benchmarks.scale_runs import Size, sums, write_sums
 from dsprof.trace.rank_trace import RankTrace
 from dsprof.trace.reader import read_trace
 from dsprof.trace.rolling.parts import TAILS, part_of
-from dsprof.trace.schema import DeviceStep, Group, Site
+from dsprof.trace.schema import DeviceStep, Group, Site, Stall
 from dsprof.trace.selection import Since, step_cutting
 from dsprof.trace.selection.since import first_step_since
 from dsprof.trace.selection.step_cutting import cut_to_steps
@@ -106,7 +106,7 @@ def test_any_steps_are_those_of_the_whole(long_trace, wanted):
 
 @pytest.fixture
 def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trace of a device that is eight steps behind."""
+    """A trace of a device that is eight steps behind, and one stream of it another one."""
     monkeypatch.setattr(step_index, "_SPACING_BYTES", 1 << 13)
     run = Run(tmp_path)
     for step in range(STEPS):
@@ -114,16 +114,18 @@ def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if (passed := step - 8) >= 0:
             run.records += [collective(passed * CALLS + one, passed) for one in range(CALLS)]
             run.records.append(DeviceStep(passed, passed, passed + 1))
+            run.records.append(Stall("wait", 1, passed * CALLS, 9, step=passed - 1))
     run.close()
     return run.writer.path
 
 
 def test_steps_that_a_device_passed_late_are_those_of_the_whole(behind):
-    for first in range(0, STEPS - 20, 13):
+    for first in range(0, STEPS - 20, 4):
         part = read_trace(behind, range(first, first + 5))
         cut_to_steps(part, range(first, first + 5))
         assert [one.step for one in part.steps] == [*range(first, first + 5)]
         assert len(part.collectives) == 5 * CALLS
+        assert len(part.stalls) == 5
 
 
 def test_a_time_is_found_without_the_rest(long_trace, read_bytes):

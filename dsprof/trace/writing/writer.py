@@ -30,6 +30,7 @@ from dsprof.trace.schema import (
     MemorySample,
     Note,
     Record,
+    Stall,
     Step,
     Trailer,
 )
@@ -431,8 +432,8 @@ class TraceWriter:
         kind = type(record)  # isinstance takes ten times as long for a few Structs
         if kind is Step:
             return self._end_step(cast(Step, record))
-        if kind is DeviceStep:
-            self._index.passed(self._step - record.step)
+        if kind is DeviceStep or kind is Stall:
+            self._index.passed(self._taken_step - record.step)
         is_open = bool(self._opened) and self._is_open(record)
         if is_open or kind is DeviceStep or self._is_kept(record.step):
             return self._lines.record(record)
