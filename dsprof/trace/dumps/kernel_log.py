@@ -88,7 +88,7 @@ _PID_OF_AMD = re.compile(r"process .{1,32}? pid (\d{1,9}) thread", re.IGNORECASE
 _MOST = 100_000
 
 _UNMAPPED = "a kernel of the program accessed an address that is not mapped"
-_FOLLOWS = frozenset({45, 63, 92, 93, 121, 154, 156, 160, 162, 163, 164, 171, 172})
+_FOLLOWS = frozenset({45, 63, 92, 93, 106, 107, 121, 154, 156, 157, *range(160, 166), 171, 172})
 """Xids that another error entails, or that end nothing."""
 _NVLINK_5 = range(144, 151)
 """Xids of which the message says whether they are fatal."""

@@ -190,7 +190,14 @@ def test_the_errors_that_follow_name_the_process_of_a_device() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["121, C2C error", "156, Resource Retirement Event", "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13"],
+    [
+        "106, SMBPBI Test Message",
+        "121, C2C error",
+        "156, Resource Retirement Event",
+        "161, Channel Retirement Failure",
+        "165, PSHC zero lifetime",
+        "145, RLW_RXPIPE Nonfatal XC0 i0 Link 13",
+    ],
 )
 def test_what_ends_nothing_is_no_failed_device(said: str) -> None:
     assert messages(f"[1.000000] {XID}{said}") == []
