@@ -110,7 +110,7 @@ def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(step_index, "_SPACING_BYTES", 1 << 13)
     run = Run(tmp_path)
     for step in range(STEPS):
-        run.records.append(step_end(step))
+        run.records += [step_end(step), Stall("wait", 1, 0, 9, step=step + 1)]
         if (passed := step - 8) >= 0:
             run.records += [collective(passed * CALLS + one, passed) for one in range(CALLS)]
             run.records.append(DeviceStep(passed, passed, passed + 1))
@@ -125,7 +125,7 @@ def test_steps_that_a_device_passed_late_are_those_of_the_whole(behind):
         cut_to_steps(part, range(first, first + 5))
         assert [one.step for one in part.steps] == [*range(first, first + 5)]
         assert len(part.collectives) == 5 * CALLS
-        assert len(part.stalls) == 5
+        assert len(part.stalls) == 2 * 5
 
 
 def test_a_time_is_found_without_the_rest(long_trace, read_bytes):
