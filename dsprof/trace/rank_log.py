@@ -59,6 +59,7 @@ class OutOfMemory:
     process_bytes: int = -1
     allowed_bytes: int = -1  # by set_per_process_memory_fraction
     others: tuple[tuple[int, int], ...] = ()  # pid and bytes of other processes
+    kind: str = ""  # of device, as torch says it: CUDA, HIP, XPU, NPU
 
 
 @dataclass(frozen=True, slots=True)

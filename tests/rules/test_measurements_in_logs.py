@@ -156,6 +156,8 @@ def test_ranks_and_devices_of_rccl_tests_are_read():
     assert trace.log is not None
     (row, *_) = trace.log.measured
     assert (row.ranks, row.host_names, row.device) == (8, ("gpu-0",), "AMD Instinct MI300X")
+    (finding,) = findings(SlowBenchmark(), [*lines[:8], *nccl_tests(SLOW)[9:]])
+    assert "rocm-smi --showtopo" in finding.action
 
 
 def test_each_benchmark_of_a_file_counts_its_own_ranks():

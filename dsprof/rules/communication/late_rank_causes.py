@@ -56,10 +56,11 @@ _COPIES = Cause(
     "programs that copy.",
     "Pin the memory it copies from",
 )
+LINK_TOOLS = "(ibstat, ethtool -S, and nvidia-smi topo -m or rocm-smi --showtopo)"
 _LINK = Cause(
     "links are slower",
     "Compare bytes, adapters, cables, port errors and placement of {ranks} with those of the "
-    "others (ibstat, nvidia-smi topo -m, ethtool -S), and measure the links with dsprof bench.",
+    f"others {LINK_TOOLS}, and measure the links with dsprof bench.",
     "Compare adapters and port errors",
 )
 LINK_OF_CPUS = Cause(
@@ -112,7 +113,7 @@ BY_KERNELS: Mapping[str, Cause] = {
         "Its computing kernels take {took} longer than those of the others: it computes longer.",
         "Compare the work of rank {rank} with that of the others (tokens in a batch, layers, "
         "experts); if it is the same, the clock, temperature and power of its device (nvidia-smi "
-        "-q -d PERFORMANCE), and what else runs there.",
+        "-q -d PERFORMANCE, or rocm-smi), and what else runs there.",
         _COMPARE_FIX,
     ),
     "idle_ns": Cause(

@@ -20,6 +20,10 @@ _OF_PAIRS = frozenset({"sendrecv", "hypercube"})
 """Each rank sends to one other at a time, which may be over one link of several."""
 
 
+_LOOK_AT = {"xGMI": "rocm-smi --showtopo and rocm-smi --showtopoaccess"}
+"""What to run where links are of this kind, and not NVLink."""
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """From which payload on a row is judged, and when it is slow."""
@@ -84,14 +88,15 @@ class SlowBenchmark(Rule):
         text += f"reach over {expected.source}."
         if share >= thresholds.share:
             return self.meta.finding(Status.PASS, text, evidence=(_table(rows),))
+        look = _LOOK_AT.get(expected.source, "nvidia-smi topo -m and nvidia-smi nvlink -s")
         return self.meta.finding(
             Status.FAIL,
             text,
             severity=Severity.HIGH,
             cause="Peer-to-peer access is off, a link is down, or NCCL takes another path.",
-            fix="Run `nvidia-smi topo -m` and `nvidia-smi nvlink -s`",
-            action="Run nvidia-smi topo -m and nvidia-smi nvlink -s on the host, unset "
-            "NCCL_P2P_DISABLE, and run the benchmark with NCCL_DEBUG=INFO.",
+            fix=f"Run {look}",
+            action=f"Run {look} on the host, unset NCCL_P2P_DISABLE, and run the benchmark with "
+            "NCCL_DEBUG=INFO.",
             evidence=(_table(rows),),
             confidence="medium",
         )
@@ -126,7 +131,7 @@ class SlowBenchmark(Rule):
             cause="A device, a link or a driver corrupts data.",
             fix=f"Run it {where}{_on_fewer(hosts)}",
             action=f"Run the benchmark {where}{_on_fewer(hosts)}, to find the bad one. Run dcgmi "
-            "diag -r 3 there, and drain the host.",
+            "diag -r 3 or AMD's rvs there, and drain the host.",
             evidence=(_table(rows),),
             confidence="high",
         )

@@ -21,7 +21,7 @@ from dsprof.analysis.run.transfer_speed import of_the_last
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import duration, named, percent
-from dsprof.rules.communication.late_rank_causes import LINK_OF_CPUS
+from dsprof.rules.communication.late_rank_causes import LINK_OF_CPUS, LINK_TOOLS
 from dsprof.rules.reasons import NO_ARRIVALS
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about
@@ -114,8 +114,7 @@ class SlowLink(Rule):
         fix = "Compare adapters and ports"
         action = (
             "Compare adapters, cables, port errors and the placement of these ranks with those of "
-            "the other groups (ibstat, nvidia-smi topo -m, ethtool -S), and measure the link with "
-            "dsprof bench."
+            f"the other groups {LINK_TOOLS}, and measure the link with dsprof bench."
         )
         if run[Run].is_cpu and all(one.kind.nodes == 1 for one in slow[worst]):
             fix, action = LINK_OF_CPUS.fix, LINK_OF_CPUS.action.format(ranks=named(suspects))

@@ -154,7 +154,8 @@ class TransportFallback(Rule):
                 cause="NCCL_P2P_DISABLE or NCCL_P2P_LEVEL, an IOMMU or ACS, or containers that "
                 "do not share a namespace prevent peer access between GPUs.",
                 action="Unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run all ranks of a host in one "
-                "container; see whether nvidia-smi topo -p2p r says OK.",
+                "container; see whether peers have access (nvidia-smi topo -p2p r, or rocm-smi "
+                "--showtopoaccess).",
                 ranks=ranks_of(staged),
                 evidence=(_table(logs),),
                 confidence="medium",

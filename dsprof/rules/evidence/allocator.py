@@ -15,8 +15,9 @@ from dsprof.trace.device_counters import RETRIES
 
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
-EXPAND = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-"""The variable and value by which segments grow (PyTorch 2.1 or later)."""
+EXPANDABLE = "expandable_segments:True"
+EXPAND = f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
+"""The variable and value by which segments grow (PyTorch 2.1 or later), also with ROCm."""
 
 
 class Series(NamedTuple):

@@ -16,7 +16,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, named_if_known, percent, plural, size, some
 from dsprof.rules.causes import KEPT
-from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, is_expandable
+from dsprof.rules.evidence.allocator import EXPAND, EXPANDABLE, expandable_ranks, is_expandable
 from dsprof.rules.memory.memory_growth import device_growth
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
@@ -42,10 +42,37 @@ _STOP_GROWTH = (
 
 _LEAK_SHARE = 0.1
 """Growth during the run by less of the device may have filled it, but a longer batch, too."""
-_OWN_DEVICE = "call torch.cuda.set_device with LOCAL_RANK before anything else"
 _NAMED = 2
 _ROUNDED_BYTES = 3 * (1 << 30) // 100
 """torch prints hundredths of a GiB: what is left of three such sizes may be none."""
+
+
+class _Kind(NamedTuple):
+    """What belongs to a kind of device."""
+
+    module: str = "torch.cuda"
+    tool: str = "nvidia-smi"
+    expand: str = f"{EXPAND} on every rank (PyTorch 2.1 or later; max_split_size_mb:128 before)"
+
+    @property
+    def own_device(self) -> str:
+        """What each rank does so that it takes a device of its own."""
+        return f"call {self.module}.set_device with LOCAL_RANK before anything else"
+
+
+_KINDS = {
+    "HIP": _Kind(tool="rocm-smi --showpids"),
+    "NPU": _Kind(
+        "torch.npu",
+        "npu-smi info",
+        f"PYTORCH_NPU_ALLOC_CONF={EXPANDABLE} on every rank (Ascend HDK 23.0 or later)",
+    ),
+    "XPU": _Kind(
+        "torch.xpu",
+        "xpu-smi ps",
+        f"PYTORCH_ALLOC_CONF={EXPANDABLE} on every rank (PyTorch 2.10 or later)",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,11 @@ class _Failure(NamedTuple):
     def who(self) -> str:
         """The rank, as part of a sentence."""
         return named_if_known(_ranks([self]))
+
+    @property
+    def device(self) -> _Kind:
+        """What belongs to its kind of device."""
+        return _KINDS.get(self.text.kind, _Kind())
 
     @property
     def is_outside(self) -> bool:
@@ -239,8 +271,8 @@ class DeviceOutOfMemory(Rule):
             "A process reached its device memory limit",
             f"{failures[0].arithmetic(failures)} The process may reserve "
             f"{size(text.allowed_bytes)} of {size(text.capacity_bytes)}.",
-            "torch.cuda.set_per_process_memory_fraction, or the allocator's setting of that name, "
-            "limits the process.",
+            f"{failures[0].device.module}.set_per_process_memory_fraction, or the allocator's "
+            "setting of that name, limits the process.",
             "Raise the limit if no other process uses the device.",
             "high" if is_free else "medium",
         )
@@ -286,10 +318,11 @@ class DeviceOutOfMemory(Rule):
             f"{cause}. It would also fit if the unallocated memory were contiguous."
             if either
             else f"{cause}: fragmentation and the model's size are not the cause.",
-            f"{capitalised(_OWN_DEVICE)}."
+            f"{capitalised(worst.device.own_device)}."
             if is_shared
-            else "Find it with nvidia-smi on that host: a leftover of an earlier run, another job, "
-            f"or another rank of this one that took the wrong device ({_OWN_DEVICE})."
+            else f"Find it with {worst.device.tool} on that host: a leftover of an earlier run, "
+            "another job, or another rank of this one that took the wrong device "
+            f"({worst.device.own_device})."
             + " If no other process has it, a library of this one does, such as JAX."
             * is_outside,
             "high" if pids and not either else "medium",
@@ -300,9 +333,8 @@ class DeviceOutOfMemory(Rule):
         action = (
             f"expandable_segments is already on. {_LESS_FRAGMENTS}."
             if _is_expandable(run, _ranks(failures) or run[Run].ranks)
-            else f"Set {EXPAND} on every rank (PyTorch 2.1 "
-            "or later; max_split_size_mb:128 before). If the request still fails, the model needs "
-            "more memory than the device has."
+            else f"Set {worst.device.expand}. If the request still fails, the model needs more "
+            "memory than the device has."
         )
         in_pool = worst.text.unallocated_bytes >= worst.text.asked_bytes
         return self._finding(

@@ -73,6 +73,22 @@ def test_the_sum_is_stated() -> None:
     assert finding.cause.startswith("Free and unallocated memory cover the request only together")
 
 
+@pytest.mark.parametrize(
+    ("kind", "setting", "tool"),
+    [
+        ("CUDA", "Set PYTORCH_CUDA_ALLOC_CONF=", "with nvidia-smi on"),
+        ("HIP", "Set PYTORCH_CUDA_ALLOC_CONF=", "with rocm-smi --showpids on"),
+        ("NPU", "Set PYTORCH_NPU_ALLOC_CONF=", "with npu-smi info on"),
+        ("XPU", "Set PYTORCH_ALLOC_CONF=", "with xpu-smi ps on"),
+    ],
+)
+def test_the_advice_is_for_the_kind_of_device(kind: str, setting: str, tool: str) -> None:
+    pieces = said(make.out_of_memory("3.39 GiB", unallocated="3.40 GiB").replace("CUDA", kind))
+    assert pieces.action.startswith(setting)
+    crowded = said(make.out_of_memory(process="49.00 GiB").replace("CUDA", kind))
+    assert tool in crowded.action
+
+
 def test_what_torch_does_not_state_lowers_the_confidence() -> None:
     unstated = make.out_of_memory().replace(" of which 100.00 MiB is free", "")
     finding = said(unstated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -309,10 +310,11 @@ def test_out_of_memory_of_both_generations():
     assert (text.device, text.free_bytes, text.process_bytes) == (1, 0, -1)
     assert text.unallocated_bytes == pytest.approx(2.85 * 2**30, rel=1e-3)
     (text,) = make.log_of([old.replace("CUDA", "NPU").replace("GPU", "NPU")]).out_of_memory
-    assert text.device == 1
+    assert (text.device, text.kind) == (1, "NPU")
     new = make.out_of_memory(others="Process 77 has 30.00 GiB memory in use. ")
     hip = new.replace("CUDA", "HIP").replace("total capacity", "total capacty")
-    (text,) = make.log_of([new, "[rank0]: " + new, hip]).out_of_memory
+    text, of_hip = make.log_of([new, "[rank0]: " + new, hip]).out_of_memory
+    assert of_hip == replace(text, kind="HIP")
     assert text.others == ((77, 30 * 2**30),)
     assert text.process_bytes == 79 * 2**30
 

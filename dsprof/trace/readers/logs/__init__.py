@@ -95,6 +95,12 @@ class LogReader:
         return (_trace(path, found, one) for one in found.ranks)
 
 
+def _device(found: _LogFile, log: RankLog) -> str:
+    for failed in log.out_of_memory:
+        return failed.kind.lower() if failed.kind in ("NPU", "XPU") else "cuda"
+    return "cuda" if found.is_nccl else ""
+
+
 def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
     header = foreign_header(
         path,
@@ -105,7 +111,7 @@ def _trace(path: Path, found: _LogFile, one: LoggedRank) -> RankTrace:
         pid=one.pid,
         backend="nccl" if found.is_nccl else "",
         versions={"deepspeed": found.deepspeed} if found.deepspeed else {},
-        device="cuda" if found.is_nccl or one.log.out_of_memory else "",
+        device=_device(found, one.log),
     )
     is_first = one is found.ranks[0]
     has_engine = found.config and is_first  # one rank prints it

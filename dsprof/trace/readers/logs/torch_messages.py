@@ -10,7 +10,7 @@ from dsprof.trace.rank_log import CollectiveTimeout, LastWork, OutOfMemory
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,9}(?:\.\d{1,9})? (?:bytes|[KMGT]iB))"
 
-_ASKED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
+_ASKED = re.compile(rf"(?:\b([A-Z]{{3,4}}) )?out of memory\. Tried to allocate {_SIZE}")
 _DEVICE = re.compile(r"\(?(?:GPU|XPU|NPU|device) (\d{1,5})\b")
 _PARTS = {
     "capacity": re.compile(rf"{_SIZE} total capacity|total capac?i?ty of {_SIZE}"),
@@ -75,7 +75,7 @@ def out_of_memory(text: str) -> OutOfMemory | None:
     device = _DEVICE.search(text, asked.end())
     return OutOfMemory(
         device=int(device[1]) if device else -1,
-        asked_bytes=_bytes(asked[1]),
+        asked_bytes=_bytes(asked[2]),
         capacity_bytes=sizes["capacity"],
         free_bytes=sizes["free"],
         allocated_bytes=sizes["allocated"],
@@ -83,6 +83,7 @@ def out_of_memory(text: str) -> OutOfMemory | None:
         process_bytes=sizes["process"],
         allowed_bytes=sizes["allowed"],
         others=others,
+        kind=asked[1] or "",
     )
 
 
