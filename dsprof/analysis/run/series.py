@@ -116,9 +116,10 @@ def periods_of(slow: BoolArray, times: Floats) -> list[Period]:
         grid[period.first :: period.period] = True
         usual = float(np.median(times[~slow]))
         others = times[rest & ~grid]
-        least = float(np.median(others)) - usual if len(others) else np.inf
+        excess = float(np.median(others)) - usual if len(others) else 0.0
         times = np.where(grid, times - np.median(times[[*period.places]]) + usual, times)
-        is_open &= ~grid | (times - usual >= least / 2)
+        # Where times drift, the others may be below the usual time: then none leaves any.
+        is_open &= ~grid | ((excess > 0) & (times - usual >= excess / 2))
         rest &= is_open
     return found
 

@@ -119,6 +119,14 @@ def test_where_two_periods_meet_the_second_is_in_what_the_first_leaves():
     assert [(one.period, one.first) for one in found] == [(3, 0), (5, 0)]
 
 
+def test_slow_steps_below_the_usual_time_of_a_drift_leave_its_period_alone():
+    times = np.linspace(100, 300, 500)
+    times[3::50] = 600
+    times[[10, 17]] += 60
+    [found] = periods_of(slow_places(times, 0.25), times)
+    assert (found.first, found.period) == (3, 50)
+
+
 @pytest.mark.parametrize("places", [[], [5], [5, 15], [5, 15, 40, 47, 80, 81], [1, 11, 21]])
 def test_few_and_scattered_slow_steps_have_no_period(places):
     slow = np.zeros(100, np.bool_)
