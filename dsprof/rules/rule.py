@@ -35,7 +35,7 @@ class RuleMeta:
     judges_end: bool = False  # judges how a run ended: not asked while the run lasts
     judges_machine: bool = False  # names settings in which a machine is slow: for lint, too
     package: str = ""  # name of the plugin's package; filled in when the plugin is loaded
-    left_to: str = ""  # id of a rule that covers the same ranks better: if it fails, no remark here
+    left_to: str = ""  # id of a rule that covers the same ranks or key better where it fails
     leads: bool = False  # of rules that restate one part of the step, the one to show
 
     def finding(self, status: Status, summary: str, **details: Unpack[Details]) -> Finding:

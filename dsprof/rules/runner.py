@@ -161,21 +161,29 @@ def _unless_worthless(finding: Finding, meta: RuleMeta) -> Finding:
 
 
 def _told_once(findings: Sequence[Finding], metas: Mapping[str, RuleMeta]) -> Iterable[Finding]:
-    """Take back remarks on ranks for which the rule that they are left to fails."""
-    faults: defaultdict[str, set[int]] = defaultdict(set)
+    """Take back remarks for which the rule that they are left to fails."""
+    failures: defaultdict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         if finding.status is Status.FAIL:
-            faults[finding.rule].update(finding.ranks)
+            failures[finding.rule].append(finding)
     for finding in findings:
         teller = metas[finding.rule].left_to
-        yield covered(finding, teller) if _is_told(finding, faults[teller]) else finding
+        yield covered(finding, teller) if _is_told(finding, failures[teller]) else finding
 
 
-def _is_told(finding: Finding, ranks: set[int]) -> bool:
-    """Whether a failure of `ranks` says more: of one rank of a remark, all of a failure."""
+def _is_told(finding: Finding, failures: Sequence[Finding]) -> bool:
+    """Whether failures say more: of one rank of a remark; of all ranks, or a key, of a failure."""
+    ranks = {rank for one in failures for rank in one.ranks}
     if finding.status is Status.FAIL:
-        return bool(finding.ranks) and ranks.issuperset(finding.ranks)
+        sets_same_key = any(_keys(finding) & _keys(one) for one in failures)
+        return sets_same_key or (bool(finding.ranks) and ranks.issuperset(finding.ranks))
     return finding.status is Status.INFO and bool(ranks & set(finding.ranks))
+
+
+def _keys(finding: Finding) -> set[tuple[str, str]]:
+    """Return the keys that a finding sets, with their sections."""
+    patch = finding.config_patch or {}
+    return {(name, key) for name, part in patch.items() if isinstance(part, dict) for key in part}
 
 
 def _owned_once(

@@ -22,7 +22,16 @@ from dsprof.trace.run import find_run
 from tests.factories import device, kineto, logs
 from tests.factories.device_run import device_rank
 from tests.factories.memory import GIB, on_device
-from tests.factories.trace import engine, header, summary, zero_rank
+from tests.factories.trace import (
+    engine,
+    flush,
+    header,
+    rank_trace,
+    step,
+    summary,
+    sync,
+    zero_rank,
+)
 from tests.shared_data import traces
 
 
@@ -107,6 +116,17 @@ def one_bucket_for_all() -> list[RankTrace]:
     return [one]
 
 
+def small_buckets() -> list[RankTrace]:
+    """ZeRO-2 whose buckets are too small, and half empty."""
+    flushes, comm = [], []
+    details = {"step": 0, "nbytes": 24_000}
+    for n in range(1, 41):
+        full = {"elements": n % 2 * 11_000 + 1_000, "capacity": 20_000, "cause": "full"}
+        flushes.append(flush(n, 2 * n, 1, **details, **full))
+        comm.append(sync("all_reduce", 2 * n, 1, flush=n, **details))
+    return [rank_trace(steps=[step(0, 0, 100)], flushes=flushes, comm=comm)]
+
+
 MADE: dict[str, Callable[[], list[RankTrace]]] = {
     "network": lambda: profiles(500, 500),
     "late rank": lambda: profiles(500, 950),
@@ -122,6 +142,7 @@ MADE: dict[str, Callable[[], list[RankTrace]]] = {
     "streams, a late rank": lambda: [device_rank(0, blocked_ms=30), device_rank(1, blocked_ms=2)],
     "memory": short_of_memory,
     "memory, and one bucket": one_bucket_for_all,
+    "small buckets": small_buckets,
     "no memory": lambda: logs.read(["[rank0]: " + logs.out_of_memory()]),
 }
 REAL = [

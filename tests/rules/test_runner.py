@@ -177,6 +177,15 @@ def test_a_failure_is_left_only_where_another_rule_tells_of_all_its_ranks():
     assert told(Status.FAIL, ()).status is Status.FAIL
 
 
+def test_a_failure_is_left_to_a_rule_that_sets_the_same_key():
+    left = Spoken("left", Status.FAIL, config_patch={"zero_optimization": {"size": 1}})
+    left.meta = replace(left.meta, left_to="fault")
+    for key, status in (("size", Status.NOT_APPLICABLE), ("other", Status.FAIL)):
+        fault = Spoken("fault", Status.FAIL, config_patch={"zero_optimization": {key: 2}})
+        findings = judge(summary(zero_rank()), [left, fault])
+        assert next(f for f in findings if f.rule == "left").status is status
+
+
 def test_every_rule_that_remarks_are_left_to_is_there():
     ids = {rule.meta.id for rule in RULES}
     assert {rule.meta.left_to for rule in RULES} - {""} <= ids

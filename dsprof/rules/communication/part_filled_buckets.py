@@ -43,6 +43,7 @@ class PartFilledBuckets(Rule):
         order=270,
         needs=(Flushes, Steps, Traffic),
         min_steps=1,
+        left_to="small-collectives",  # whose size is the one to set
     )
     thresholds = Thresholds()
 
