@@ -90,7 +90,7 @@ class PipelineBubble(Rule):
         is_filled = share is not None and share < thresholds.waited_share
         of_step = pipelines.bubble_of_step(run[Steps].exposed_share or 0.0)
         is_cause = share is None or of_step >= _MOST * share
-        is_small = bubble <= thresholds.bubble_share + 1e-9
+        is_small = bubble <= thresholds.bubble_share
         if is_filled or is_small:
             if not slow:
                 yield self.meta.finding(Status.PASS, summary)

@@ -112,7 +112,35 @@ def test_a_stage_that_works_longer_fails_beside_any_bubble(batches, saving):
     assert first.summary.endswith("longer than the median (12 %): the other stages wait.")
     assert "partition_method" in first.action
     assert first.saving_ms_per_step == (saving and pytest.approx(saving, rel=0.05))
+    assert first.exposed_per_saving == 3 / 4
     assert bool(first.explains_ms) is not bool(saving)
+
+
+def test_balanced_a_stage_still_takes_its_part():
+    """Of 12 ms that one of two stages works longer, each takes 6 ms."""
+    (found,) = judged(RULE, *uneven(40, 28))
+    assert found.saving_ms_per_step == (pytest.approx(6, rel=0.05), pytest.approx(12, rel=0.05))
+
+
+def test_the_slowest_stages_are_named():
+    """Rank 3 works 12 ms longer, rank 4 40 ms."""
+    assert said(RULE, *uneven(60, 60, 60, 48, 20)).ranks == (4,)
+
+
+def test_other_waits_are_those_for_the_slow_stage():
+    """The bubble explains 9 ms of 75 ms."""
+    assert [one.ranks for one in judged(RULE, *uneven(75, 75, 75, 60, batches=8))] == [(3,)]
+
+
+def test_settings_of_deepspeed_are_advised_where_it_trains():
+    traces = uneven(40, 28)
+    for trace in traces:
+        trace.engines = {}
+        for span in trace.spans:
+            span.stage = trace.rank if span.name == "forward" else -1
+    found = said(RULE, *traces)
+    assert found.ranks == (1,)
+    assert "PipelineModule" not in found.action
 
 
 def device_rank(number: int, waited_ms: float) -> RankTrace:
@@ -154,6 +182,14 @@ def test_what_is_no_slow_stage_passes(traces):
     assert not any(one.ranks for one in judged(RULE, *traces))
 
 
+def test_stages_that_are_slow_in_turn_are_not_named():
+    """Two of three work longer than the third; all than rank 0."""
+    waits = [{n: 30 for n in range(150) if n % 3 == turn} for turn in range(3)]
+    others = [rank(4, 16, 10, 1 + turn, waits[turn], 4, steps=150) for turn in range(3)]
+    traces = [rank(4, 16, 60, world=4, steps=150), *others]
+    assert not any(one.ranks for one in judged(RULE, *traces))
+
+
 def test_a_stage_that_computes_no_longer_is_not_asked_to_give_layers_away():
     traces = uneven(40, 40, 5, batches=1)
     for one in traces[2].spans:
@@ -163,16 +199,24 @@ def test_a_stage_that_computes_no_longer_is_not_asked_to_give_layers_away():
 
 
 @pytest.mark.parametrize(
-    ("pipelines", "ranks", "fix"),
+    ("pipelines", "of_a_rank", "fix"),
     [
-        ([[0, 2], [1, 3]], (0, 1), "stage 0"),
-        ([[0, 1, 2, 3], [0, 3]], (0, 1), "stages 0-1"),  # the ends share weights
-        ([], (0, 1), "the stages of ranks 0-1"),
+        ([[0, 2], [1, 3]], 1, "stage 0"),
+        ([[0, 1, 2, 3], [0, 3]], 1, "stages 0-1"),  # the ends share weights
+        ([[0, 1, 2, 3]], 2, "the stages of ranks 0-1"),  # interleaved
+        ([[0, 2]], 1, "the stages of ranks 0-1"),
+        ([], 1, "the stages of ranks 0-1"),
     ],
 )
-def test_stages_are_named_by_the_groups_of_their_pipeline(pipelines, ranks, fix):
-    finding = said(RULE, *of_stages(uneven(10, 15, 40, 40), *pipelines))
-    assert (finding.ranks, finding.fix) == (ranks, f"Move layers from {fix}")
+def test_stages_are_named_by_the_groups_of_their_pipeline(pipelines, of_a_rank, fix):
+    traces = of_stages(uneven(10, 15, 40, 40), *pipelines)
+    for trace in traces:
+        forwards = [span for span in trace.spans if span.name == "forward"]
+        for place, span in enumerate(forwards):
+            span.stage = place % of_a_rank
+    finding = judged(RULE, *traces)[0]
+    assert (finding.ranks, finding.fix) == ((0, 1), f"Move layers from {fix}")
+    assert finding.summary.startswith("Ranks 0-1 work 29.4 ms")  # rank 0, the slower
 
 
 def test_its_thresholds_are_reached_at_their_value():
@@ -207,6 +251,7 @@ def test_the_bubble_asked_for_is_the_threshold():
         in said(RULE, rank(batches=16, waited_ms=20), bubble_share=0.1).action
     )
     assert said(RULE, rank(batches=16, waited_ms=20), bubble_share=0).status is Status.FAIL
+    assert said(RULE, rank(batches=27), bubble_share=0.1).status is Status.PASS
 
 
 def test_waits_that_the_bubble_does_not_explain_are_not_shortened_by_micro_batches():
