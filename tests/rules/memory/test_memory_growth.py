@@ -48,6 +48,17 @@ def test_a_leak_that_begins_in_the_middle_has_its_own_rate(begin):
     assert "uses 16.0 MiB more with each step" in summary
 
 
+@pytest.mark.parametrize(
+    ("series", "rate"),
+    [
+        ([8 * step + 20 * (2 * step % 13) for step in range(62)], "8.00 MiB"),
+        ([128 * max(0, step - 16) for step in range(22)], "128 MiB"),  # in five steps
+    ],
+)
+def test_the_rate_is_that_of_what_is_least_in_use(series, rate):
+    assert f"uses {rate} more with each step" in said(RULE, device(*series)).summary
+
+
 def test_its_thresholds_are_reached_at_their_value():
     assert_reached_at(
         RULE,
