@@ -117,7 +117,7 @@ class PeriodicSlowStep(Rule):
             shared = np.isin(np.arange(len(slow)), met)
             longer_ns = {name: sums.longer_ns for name, sums in run[Phases].rows.items()}
             least_ns = thresholds.part_share * sum(longer_ns.values())
-            varies = 0 < least_ns <= longer_ns.get("step", 0)
+            varies = longer_ns.get("step", 0) > least_ns
             yield from (
                 self._periodic(columns, slow, one, shared, thresholds, update_varies=varies)
                 for one in periods

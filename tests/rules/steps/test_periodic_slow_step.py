@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -50,22 +51,40 @@ def test_a_checkpoint_every_ten_steps_is_information_with_its_cost() -> None:
     assert "9." in finding.summary.rsplit(":", 1)[1]  # 6 of 58 steps, 90 ms each
 
 
+def in_phases(trace: RankTrace, longer: str = "step") -> RankTrace:
+    """The same work in phases of 20 ms, but for one that takes the rest."""
+    for whole in [*trace.spans]:
+        length_ns = whole.end_ns - whole.start_ns
+        ends = (
+            [20 * MS, 40 * MS] if longer == "step" else [length_ns - 40 * MS, length_ns - 20 * MS]
+        )
+        places = [whole.start_ns, *(whole.start_ns + ns for ns in ends), whole.end_ns]
+        trace.spans += [
+            replace(whole, name=name, start_ns=start, end_ns=end)
+            for name, (start, end) in zip(
+                ("forward", "backward", "step"), pairwise(places), strict=True
+            )
+        ]
+        trace.spans.remove(whole)
+    return trace
+
+
 def test_an_optimizer_that_does_more_every_ten_steps_is_the_cause() -> None:
     """As Shampoo does, which computes its preconditioners anew."""
-    traces = ranks(computing=every(10, 90))
-    for trace in traces:
-        for whole in [*trace.spans]:
-            places = [whole.start_ns + ms * MS for ms in (20, 40)]
-            parts = zip([whole.start_ns, *places], [*places, whole.end_ns], strict=True)
-            trace.spans += [
-                replace(whole, name=name, start_ns=start, end_ns=end)
-                for name, (start, end) in zip(("forward", "backward", "step"), parts, strict=True)
-            ]
-            trace.spans.remove(whole)
-    finding = said(PeriodicSlowStep(), *traces)
+    finding = said(PeriodicSlowStep(), *map(in_phases, ranks(computing=every(10, 90))))
     assert finding.status is Status.FAIL
     assert finding.cause.startswith("The extra time is in the optimizer step, on all ranks: ")
     assert "`precondition_frequency`" in finding.action
+
+
+def test_the_optimizer_is_the_cause_only_where_its_step_takes_longer_on_all_ranks() -> None:
+    traces = [in_phases(trace, "forward") for trace in ranks(computing=every(10, 90))]
+    for one in traces[0].spans:
+        one.end_ns += MS * (one.name == "step" and one.step % 10 == 9)
+    assert "forward, backward or optimizer" in said(PeriodicSlowStep(), *traces).cause
+    alone = in_phases(rank(0, computing=every(10, 90)))
+    finding = said(PeriodicSlowStep(), alone, rank(1, waiting=every(10, 90)))
+    assert "on rank 0" in finding.cause
 
 
 def in_steps_of_its_own(count: int, slow: Callable[[int, int], bool]) -> list[RankTrace]:
