@@ -30,9 +30,7 @@ _PACKED = re.compile(  # bzip2, xz, zstd, LZ4, 7z, tar
     re.DOTALL,
 )
 _OF_KERNEL = re.compile(
-    r"NVRM: Xid \(|\bKilled process \d|\boom-kill:constraint="
-    r"|\d\d:\d\d:\d\d\S{0,16} \S{1,253} kernel:[ \[]|^(?:<\d+>)?\[ *\d+\.\d{6}\] ",
-    re.MULTILINE,
+    r"\d\d:\d\d:\d\d\S{0,16} \S{1,253} kernel:[ \[]|^(?:<\d+>)?\[ *\d+\.\d{6}\] ", re.MULTILINE
 )
 _TRACEBACK = "Traceback (most recent call last):"
 

@@ -188,7 +188,7 @@ def test_early_nccl_tests_of_what_reduces_nothing_print_no_reduction():
 def test_lines_of_others_between_rows_cut_no_table_short():
     others = [
         *(f"gpu-0:9{i}:1 [0] NCCL INFO Channel {i} : 0[0] -> 1[1] via P2P/IPC" for i in range(99)),
-        "[gpu-0:09000] Read -1, expected 4096, errno = 1",
+        *["[gpu-0:09000] Read -1, expected 4096, errno = 1"] * 12,
     ]
     lines = [part for line in nccl_tests(WHOLE) for part in (*others, line)]
     ((trace),) = (one for one in make.read(lines) if one.log.measured)

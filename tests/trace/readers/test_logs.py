@@ -237,9 +237,10 @@ def test_a_process_whose_name_was_cut_is_the_one_of_its_number(name):
     assert [list(trace.log.warnings) for trace in traces] == [[], [], [], ["Call failed"]]
 
 
-def test_a_damaged_line_that_tells_the_rank_names_no_further_host():
+@pytest.mark.parametrize("cut", ["node1:10", "x"])
+def test_a_damaged_line_that_tells_the_rank_names_no_further_host(cut):
     lines = make.run(make.every("Using network IB"))
-    traces = make.read([*lines[:-1], f"2 p2p channels node1:10{lines[-1]}"])
+    traces = make.read([*lines[:-1], f"2 p2p channels {cut}{lines[-1]}"])
     assert [trace.header.host for trace in traces] == ["node0", "node0", "node1", "node1"]
     assert [len(trace.log.values("network")) for trace in traces] == [1, 1, 1, 1]
 

@@ -99,7 +99,7 @@ class BenchmarkTables:
         elif heading := _HEADING.search(text):
             self._left = _MOST_BETWEEN
             self._unit = {None: 0.0, "GBps": 1e9, "Gbps": 1e9 / 8}[heading["unit"]]
-        elif not text.startswith("#") and text.strip(" -|:"):
+        else:
             self._left -= self.is_open
         self._learn(text)
 
