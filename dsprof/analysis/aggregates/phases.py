@@ -31,7 +31,7 @@ class PhaseSums(Sums):
     exposed_ns: int  # of it, waits for communication
     outside_ns: int  # of it, in no phase, wait or copy
     ranks: int = 1  # that had such a span
-    longer_ns: int = 0  # in steps with more than the median of the rank, by so much in all
+    longer_ns: int = 0  # how much steps exceed the median of their rank, in all
 
     @property
     def busy_ms_per_step(self) -> float:
