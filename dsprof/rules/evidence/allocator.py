@@ -17,7 +17,7 @@ _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORC
 
 EXPANDABLE = "expandable_segments:True"
 EXPAND = f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
-"""The variable and value by which segments grow (PyTorch 2.1 or later), also with ROCm."""
+"""The variable and value by which segments grow (PyTorch 2.1 or later; not in most ROCm builds)."""
 
 
 class Series(NamedTuple):

@@ -61,7 +61,11 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "HIP": _Kind(tool="rocm-smi --showpids"),
+    "HIP": _Kind(
+        tool="rocm-smi --showpids",
+        expand="PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 on every rank (most builds for ROCm "
+        "ignore expandable_segments)",
+    ),
     "NPU": _Kind(
         "torch.npu",
         "npu-smi info",

@@ -77,7 +77,7 @@ def test_the_sum_is_stated() -> None:
     ("kind", "setting", "tool"),
     [
         ("CUDA", "Set PYTORCH_CUDA_ALLOC_CONF=", "with nvidia-smi on"),
-        ("HIP", "Set PYTORCH_CUDA_ALLOC_CONF=", "with rocm-smi --showpids on"),
+        ("HIP", "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128", "with rocm-smi --showpids on"),
         ("NPU", "Set PYTORCH_NPU_ALLOC_CONF=", "with npu-smi info on"),
         ("XPU", "Set PYTORCH_ALLOC_CONF=", "with xpu-smi ps on"),
     ],
