@@ -247,13 +247,14 @@ def _saving(
 
 
 def _figures(bucket: Buckets, gathers_ms: float | None) -> Table:
+    gathers = (Column("blocked by all-gathers", "ms"),) if gathers_ms is not None else ()
     return Table(
         columns=(
             Column("flushes per step and rank", "count"),
             Column("mean size", "bytes"),
             Column("capacity, elements", "count"),
             Column("blocked per step", "ms"),
-            Column("blocked by all-gathers", "ms"),
+            *gathers,
         ),
         rows=(
             (
@@ -261,7 +262,7 @@ def _figures(bucket: Buckets, gathers_ms: float | None) -> Table:
                 round(bucket.mean_bytes),
                 bucket.capacity or None,
                 bucket.exposed_ms_per_step,
-                gathers_ms,
+                *([gathers_ms] if gathers else []),
             ),
         ),
     )

@@ -55,7 +55,7 @@ def test_buckets_that_are_too_small_fail_with_a_size():
     assert "100 bucket flushes per step carry 64.0 KiB each" in finding.summary
     assert finding.config_patch == {"zero_optimization": {"reduce_bucket_size": 1_000_000}}
     assert finding.saving_ms_per_step == around(96 - 96 * BYTES_MS)
-    assert finding.evidence[0].rows == ((100, 65_536, 40_000, 100.0, None),)
+    assert finding.evidence[0].rows == ((100, 65_536, 40_000, 100.0),)
 
 
 @pytest.mark.parametrize(
