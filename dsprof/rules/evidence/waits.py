@@ -27,16 +27,16 @@ def longest_wait(awaits: WaitCauses, *, only_async: bool = False) -> str:
         return ""
     what, sums = found[0]
     held = duration((sums.blocked.exposed_ms_per_step or 0.0) * 1e6)
-    return f"The longest wait, {held} per step, is for {name_of(what)}{_why(what, sums)}."
+    return f"The longest wait, {held} per step, is for {name_of(what)}: {_why(what, sums)}."
 
 
 def _why(what: Awaited, sums: Await) -> str:
     if not what.is_async:
-        return ": the call itself waits"
-    started = f": started {duration(sums.lead_ms * 1e6)} before it was waited for"
+        return "the call itself waits"
+    started = f"it starts {duration(sums.lead_ms * 1e6)} before"
     if what.library == "DDP" and what.name != "bucket 0":
-        return f"{started}, as all buckets before it, which DDP waits for together"
-    return f"{started}, and {duration(sums.in_flight_ms * 1e6)} in flight"
+        return f"{started} DDP waits, for all buckets together"
+    return f"{started} the wait, and is in flight for {duration(sums.in_flight_ms * 1e6)}"
 
 
 def waits_table(rows: Waits) -> Table:

@@ -38,16 +38,16 @@ _BETWEEN = (
     "generates, logs, or saves."
 )
 _BEFORE = (
-    "There the loop takes its next batch: without workers the data loader makes it meanwhile. It "
+    "There the loop takes its next batch, which a data loader without workers makes only then. It "
     "may also run another model, log, evaluate or save there."
 )
 _FEW = "Most of the time outside the phases is in few steps; in the median step it is {}."
 _LOOK_AT_FEW = "Inspect the longest steps in the timeline: a checkpoint, an evaluation, a stall."
 _LOOK = (
     "Look at what the loop does between step and forward. If it waits for data, give the loader "
-    "more workers and prefetching; log and save checkpoints less often. dsprof.annotate() gives "
-    "such parts a name in the timeline."
+    "more workers and prefetching; log and save checkpoints less often."
 )
+_ANNOTATE = " dsprof.annotate() gives such parts a name in the timeline."
 
 
 class LowComputeShare(Rule):
@@ -102,7 +102,7 @@ class LowComputeShare(Rule):
         cause, action = f"The largest other part is {longest}.", "Read the findings on that part."
         if longest == _OUTSIDE:
             few = _FEW.format(percent(usual)), _LOOK_AT_FEW
-            cause, action = few if is_in_few else (_BETWEEN, _LOOK)
+            cause, action = few if is_in_few else (_BETWEEN, _LOOK + _ANNOTATE)
         yield self.meta.finding(
             Status.INFO,
             summary,
@@ -128,7 +128,7 @@ class LowComputeShare(Rule):
             title="Part of the step passes before forward",
             severity=Severity.MEDIUM if span else Severity.LOW,
             cause=_BEFORE,
-            action=_LOOK,
+            action=_LOOK if span else _LOOK + _ANNOTATE,
             problem=f"{percent(before)} of the step passes before forward",
             fix=fix,
             evidence=(_parts(total, count),),
@@ -148,7 +148,7 @@ class LowComputeShare(Rule):
             # Without a name it says how little was marked: a finding with a cause goes first.
             severity=Severity.MEDIUM if span else Severity.LOW,
             cause=_BETWEEN,
-            action=_LOOK,
+            action=_LOOK if span else _LOOK + _ANNOTATE,
             fix=f"Shorten {span.name}, or run it beside the step"
             if span
             else "Mark the parts of the loop with dsprof.annotate()",

@@ -35,8 +35,8 @@ def test_the_longest_wait_in_a_sentence():
         == "The longest wait, 30.0 ms per step, is for barrier: the call itself waits."
     )
     assert longest_wait(found, only_async=True) == (
-        "The longest wait, 15.0 ms per step, is for send: started 5.00 ms before it was "
-        "waited for, and 20.0 ms in flight."
+        "The longest wait, 15.0 ms per step, is for send: it starts 5.00 ms before the "
+        "wait, and is in flight for 20.0 ms."
     )
     assert longest_waits(found).rows[1][3:] == pytest.approx((15, 5, 20))
 
@@ -47,7 +47,7 @@ def test_ddp_waits_for_all_its_buckets_at_the_last():
     trace = rank_trace(steps=[step(0, 0, 100)], comm=[comm], flushes=flushes)
     found = summary(trace)[WaitCauses]
     assert "bucket 3 of DDP" in longest_wait(found)
-    assert "which DDP waits for together" in longest_wait(found)
+    assert "before DDP waits, for all buckets together." in longest_wait(found)
 
 
 def test_without_a_wait_nothing_is_said():

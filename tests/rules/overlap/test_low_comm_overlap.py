@@ -76,8 +76,8 @@ def test_waits_that_no_setting_explains_are_mentioned():
     assert finding.status is Status.INFO
     assert "10 % of asynchronous communication is hidden" in finding.summary
     assert "18.0 ms" in finding.summary
-    assert "is for parameters, all_gather: started 2.00 ms before it was waited" in finding.summary
-    assert "20.0 ms in flight" in finding.summary
+    assert "is for parameters, all_gather: it starts 2.00 ms before the wait," in finding.summary
+    assert "in flight for 20.0 ms" in finding.summary
     assert finding.evidence[0].rows == (
         ("synchronous", None, 1.0),
         ("asynchronous, waited for", ns(18), 1.0),

@@ -59,7 +59,9 @@ def test_a_span_that_the_program_named_is_named():
     trace.spans += [
         span("load", 100 * n + 45, 100 * n + 75, n, is_annotation=True) for n in range(6)
     ]
+    assert "annotate" in said(RULE, idling(0.6)).action
     finding = said(RULE, trace)
+    assert "annotate" not in finding.action
     assert finding.summary.endswith(' "load" takes 30.0 ms of it per step.')
     assert finding.severity is Severity.MEDIUM
     assert finding.fix == 'Shorten "load", or run it beside the step'
