@@ -14,6 +14,7 @@ from dsprof.environment.processes import pid_namespace
 from dsprof.recording.recorder import live_state
 from dsprof.recording.recorder.live_state import LiveState
 from dsprof.trace import life
+from dsprof.trace.dumps.state_file import state_of
 from dsprof.trace.life import life_of
 from dsprof.trace.run import find_run, goes_on, is_growing
 from dsprof.trace.schema import Header
@@ -117,3 +118,12 @@ def test_the_live_state_is_a_sign_of_life_where_nothing_is_written(
 def test_a_new_file_of_another_tool_does_not_grow(tmp_path: Path) -> None:
     kineto.write(tmp_path / "rank0.json", kineto.steps(3, 10, 2))
     assert not is_growing(find_run([tmp_path]))
+
+
+@pytest.mark.parametrize("name", ["a\0.state", "../a.state", "\x1b.state"])
+def test_what_is_no_name_of_a_state_is_not_looked_for(
+    tmp_path: Path, memory: Path, name: str
+) -> None:
+    _, head = recorded(tmp_path, state_file=name)
+    assert state_of(head) == ""
+    assert not life_of(tmp_path / "trace.rank00000.json", head).is_gone

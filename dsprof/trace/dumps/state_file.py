@@ -132,7 +132,7 @@ def state_name(header: Header) -> str:
 def state_of(header: Header) -> str:
     """Return the name of the file of the process that wrote a trace; "" if that is no name."""
     name = header.state_file or state_name(header)
-    return name if name == os.path.basename(name) else ""
+    return name if name == os.path.basename(name) and name.isprintable() else ""
 
 
 def kept_name(header: Header) -> str:
