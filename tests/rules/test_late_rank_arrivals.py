@@ -181,7 +181,7 @@ def test_ranks_that_are_late_together_are_named(late):
     finding = said(RULE, *at(*(80 if n in late else 35 for n in range(world))))
     assert (finding.status, finding.ranks) == (Status.FAIL, late)
     assert "by 45.0 ms per step (45 %)" in finding.summary
-    assert "late together in 10 of 10 steps" in finding.summary
+    assert "late together in 10 of 10 steps." in finding.summary
     assert "optimizer step take 45.0 ms longer than those of the others" in finding.cause
     assert finding.cause.endswith("or gets less processor time.")
 
@@ -198,6 +198,9 @@ def test_ranks_that_are_late_together_for_a_while_are_named_with_these_steps():
     finding = said(RULE, *jittering(60, (35,), (35,), (35,), (35,), slow, slow, slow))
     assert (finding.status, finding.ranks) == (Status.FAIL, (4, 5, 6))
     assert "late together in 20 of 58 steps, from step 20 to 39." in finding.summary
+    slow = [80 if step >= 20 else 35 for step in range(60)]
+    finding = said(RULE, *jittering(60, (35,), (35,), (35,), (35,), slow, slow, slow))
+    assert "late together in 40 of 58 steps." in finding.summary
 
 
 @pytest.mark.parametrize(("late", "share"), [((1,), 0.5), ((2, 3), 0.45)])

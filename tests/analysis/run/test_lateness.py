@@ -116,6 +116,9 @@ def test_two_ranks_are_late_together_with_what_the_others_wait_longer():
     assert together(late(*steps), 1) == Together((1, 4), 2, 3, 3, 83, (0, 1))  # 100 - 100 / 6
     even = [100] * 6
     assert together(late(PAIR, even, PAIR, even), 1) == Together((1, 4), 2, 2, 4, 50)
+    often = [PAIR] * 4 + [even] + [PAIR] * 5  # nine of ten from the first to the last
+    assert together(late(*often), 1).stretch == (0, 9)
+    assert together(late(*often[1:]), 1).stretch is None
 
 
 @pytest.mark.parametrize(

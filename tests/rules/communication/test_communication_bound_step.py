@@ -121,6 +121,7 @@ def test_larger_batches_are_not_advised_for_what_grows_with_them(backend, fields
     traces = [zero_rank(head.rank, head=head, engine=None, extra=extra) for head in heads]
     finding = said(RULE, *traces)
     assert ("lower precision" in finding.action) == grows
+    assert ("data that grows with the batch" in finding.action) == grows
     assert ("Use larger micro-batches" in finding.action) != grows
     if backend == "nccl":
         assert ("larger micro-batches" in finding.fix) != grows

@@ -78,8 +78,14 @@ def test_a_local_interface_serves_one_host():
 
 def test_chosen_ranks_of_one_host_do_not_tell_that_there_are_several():
     local = rank_trace(0, SEVERAL | {"NCCL_SOCKET_IFNAME": "lo"}, network_devices=HOST)
-    (finding,) = judge(RULE, local, selection=Selection(ranks=(range(4),)))
+    some = Selection(ranks=(range(4),))
+    (finding,) = judge(RULE, local, selection=some)
     assert finding.status is Status.UNKNOWN
+    local.header.host = "node-0"
+    other = rank_trace(1, SEVERAL, network_devices=HOST)
+    other.header.host = "node-1"
+    (finding,) = judge(RULE, local, other, selection=some)
+    assert finding.status is Status.FAIL
 
 
 def test_whether_it_serves_is_unknown_without_the_number_of_hosts():

@@ -166,6 +166,7 @@ def test_a_link_that_all_gathers_in_backward_use_hides_less(gathered_ms, hidden_
     assert saving == (hidden_ms and pytest.approx((hidden_ms / 2, hidden_ms)))
     assert finding.status is (Status.FAIL if saving else Status.INFO)
     assert finding.action.startswith("Hide these all-gathers first") is not bool(saving)
+    assert (finding.fix == "Prefetch parameters first") is not bool(saving)
     assert bool(finding.config_patch) is bool(saving)
 
 
