@@ -53,7 +53,13 @@ def of_flushes(flushes: Flushes, backwards: float) -> Giant | None:
     return explain(largest, nbytes, sum(per_backward))
 
 
-def by_hand(nbytes: float, count: float) -> Giant:
+_FROM_HOOKS = (
+    "with async_op=True from hooks of the parameters (register_post_accumulate_grad_hook) "
+    "and wait before the optimizer's step"
+)
+
+
+def by_hand(nbytes: float, count: float, *, is_sharded: bool) -> Giant:
     """Return the giant of a program that reduces its gradients itself, by synchronous calls."""
     return Giant(
         round(nbytes / count),
@@ -62,10 +68,12 @@ def by_hand(nbytes: float, count: float) -> Giant:
         _part_bytes(nbytes),
         "The program reduces its gradients itself",
         "It waits for backward to end, and then for the reduction: nothing runs meanwhile.",
-        "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes on; "
-        "or reduce with async_op=True from hooks of the parameters "
-        "(register_post_accumulate_grad_hook) and wait before the optimizer's step.",
-        "Wrap the model in DDP",
+        f"Reduce {_FROM_HOOKS}; or apply fully_shard to the blocks of the model, then to the model: on "
+        "devices FSDP reduces while backward goes on."
+        if is_sharded
+        else "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes "
+        f"on; or reduce {_FROM_HOOKS}.",
+        "Reduce from hooks of the parameters" if is_sharded else "Wrap the model in DDP",
     )
 
 

@@ -171,7 +171,9 @@ def _giant(run: RunSummary, gradients: AnyCalls) -> Giant | None:
     is_wrapped = run[Engines].main is not None or run[Run].has_ddp
     if is_wrapped or any(kind.is_async for kind in gradients):
         return None
-    return by_hand(bytes_per_step(gradients) / backwards, calls_per_step(gradients) / backwards)
+    is_sharded = any(kind.family == "reduce_scatter" for kind in gradients)
+    calls = calls_per_step(gradients) / backwards
+    return by_hand(bytes_per_step(gradients) / backwards, calls, is_sharded=is_sharded)
 
 
 def _overlapping(giant: Giant, engines: Engines) -> Giant:

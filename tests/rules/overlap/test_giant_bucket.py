@@ -30,7 +30,17 @@ def ranks(*blocked_ms: float, buckets=(64,), blocked_from=60, **fields):
     return [_rank(rank, ms, buckets, blocked_from, **fields) for rank, ms in enumerate(blocked_ms)]
 
 
-def _rank(rank, blocked_ms, buckets, at, library="DDP", capacity_mib=1000, config=None, **given):
+def _rank(
+    rank,
+    blocked_ms,
+    buckets,
+    at,
+    library="DDP",
+    capacity_mib=1000,
+    config=None,
+    op="all_reduce",
+    **given,
+):
     steps, comm, flushes, spans = [], [], [], []
     each = blocked_ms / len(buckets)
     for number in range(6):
@@ -42,7 +52,7 @@ def _rank(rank, blocked_ms, buckets, at, library="DDP", capacity_mib=1000, confi
             begin = start + at + i * each
             told = {"step": number, "phase": "backward", "nbytes": nbytes}
             owner = 0 if library is None else key
-            comm.append(sync("all_reduce", begin, each, flush=owner, **told))
+            comm.append(sync(op, begin, each, flush=owner, **told))
             details = {"elements": nbytes // 4, "capacity": capacity_mib * MIB // 4, **told}
             details |= {"library": library or "", "module": "", "parameters": 9, **given}
             flushes.append(flush(key, begin, each, **details))
@@ -80,6 +90,13 @@ def test_a_program_that_reduces_by_itself_fails():
     finding = said(RULE, *ranks(20, 20, library=None))
     assert finding.status is Status.FAIL
     assert "DistributedDataParallel" in finding.action
+
+
+def test_who_reduces_shards_is_not_sent_to_ddp():
+    finding = said(RULE, *ranks(20, 20, library=None, op="reduce_scatter"))
+    assert finding.status is Status.FAIL
+    assert "DistributedDataParallel" not in finding.action
+    assert finding.fix == "Reduce from hooks of the parameters"
 
 
 @pytest.mark.parametrize("library", ["FSDP1", "FSDP2"])
