@@ -79,8 +79,9 @@ def remedy(verdict: HangVerdict, hang: Hang, endings: Endings) -> str:
             return next(same_call(o) for o in hang.mismatched if difference(o) == verdict.sentence)
         case "deadlock":
             return (
-                "Call them in the same order on every rank; batch sends and receives of two ranks "
-                "with torch.distributed.batch_isend_irecv."
+                "Call the collectives of all groups in the same order on every rank: code that "
+                "only one rank runs, such as a checkpoint, must call none. Batch sends and "
+                "receives of two ranks with torch.distributed.batch_isend_irecv."
             )
         case "unknown" if not verdict.ranks:
             return COPY_ALL

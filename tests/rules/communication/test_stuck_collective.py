@@ -154,7 +154,9 @@ def test_ranks_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
     [finding] = check(tmp_path, dumps)
     assert finding.ranks == (0, 1)
     assert "different orders" in finding.cause
-    assert finding.action.startswith("Call them in the same order on every rank")
+    assert finding.action.startswith(
+        "Call the collectives of all groups in the same order on every rank"
+    )
 
 
 def test_a_device_that_stands_still_did_not_finish_what_others_did(tmp_path: Path) -> None:
