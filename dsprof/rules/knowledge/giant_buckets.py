@@ -68,8 +68,8 @@ def by_hand(nbytes: float, count: float, *, is_sharded: bool) -> Giant:
         _part_bytes(nbytes),
         "The program reduces its gradients itself",
         "It waits for backward to end, and then for the reduction: nothing runs meanwhile.",
-        f"Reduce {_FROM_HOOKS}; or apply fully_shard to the blocks of the model, then to the model: "
-        "on devices FSDP reduces while backward goes on."
+        f"Reduce {_FROM_HOOKS}; or apply fully_shard to the blocks of the model, then to the model:"
+        " on devices FSDP reduces while backward goes on."
         if is_sharded
         else "Wrap the model in DistributedDataParallel, which reduces buckets while backward goes "
         f"on; or reduce {_FROM_HOOKS}.",
