@@ -76,7 +76,8 @@ class NodeMemory:
     def propose(self, proposal: Captured) -> bool:
         """Hand a proposal over to the leader; false while it has not taken another."""
         with suppress(OSError):
-            return notes.put(self._proposed, msgspec.json.encode(proposal), is_first=True)
+            data = msgspec.json.encode(proposal)
+            return self.is_there and notes.put(self._proposed, data, is_first=True)
         return False
 
     def take(self) -> Captured | None:

@@ -18,6 +18,7 @@ from torch.distributed import TCPStore
 
 from dsprof.diagnosis.build import diagnose
 from dsprof.files import notes
+from dsprof.recording.capture.announcements import NodeMemory
 from dsprof.recording.capture.thread import Capture
 from dsprof.recording.group_store import connect
 from dsprof.trace.dumps.kept_states import remove_stale
@@ -62,6 +63,16 @@ def _begun(
         capture = Capture(header, folder, writer, lambda: AT[rank], fail)
     capture._begin()
     return capture, writer
+
+
+def test_without_shared_memory_nothing_is_written_where_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with patch("dsprof.recording.capture.announcements.memory_folders", lambda: iter(())):
+        node = NodeMemory("run", tmp_path)
+    assert not node.propose(Captured("a" * 16, 7, 9))
+    assert (node.announced(), [*tmp_path.iterdir()]) == (None, [])
 
 
 @pytest.fixture
