@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dsprof.trace.reader import read_trace
@@ -50,6 +51,7 @@ def test_everything_written_is_read_back(tmp_path: Path) -> None:
     assert trace.trailer is not None
     assert trace.trailer.reason == "disable"
     assert trace.broken_lines == 0
+    assert trace.path not in {one.path for one in psutil.Process().open_files()}
 
 
 def test_what_a_process_without_stderr_prints_does_not_land_in_the_trace(tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def test_gradients_of_frozen_parameters_are_not_of_a_reduction(install: Install)
     assert {one.elements for one in records if isinstance(one, Fetch)} == {OF_LINEAR}
 
 
+def test_what_stays_gathered_is_fetched_once(install: Install) -> None:
+    model = fully_shard(Block(), reshard_after_forward=False)
+    recorder = install(FSDPHook, ProcessGroupHook)
+    train(model, forwards=1)
+    fetches = [one.kind for one in handed_over(recorder) if isinstance(one, Fetch)]
+    assert fetches == ["fetch", "release"]
+
+
 @WRAPS
 def test_two_models_are_two(install: Install, wrap) -> None:
     recorder = install(FSDPHook)
