@@ -25,7 +25,7 @@ versions, operations and bytes (exactly), times (with their noise), findings.
   dsprof compare before after --format html  comparison.html, and text here
 
 The verdict comes first. A step is called faster or slower if the 99 % interval
-of the difference excludes zero: of 100 pairs of equal runs, less than one does.
+of the difference excludes zero, as in fewer than 1 % of pairs of equal runs.
 Record at least 5 s of steps of each run. Of a folder with several runs the
 newest is taken."""
 

@@ -387,7 +387,7 @@ _LESS_OFTEN = (
 _UPDATE = (
     "The extra time is in the optimizer step, on {}: an optimizer that does more every N steps, as "
     "Shampoo and SOAP do, or Python's garbage collector.",
-    "Let the optimizer do that work less often, as by `precondition_frequency`, or distribute it "
+    "Let the optimizer do that work less often (`precondition_frequency`), or distribute it "
     "over the ranks. Otherwise inspect these steps in the timeline.",
 )
 _REPEATED = (
