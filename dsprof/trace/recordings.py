@@ -34,7 +34,7 @@ def choose_recording(
         TraceError: the run has no epoch of that number.
     """
     newest = choose_run(files)
-    over = _earlier_recordings(newest.epochs) if len(newest.epochs) > 1 else []
+    over = _earlier_recordings(newest.epochs)
     if not over and epoch in (None, newest.number):
         return newest, []
     left = [file for file in files if file.path not in over]
