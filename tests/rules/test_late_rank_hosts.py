@@ -71,6 +71,25 @@ def test_a_late_host_with_another_device_is_told_once(late_ms, told):
     assert [one.rule for one in found.facets] == (["unequal-hosts"] if late_ms else [])
 
 
+@pytest.mark.parametrize(
+    ("part", "usual", "other", "is_of_speed"),
+    [
+        ("machine", {"nvidia_driver": "550.1"}, {"nvidia_driver": "535.1"}, True),
+        ("machine", {"cpu_governor": "a performance"}, {"cpu_governor": "a powersave"}, True),
+        ("versions", {"nccl": "2.27.3"}, {"nccl": "2.26.2"}, False),
+    ],
+)
+def test_only_what_differs_in_speed_is_told_with_the_late_host(part, usual, other, is_of_speed):
+    hosts = [HOSTS[0], HOSTS[0], HOSTS[1], HOSTS[1]]
+    run = device_run(hosts, lambda rank, k: 70.0 + 25 * (rank > 1) + (k * 7 + rank * 3) % 5 / 10)
+    for one in run:
+        machine = {"accelerators": nodes(2, "NVIDIA H100"), "machine": {}, "versions": {}}
+        one.environment = EnvSnapshot(**machine | {part: other if one.rank > 1 else usual})
+    rules = [rule for rule in RULES if rule.meta.id in ("late-rank", "unequal-hosts")]
+    found = [one for one in judge(summary(*run), rules) if one.status is Status.FAIL]
+    assert sorted(one.rule for one in found) == ["late-rank", "unequal-hosts"][: 2 - is_of_speed]
+
+
 def test_hosts_that_work_in_step_and_are_late_in_turn_are_no_late_host():
     """Of 8 ranks 4 are late together by chance as often as one of two would be."""
     hosts = [HOSTS[0]] * 4 + [HOSTS[1]] * 4

@@ -37,6 +37,11 @@ def tar() -> bytes:
         ("a.ncu-rep", b"NVR\0", "a report of Nsight Compute, which is not read"),
         ("dmesg.txt", SEGFAULT, "a log of a kernel; give it to `dsprof hang`"),
         ("dmesg.txt", b"[    0.000000] Linux version 6.0.11\n", "a log of a kernel"),
+        (
+            "dmesg.txt",
+            b"[Wed Jan 27 23:04:35 2021] NVRM: Xid (PCI:0000:9b:00): 43, pid=8",
+            "a log of",
+        ),
         ("syslog", b"Dec 12 09:13:10 node7 kernel: Linux version 6.0.11\n", "a log of a kernel"),
         ("a.log", b"09:13:10 Using attention kernel: flash\n", "not a dsprof trace"),
     ],
