@@ -201,6 +201,16 @@ def test_rows_of_ten_seconds_have_an_exponent():
     )
     ((trace),) = make.read([COLUMNS, row])
     assert [one.busbw for one in trace.log.measured] == [0.97e9]
+    (trace,) = make.read([COLUMNS, row, row.replace("0.97  0.97", "9e+99  9e+99")])
+    assert [one.busbw for one in trace.log.measured] == [0.97e9]
+
+
+def test_terabits_per_second_of_an_early_benchmark_have_13_digits():
+    bits_per_s = 2 * GIB16 * 8 / 0.08
+    lines = early_all_reduce_bench(WHOLE)
+    lines[2:4] = [" duration: 0.0800 sec", f" algo throughput: {bits_per_s:.4f} bps, 3436.0 Gbps"]
+    (trace,) = make.read(lines)
+    assert [one.nbytes for one in trace.log.measured] == [GIB16]
 
 
 def test_mpirun_tags_each_part_of_a_row():

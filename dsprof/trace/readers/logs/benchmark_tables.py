@@ -21,14 +21,16 @@ MARKS = (
 """Marks of a line that begins a table, or says what it is of."""
 
 _UNITS: dict[str, int] = {unit: 1024**i for i, unit in enumerate(("B", "K", "M", "G", "T"))}
-_FLOAT = r"(\d{1,12}(?:\.\d{1,12})?(?:e[+-]\d\d)?)"  # times from 10 s on have an exponent
+_FLOAT = r"(\d{1,16}(?:\.\d{1,12})?)"
+_TIME = rf"{_FLOAT}(?:e\+\d\d)?"  # from 10 s on
 _WRONG = r"(?:\d{1,16}|N/A|\d(?:\.\d{1,12})?e[+-]\d\d)"
 _NCCL_TESTS = re.compile(
     # Early releases print no root, and no reduction where there is none.
     r"^\s*(?P<size>\d{1,16})\s+\d{1,16}\s+[a-z]\w*\s+(?:[a-z]\w*\s+)?(?:-?\d{1,7}\s+)?"
-    rf"{_FLOAT}\s+{_FLOAT}\s+(?P<busbw>{_FLOAT})\s+(?P<wrong>{_WRONG})"
+    rf"{_TIME}\s+{_FLOAT}\s+(?P<busbw>{_FLOAT})\s+(?P<wrong>{_WRONG})"
     # Out of place, then in place; four times of single iterations may follow each.
-    rf"(?:(?:(?:\s+{_FLOAT}){{4}})?(?:\s+{_FLOAT}){{3}}\s+(?P<wrong_in_place>{_WRONG}))?(?:\s|$)"
+    rf"(?:(?:(?:\s+{_TIME}){{4}})?\s+{_TIME}(?:\s+{_FLOAT}){{2}}\s+(?P<wrong_in_place>{_WRONG}))?"
+    r"(?:\s|$)"
 )
 _ALL_REDUCE_BENCH = re.compile(
     rf"^\|\s*(?P<size>\d{{1,4}})(?P<unit>[KMGT]?)iB \|\s*(?P<busbw>{_FLOAT})GBps \|"
