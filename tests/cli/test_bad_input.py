@@ -63,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "ds.json": b'{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
         "stacks.json": b'[{"pid": 7, "active": true, "owns_gil": true, "frames": []}]',
         "error.json": b'{"message": {"message": "E: e", "extraInfo": {"py_callstack": "T"}}}',
-        "dmesg.txt": b"[    1.200000] NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n",
+        "dmesg.txt": b"[1.200000] NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.\n",
         "train.err": b"Traceback (most recent call last):\n  File 'a.py'\nValueError: x\n",
         "a.nsys-rep": b"\0\1\2",
         "lfs.nsys-rep": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
