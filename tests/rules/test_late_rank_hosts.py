@@ -80,11 +80,11 @@ def test_a_late_host_with_another_device_is_told_once(late_ms, told):
     ],
 )
 def test_only_what_differs_in_speed_is_told_with_the_late_host(part, usual, other, is_of_speed):
-    hosts = [HOSTS[0], HOSTS[0], HOSTS[1], HOSTS[1]]
-    run = device_run(hosts, lambda rank, k: 70.0 + 25 * (rank > 1) + (k * 7 + rank * 3) % 5 / 10)
+    hosts = [HOSTS[0]] * 4 + [HOSTS[1]] * 2
+    run = device_run(hosts, lambda rank, k: 70.0 + 25 * (rank > 3) + (k * 7 + rank * 3) % 5 / 10)
     for one in run:
         machine = {"accelerators": nodes(2, "NVIDIA H100"), "machine": {}, "versions": {}}
-        one.environment = EnvSnapshot(**machine | {part: other if one.rank > 1 else usual})
+        one.environment = EnvSnapshot(**machine | {part: other if one.rank > 3 else usual})
     rules = [rule for rule in RULES if rule.meta.id in ("late-rank", "unequal-hosts")]
     found = [one for one in judge(summary(*run), rules) if one.status is Status.FAIL]
     assert sorted(one.rule for one in found) == ["late-rank", "unequal-hosts"][: 2 - is_of_speed]
