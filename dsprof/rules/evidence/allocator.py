@@ -18,6 +18,8 @@ _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORC
 EXPANDABLE = "expandable_segments:True"
 EXPAND = f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
 """The variable and value by which segments grow (PyTorch 2.1 or later; not in most ROCm builds)."""
+SPLIT_LESS = "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128"
+"""What keeps large segments whole where they cannot grow."""
 
 
 class Series(NamedTuple):
@@ -49,6 +51,11 @@ def retries(memory: RankMemory) -> int:
 def is_short(memory: Memory) -> bool:
     """Say whether any rank had to try allocations again: there was no room."""
     return any(map(retries, memory.ranks.values()))
+
+
+def against_fragments(environment: EnvironmentFacts) -> str:
+    """Return the variable and value to set."""
+    return SPLIT_LESS if environment.versions.get("hip") else EXPAND
 
 
 def is_expandable(setting: str) -> bool:

@@ -12,7 +12,7 @@ from dsprof.analysis.aggregates.snapshots import Snapshots
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Details, Finding, Severity, Status, Table
 from dsprof.findings.wording import percent, plural, size
-from dsprof.rules.evidence.allocator import EXPAND, expandable_ranks, retries
+from dsprof.rules.evidence.allocator import against_fragments, expandable_ranks, retries
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RESERVED, STUCK
 from dsprof.trace.dumps.memory_snapshot import MemorySnapshot
@@ -23,7 +23,6 @@ _FULL = (
     "Little memory is stuck at step ends: the device was probably full. The allocator then frees "
     "its whole cache and tries again."
 )
-_EXPAND = f"Set {EXPAND} on every rank; if that does not help, "
 _EXPANDED = "expandable_segments is already on for these ranks: "
 _SMALLER = "pad batches to few lengths, and use smaller micro-batches."
 _TOO_MUCH = "Stuck and free memory together are too small for the request."
@@ -192,7 +191,9 @@ def _action(run: RunSummary, ranks: tuple[int, ...]) -> str:
     """Return what to set, beside what is set already."""
     expandable = expandable_ranks(run[EnvironmentFacts])
     is_set = all(expandable >> rank & 1 for rank in ranks)
-    return (_EXPANDED if is_set else _EXPAND) + _knob(run[Engines])
+    setting = against_fragments(run[EnvironmentFacts])
+    first = _EXPANDED if is_set else f"Set {setting} on every rank; if that does not help, "
+    return first + _knob(run[Engines])
 
 
 def _knob(engines: Engines) -> str:

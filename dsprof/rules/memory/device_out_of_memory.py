@@ -16,7 +16,14 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Confidence, Finding, Severity, Status, Table
 from dsprof.findings.wording import capitalised, named, named_if_known, percent, plural, size, some
 from dsprof.rules.causes import KEPT
-from dsprof.rules.evidence.allocator import EXPAND, EXPANDABLE, expandable_ranks, is_expandable
+from dsprof.rules.evidence.allocator import (
+    EXPAND,
+    EXPANDABLE,
+    SPLIT_LESS,
+    against_fragments,
+    expandable_ranks,
+    is_expandable,
+)
 from dsprof.rules.memory.memory_growth import device_growth
 from dsprof.rules.reasons import NO_LOG
 from dsprof.rules.rule import Rule, RuleMeta
@@ -63,8 +70,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "HIP": _Kind(
         tool="rocm-smi --showpids",
-        expand="PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 on every rank (most builds for ROCm "
-        "ignore expandable_segments)",
+        expand=f"{SPLIT_LESS} on every rank (most builds for ROCm ignore expandable_segments)",
     ),
     "NPU": _Kind(
         "torch.npu",
@@ -246,7 +252,8 @@ class DeviceOutOfMemory(Rule):
                 f"Probably fragmentation{although}: {percent(stuck / reserved)} of the reserved "
                 "memory was free, but in pieces that are too small for large requests."
             )
-            action = _LESS_FRAGMENTS if is_set else f"Set {EXPAND} on every rank"
+            setting = against_fragments(run[EnvironmentFacts])
+            action = _LESS_FRAGMENTS if is_set else f"Set {setting} on every rank"
         else:
             cause = (
                 "The process had reserved most of the device: the model probably needs more memory "

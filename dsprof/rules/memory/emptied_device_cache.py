@@ -38,7 +38,7 @@ _CALLED = (
 )
 _ROOM = (
     "Leave more room on the device: smaller micro-batches, activation checkpointing, more "
-    f"sharding. Set {EXPAND}, so that segments grow instead."
+    f"sharding. On NVIDIA GPUs set {EXPAND}, so that segments grow instead."
 )
 _PRESSED = (
     "The device had no room for a new segment: the allocator then frees its whole cache and "

@@ -34,6 +34,11 @@ def test_much_memory_in_fragments_fails_and_names_the_rank():
     assert finding.evidence[0].rows == ((1, 6 << 30, 20 << 30, 0.3, 0),)
 
 
+def test_rocm_is_told_what_it_does_not_ignore() -> None:
+    trace = on_device(counters(6), environment=EnvSnapshot(versions={"hip": "7.2.0"}))
+    assert "max_split_size_mb:128 on every rank" in said(RULE, trace).action
+
+
 def test_of_several_ranks_the_worst_is_in_the_summary():
     stuck = [on_device(counters(gib), rank=rank) for rank, gib in enumerate((6, 9, 7))]
     finding = said(RULE, *stuck)
