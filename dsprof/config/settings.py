@@ -15,6 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from dsprof.errors import ConfigError
 
 _MISTAKES_SHOWN = 20
+_LONGEST = 40
+"""Characters of a value that a message repeats as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,16 @@ def _nearest(value: Any, kind: Any) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return text as it is written, or escaped and cut if it would not fit a message."""
-    return text if text.isprintable() and len(text) <= 40 else reprlib.repr(text)[1:-1]
+    """Return text as it is written, or escaped and cut if it would not fit a message.
+
+    Credentials are removed first: a part of one would not be known as such.
+    """
+    if text.isprintable() and len(text) <= _LONGEST:
+        return text
+    from dsprof.files.redaction import redact_text  # which only errors need
+
+    text = redact_text(text)
+    return text if text.isprintable() and len(text) <= _LONGEST else reprlib.repr(text)[1:-1]
 
 
 def did_you_mean(name: str, known: Iterable[str], listed_by: str = "") -> str:

@@ -336,3 +336,14 @@ def test_what_nobody_foresaw_is_no_traceback(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == (code == 3)
     assert all("RuntimeError: first line second line at " in line for line in lines)
+
+
+@pytest.mark.parametrize("command", [["explain"], ["report", "good", "--ranks"]])
+def test_no_end_of_a_credential_is_quoted(
+    folder: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "https://bob:correct-horse-battery@127.0.0.1/x?token=" + "staple" * 6
+    assert main([*command, address]) == 2
+    said = capsys.readouterr().err
+    assert "bob" not in said
+    assert "staple" not in said
