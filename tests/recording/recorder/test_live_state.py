@@ -241,6 +241,7 @@ def test_a_child_that_is_the_same_rank_as_its_parent_is_known_by_its_state(
     assert live.open(mine, lambda definition: definition) == ""
     found = [this_process.repeats_parent(rank, mine.world_size) for rank in (0, 1, 2)]
     assert found == [False, True, False]
+    assert not this_process.repeats_parent(1, mine.world_size + 1)  # of another job
     live.close()
 
 

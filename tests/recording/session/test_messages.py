@@ -19,7 +19,7 @@ import dsprof
 from dsprof.analysis.rank.steps import counted_steps
 from dsprof.environment import EnvSnapshot, machine
 from dsprof.recording import session
-from dsprof.recording.this_process import is_script
+from dsprof.recording.this_process import is_of_several, is_script
 from dsprof.trace.writing.writer import write_environment
 from tests.factories.trace import header
 from tests.recording.session.fake_group import become, communicate, read
@@ -201,3 +201,11 @@ def test_a_python_without_the_gil_is_not_recorded_and_trains_on(
     assert line.startswith("dsprof: not recording: this Python runs without the GIL")
     assert session.current() is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("0", False), ("1", True)])
+def test_the_first_rank_speaks_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    assert is_of_several() is expected
