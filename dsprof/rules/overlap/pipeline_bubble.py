@@ -34,6 +34,8 @@ _MOST = 0.5
 
 _MUCH = 0.1
 """A stage that works longer by this share of the step is no small problem."""
+_MOST_STEPS = 256
+"""Steps in which all ranks are compared at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def _slow_stages(run: RunSummary) -> _SlowStages | None:
     also works longer where its sends and receives, or its program, take its own time.
     """
     steps = run[Steps]
-    own = own_work_of_steps(steps, steps.ranks)
+    own = own_work_of_steps(steps, steps.ranks, _MOST_STEPS)
     if len({len(one) for one in own.values()}) != 1:
         return None
     rows = np.stack([*own.values()])
