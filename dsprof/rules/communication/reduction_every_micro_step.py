@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dsprof.analysis.aggregates.engines import Engines
+from dsprof.analysis.aggregates.memory import Memory
 from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import SCALAR_BYTES, Traffic, Use, Volume
@@ -15,6 +16,7 @@ from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, plural, size
 from dsprof.rules.engine_by_engine import EngineTraffic, engine_by_engine
+from dsprof.rules.evidence.allocator import has_room
 from dsprof.rules.reasons import NO_REDUCTION
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.savings import about, is_hidden
@@ -40,7 +42,7 @@ class ReductionEveryMicroStep(Rule):
         "times the bytes.",
         category="communication",
         order=170,
-        needs=(Engines, Run, Steps, Traffic),
+        needs=(Engines, Memory, Run, Steps, Traffic),
         needs_sizes=True,
         min_steps=1,
     )
@@ -64,11 +66,12 @@ class ReductionEveryMicroStep(Rule):
             )
             return
         for one in accumulating:
-            yield from one.named(self._of_engine(one, run[Steps], run[Run], thresholds))
+            yield from one.named(self._of_engine(one, run, thresholds))
 
     def _of_engine(
-        self, one: EngineTraffic, steps: Steps, facts: Run, thresholds: Thresholds
+        self, one: EngineTraffic, run: RunSummary, thresholds: Thresholds
     ) -> Iterable[Finding]:
+        facts = run[Run]
         if not one.traffic.of("gradients"):
             if _is_pairwise(one.traffic) and not facts.hides_collectives:
                 yield self.meta.not_applicable(_PAIRWISE)
@@ -81,13 +84,10 @@ class ReductionEveryMicroStep(Rule):
         elif one.traffic.backwards_again:
             yield self.meta.unknown(_CLOSURE)
         else:
-            by_design = _is_by_design(one.engines, one.traffic, facts)
-            yield self._repeated(one, steps, thresholds, is_by_design=by_design)
+            yield self._repeated(one, run, thresholds)
 
-    def _repeated(
-        self, one: EngineTraffic, steps: Steps, thresholds: Thresholds, *, is_by_design: bool
-    ) -> Finding:
-        engines, traffic = one.engines, one.traffic
+    def _repeated(self, one: EngineTraffic, run: RunSummary, thresholds: Thresholds) -> Finding:
+        engines, traffic, steps = one.engines, one.traffic, run[Steps]
         reductions = traffic.reducing_micro_steps / traffic.rank_steps
         found = traffic.of("gradients")
         # A single rank's group sends nothing: that of experts, where each rank has its own.
@@ -110,20 +110,36 @@ class ReductionEveryMicroStep(Rule):
         spared_ns = sum(gradients[use].exposed_ns * share for use, share in spared.items())
         spared_ms = traffic.per_step(spared_ns) / 1e6
         mean_ms = spared_ms * one.steps_share
-        if is_by_design:
-            if not is_hidden(mean_ms, steps, thresholds.held_share):
-                summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
-            return self._by_design(engines, summary, evidence, extra)
         hidden = is_hidden(mean_ms, steps, thresholds.held_share)
+        is_sharded = _is_by_design(engines, traffic, run[Run])
+        whole = nbytes / reductions
+        if is_sharded:
+            if not hidden:
+                summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
+            measured = steps.exposed_share is not None and engines.stage is None
+            if hidden or not (measured and has_room(run[Memory], run[Run], whole)):
+                return self._by_design(engines, summary, evidence, extra)
         severe = not is_hidden(mean_ms, steps, thresholds.severe_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,
             severity=Severity.HIGH if severe else Severity.MEDIUM,
-            cause="Every rank keeps whole gradients, so that they could be accumulated locally.",
-            action=_HIDDEN if hidden else _ACTION if engines.stage is None else _ENGINE_ACTION,
+            cause=f"Memory has room to accumulate whole gradients ({size(whole)} per rank) locally."
+            if is_sharded
+            else "Every rank keeps whole gradients, so that they could be accumulated locally.",
+            action=_FSDP_ACTION
+            if is_sharded
+            else _HIDDEN
+            if hidden
+            else _ACTION
+            if engines.stage is None
+            else _ENGINE_ACTION,
             problem=f"A step reduces gradients in {plural(reductions, 'micro-step')}",
-            fix="" if hidden else "Wrap all but the last in `no_sync()`",
+            fix=""
+            if hidden
+            else "Reduce only in the last"
+            if is_sharded
+            else "Wrap all but the last in `no_sync()`",
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             saving_ms_per_step=None if hidden else about(spared_ms),

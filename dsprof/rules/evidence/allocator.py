@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from dsprof.analysis.aggregates.environment import EnvironmentFacts
 from dsprof.analysis.aggregates.memory import UNKNOWN, Memory, RankMemory
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.rank.steps import warmup_steps
 from dsprof.analysis.rank_sets import RankSet
 from dsprof.trace.columns import BoolArray, IntArray
-from dsprof.trace.device_counters import RETRIES
+from dsprof.trace.device_counters import DEVICE_TOTAL, PEAK_RESERVED, RETRIES
 
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -51,6 +53,23 @@ def retries(memory: RankMemory) -> int:
 def is_short(memory: Memory) -> bool:
     """Say whether any rank had to try allocations again: there was no room."""
     return any(map(retries, memory.ranks.values()))
+
+
+def has_room(memory: Memory, run: Run, nbytes: float) -> bool:
+    """Say whether each rank is known to have room for so many bytes, twice.
+
+    That is what its device never reserved; on CPUs its share of what its host had left.
+    """
+    ranks_on = Counter(run.hosts.values())
+    rooms = [
+        (one.least_host_available_bytes or 0) / max(ranks_on[run.hosts[rank]], 1)
+        if run.is_cpu
+        else one.device_max.get(DEVICE_TOTAL, 0) - one.device_max.get(PEAK_RESERVED, 0)
+        if PEAK_RESERVED in one.device_max
+        else 0
+        for rank, one in memory.ranks.items()
+    ]
+    return not is_short(memory) and min(rooms, default=0) >= 2 * nbytes
 
 
 def against_fragments(environment: EnvironmentFacts) -> str:

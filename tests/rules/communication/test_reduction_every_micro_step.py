@@ -4,7 +4,7 @@ import pytest
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.reduction_every_micro_step import ReductionEveryMicroStep
-from dsprof.trace.schema import BucketLayout, HookStatus
+from dsprof.trace.schema import BucketLayout, HookStatus, MemorySample
 from tests.factories.engines import WHOLE, interleaved
 from tests.factories.trace import (
     MS,
@@ -115,6 +115,25 @@ def test_fsdp_is_by_design():
     finding = said(RULE, plain(2, "reduce_scatter_tensor"))
     assert finding.status is Status.INFO
     assert "set_requires_gradient_sync(False)" in finding.action
+
+
+@pytest.mark.parametrize(
+    ("free", "comm_ms", "status"),
+    [(2 * MIB, 6, Status.FAIL), (2 * MIB - 1, 6, Status.INFO), (2 * MIB, 0.2, Status.INFO)],
+)
+def test_fsdp_fails_if_memory_has_room_for_whole_gradients_and_time_is_lost(free, comm_ms, status):
+    trace = zero_rank(
+        accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], comm_ms=comm_ms
+    )
+    trace.collectives.flush[:] = 0
+    trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=free)]
+    finding = said(RULE, trace)
+    assert finding.status is status
+    assert "set_requires_gradient_sync(False)" in finding.action
+    if status is Status.FAIL:
+        assert finding.severity is Severity.MEDIUM
+        assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
+        assert "room to accumulate whole gradients (1.00 MiB per rank)" in finding.cause
 
 
 def test_a_hook_of_ddp_by_reduce_scatter_keeps_whole_gradients():
