@@ -22,6 +22,9 @@ PARTS = {
 """Parts of a step in a sentence."""
 SAME_WORK = "Micro-steps, collectives and bytes per step did not change."
 """Longer sequences change none of them where only gradients are reduced."""
+OF_ALL = " Unknown: whether batches or sequences got longer, which would change none of these."
+"""Of `WORKING` parts that take longer on all ranks."""
+WORKING = ("compute_ns", "rest_ns")
 
 
 def part_columns(columns: StepColumns) -> dict[str, Floats]:

@@ -33,8 +33,10 @@ from dsprof.rules.steps.step_levels import (
     levels_of,
 )
 from dsprof.rules.steps.step_parts import (
+    OF_ALL,
     PARTS,
     SAME_WORK,
+    WORKING,
     few_in_turn,
     part_columns,
     passed,
@@ -208,6 +210,9 @@ class StepTimeChange(Rule):
         ):
             cause, part = f"{SAME_WORK} {few_in_turn(turns)}", ""
         found = self._slower(told, cause, kind.ranks, _suspects(run, part), thresholds)
+        if part in WORKING and not kind.ranks:
+            cause += OF_ALL
+            return msgspec.structs.replace(found, cause=cause, severity=Severity.LOW)
         if kind.ranks:
             own_ns = columns.own_growth(kind.ranks, level.is_usual, level.is_slow)
             return _explained(found, own_ns / level.more_ns)

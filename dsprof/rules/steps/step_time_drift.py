@@ -24,8 +24,10 @@ from dsprof.findings.wording import duration, named, percent
 from dsprof.rules.causes import LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import (
+    OF_ALL,
     PARTS,
     SAME_WORK,
+    WORKING,
     growing_part,
     part_columns,
     passed,
@@ -102,15 +104,17 @@ class StepTimeDrift(Rule):
             )
         part = growing_part(columns.growth(first, last), more_ns, thresholds.part_share)
         ranks = columns.ranks_behind(first, last, more_ns * _PART_OF_THE_LINE)
+        may_be_work = part in WORKING and not ranks
+        severity = Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM
         only = named(ranks) if columns.left_out else f"only {named(ranks)}; the others wait"
         return self.meta.finding(
             Status.FAIL,
             text,
-            severity=Severity.HIGH if share >= thresholds.severe_share else Severity.MEDIUM,
+            severity=Severity.LOW if may_be_work else severity,
             cause=(
                 f"{SAME_WORK} The growing part is "
                 f"{PARTS[part] if part and not ranks else 'work on the rank itself'}, on "
-                f"{only if ranks else columns.ranks}."
+                f"{only if ranks else columns.ranks}.{OF_ALL * may_be_work}"
             )
             if part or ranks
             else f"{SAME_WORK} The growing part is unknown.",

@@ -12,6 +12,7 @@ from dsprof.rules.communication.communication_bound_step import CommunicationBou
 from dsprof.rules.communication.late_rank import LateRank
 from dsprof.rules.runner import judge
 from dsprof.rules.steps.periodic_slow_step import PeriodicSlowStep
+from dsprof.rules.steps.step_parts import OF_ALL
 from dsprof.rules.steps.step_time_change import StepTimeChange
 from dsprof.rules.steps.step_time_drift import StepTimeDrift
 from tests.factories.trace import assert_reached_at, header, said, summary
@@ -186,7 +187,7 @@ def test_sums_show_several_slow_stretches() -> None:
 
 def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
     finding = said(StepTimeChange(), *ranks(computing=from_step(30, 40)))
-    assert (finding.status, finding.severity) == (Status.FAIL, Severity.MEDIUM)
+    assert finding.status is Status.FAIL
     assert "From step 30 on a step takes 140" in finding.summary
     assert finding.title == "Steps become slower at one moment"
     assert "forward, backward and optimizer step, on all ranks" in finding.cause
@@ -196,7 +197,20 @@ def test_the_step_from_which_on_steps_are_longer_is_named() -> None:
 def test_ranks_without_a_trace_are_not_said_to_be_slower() -> None:
     """The other rank of two left no trace."""
     finding = said(StepTimeChange(), rank(0, computing=from_step(30, 40)))
-    assert finding.cause.endswith("forward, backward and optimizer step, on all ranks but rank 1.")
+    assert "forward, backward and optimizer step, on all ranks but rank 1. " in finding.cause
+
+
+@pytest.mark.parametrize("more", [40, 100])
+def test_computation_that_takes_longer_on_all_ranks_may_be_more_work(more: int) -> None:
+    """Longer sequences change no count where only gradients are reduced."""
+    changed = ranks(computing=from_step(30, more))
+    grown = ranks(computing=lambda n: more * n / 60)
+    for finding in (said(StepTimeChange(), *changed), said(StepTimeDrift(), *grown)):
+        assert (finding.status, finding.severity) == (Status.FAIL, Severity.LOW)
+        assert finding.cause.endswith(OF_ALL)
+    of_one = said(StepTimeChange(), changed[0], rank(1, waiting=from_step(30, more)))
+    assert of_one.severity is not Severity.LOW
+    assert OF_ALL not in of_one.cause
 
 
 def test_a_rank_is_not_said_to_explain_what_grows_beside_it() -> None:
@@ -297,7 +311,7 @@ def test_a_small_change_is_none() -> None:
 
 
 def test_thresholds_of_a_change_are_reached_at_their_value() -> None:
-    changed = ranks(computing=from_step(30, 40))
+    changed = ranks(between=from_step(30, 40))
     change = change_of(columns_of(*changed).total_ns)
     assert change is not None
     more_ns = change.after - change.before
