@@ -88,10 +88,10 @@ class LowComputeShare(Rule):
         is_in_few = usual < outside / 2
         is_low = share < thresholds.compute_share
         is_outside = is_low and outside >= thresholds.outside_share and total.idle_ns is None
-        if is_outside and not is_in_few:
+        before = _before_forward(run)
+        if is_outside and before < thresholds.outside_share and not is_in_few:
             yield self._outside(run, summary, outside)
             return
-        before = _before_forward(run)
         if before >= thresholds.before_share and not is_in_few:
             yield self._before(run, summary, before, thresholds)
             return
@@ -120,13 +120,14 @@ class LowComputeShare(Rule):
         total, count = run[Steps].total, len(run[Steps].measured)
         took = f"{duration(before * run[Steps].mean_ns)} per step ({percent(before)})"
         fix = "Load batches in worker processes, or find what else runs there"
+        is_most = before >= thresholds.outside_share
         if span := span_outside(run[Phases], _NAMED_SHARE * total.other_ns / count):
             fix = f"Shorten {span.name}, or run it beside the step"
         return self.meta.finding(
             Status.FAIL if before >= thresholds.before_fail_share else Status.INFO,
             f"{summary} {took} pass before forwards, outside all phases.",
             title="Part of the step passes before forward",
-            severity=Severity.MEDIUM if span else Severity.LOW,
+            severity=Severity.MEDIUM if span or is_most else Severity.LOW,
             cause=_BEFORE,
             action=_LOOK if span else _LOOK + _ANNOTATE,
             problem=f"{percent(before)} of the step passes before forward",

@@ -97,6 +97,20 @@ def test_what_lies_before_forward_is_no_computation_of_a_loss(before, status):
         )
 
 
+@pytest.mark.parametrize(
+    ("before", "problem", "severity"),
+    [
+        (0.71, "71 % of the step passes before forward", Severity.MEDIUM),
+        (0.3, "71 % of the step is outside its phases", Severity.LOW),
+    ],
+)
+def test_most_of_a_step_before_forward_needs_no_name(before, problem, severity):
+    """A loader that is waited for lies there; what was not marked may lie anywhere."""
+    finding = said(RULE, idling(0.72, before))
+    assert (finding.problem, finding.severity) == (problem, severity)
+    assert finding.status is Status.FAIL
+
+
 def test_the_time_before_forward_is_a_mean_over_ranks_and_has_the_name_of_a_span():
     traces = [idling(0.31, before, number) for number, before in enumerate((0.3, 0.2))]
     finding = said(RULE, *traces)
