@@ -54,6 +54,28 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+@pytest.mark.parametrize(("longer", "status"), [(0, Status.PASS), (60, Status.FAIL)])
+def test_a_rank_is_not_late_where_the_other_one_works_less(longer: int, status: Status) -> None:
+    """In every fifth step rank 0 works 60 ms less, or rank 1 works 60 ms longer."""
+
+    def working(number: int) -> RankTrace:
+        comm, marks, now = [], [], 0
+        for n in range(40):
+            mine, last = 100, 100
+            if n % 5 == 4:
+                last = 100 + longer
+                mine = last if number else last - 60
+            comm.append(sync("all_reduce", now + mine, last - mine + 5, seq=n + 1, step=n))
+            marks.append(step(n, now, now + last + 5))
+            now += last + 5
+        return rank_trace(number, 2, comm=comm, steps=marks, groups={1: group(2)})
+
+    finding = said(RULE, working(0), working(1))
+    assert finding.status is status
+    if status is Status.PASS:
+        assert finding.summary.startswith("The others wait for rank 1 in 8 of 38 steps, which")
+
+
 def test_the_rank_that_is_named_leads_the_evidence_where_one_wait_for_another_is_long() -> None:
     """Rank 1 is late by 40 ms in 29 steps, rank 0 by 3 s in one."""
 

@@ -115,6 +115,8 @@ class LateRank(Rule):
             )
         elif problem := _why_not(run, case.votes):
             yield self.meta.unknown(f"Unknown: {problem}")
+        elif _is_waited_for_by_early(case):
+            yield self._early(case)
         elif not (doubt or has_moved) and case.votes.stragglers(case.least_ns):
             yield self._voted(case)
         elif several := _late_together(case):
@@ -180,6 +182,15 @@ class LateRank(Rule):
             "ranks; collect garbage in the same steps on all ranks.",
             evidence=(last_arrivals(late, case.votes),),
             confidence="medium",
+        )
+
+    def _early(self, case: Case) -> Finding:
+        votes, known = case.votes, case.known()
+        return self.meta.finding(
+            Status.PASS,
+            f"The others wait for rank {case.rank} in {int(votes.votes[votes.leader])} of "
+            f"{votes.steps} steps, which take no longer than those without waits: it works no "
+            f"longer there, and the others less.{known.note}",
         )
 
     def _suspected(self, case: Case, doubt: str) -> Finding:
@@ -290,6 +301,31 @@ def _works_longer(case: Case) -> bool:
     mine_ns = own_ns.pop(case.rank, 0.0)
     usual_ns = float(np.median([*own_ns.values()])) if own_ns else mine_ns
     return 2 * (mine_ns - usual_ns) >= max(case.votes.cost_ns, 1)
+
+
+def _is_waited_for_by_early(case: Case) -> bool:
+    """Whether the leader works no longer where the others wait for it, and nobody waits elsewhere.
+
+    Then the others come earlier than usual, as with less data in every tenth step.
+    """
+    late, votes, steps = case.late, case.votes, case.run[Steps]
+    is_known = (late.waited_ns >= 0).all(axis=0)
+    numbers, waited_ns = late.steps[is_known], late.waited_ns[:, is_known]
+    row = steps.ranks[case.rank].of(numbers) if case.rank in steps.ranks else None
+    if votes.is_of_most or not votes.late or late.calls > 1:
+        return False
+    if row is None or row.exposed_ns is None or len(row.number) < len(numbers):
+        return False
+    place = late.ranks.index(case.rank)
+    gap_ns = np.median(np.delete(waited_ns, place, axis=0), axis=0) - waited_ns[place]
+    is_late = gap_ns >= case.least_ns / 2
+    if is_late.all() or not is_late.any() or waited_ns[:, ~is_late].mean() >= case.least_ns / 2:
+        return False
+    own_ns = row.total_ns - row.exposed_ns
+    own_ns = np.maximum(own_ns, np.append(own_ns[:1], own_ns[:-1]))  # at the end of the step before
+    took_ns = np.array([steps.parts[number].total_ns for number in numbers.tolist()])
+    more_ns = [np.median(one[is_late]) - np.median(one[~is_late]) for one in (own_ns, took_ns)]
+    return bool(2 * max(more_ns) < np.median(gap_ns[is_late]))
 
 
 def _has_late(case: Case) -> bool:
