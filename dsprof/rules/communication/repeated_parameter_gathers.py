@@ -9,13 +9,14 @@ from typing import NamedTuple
 from dsprof.analysis.aggregates.engines import Engines
 from dsprof.analysis.aggregates.fetches import Fetches, FetchKind
 from dsprof.analysis.aggregates.memory import Memory
+from dsprof.analysis.aggregates.run import Run
 from dsprof.analysis.aggregates.steps import Steps
 from dsprof.analysis.aggregates.traffic import Traffic
 from dsprof.analysis.aggregates.wire_dtypes import WireDtypes, WireKind
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, percent, size
-from dsprof.rules.evidence.allocator import is_short
+from dsprof.rules.evidence.allocator import has_room, is_short
 from dsprof.rules.evidence.calls import blocked_ms, bytes_per_step, share_of_step
 from dsprof.rules.knowledge.stage3 import REUSE, REUSE_DEFAULT, written_number
 from dsprof.rules.reasons import NO_DETAILED_GATHER
@@ -63,7 +64,7 @@ class Thresholds:
     repeated_share: float = 0.1  # of the elements gathered in a step
     held_share: float = 0.01  # of the step; less is of low severity, and no saving
     times: float = 6.0  # per micro-step, that forward all-gathers them; several models do it, too
-    times_share: float = 0.05  # of the step, that it waits for all but the first of these
+    times_share: float = 0.05  # of the step, that it waits for all but the first
 
 
 class RepeatedParameterGathers(Rule):
@@ -82,7 +83,7 @@ class RepeatedParameterGathers(Rule):
         "sends the same values again.",
         category="communication",
         order=350,
-        needs=(Engines, Fetches, Memory, Steps, Traffic, WireDtypes),
+        needs=(Engines, Fetches, Memory, Run, Steps, Traffic, WireDtypes),
         needs_sizes=True,
         min_steps=1,
     )
@@ -96,7 +97,10 @@ class RepeatedParameterGathers(Rule):
         further = [*self._in_forwards(run, thresholds)] if whole else []
         is_known = any(kind.purpose == "parameters" for kind in run[WireDtypes].rows)
         yield from further
-        if not whole:
+        kept = None if further else self._over_micro_steps(run, thresholds)
+        if kept:
+            yield kept
+        elif not whole:
             yield self.meta.absent(NO_DETAILED_GATHER, is_unknown=run[Steps].is_counted)
         elif is_known and not run[WireDtypes].chosen(_is_again):
             if further:
@@ -128,6 +132,39 @@ class RepeatedParameterGathers(Rule):
             fix=remedy.fix,
             evidence=(_by_phase(_elements(run[Fetches], run[Traffic].rank_steps)),),
             saving_ms_per_step=about(saved_ms) if fails else None,
+            saving_from="parameters",
+            confidence="medium",
+        )
+
+    def _over_micro_steps(self, run: RunSummary, thresholds: Thresholds) -> Finding | None:
+        """Judge micro-steps of FSDP2 between two updates, if memory has room to keep parameters."""
+        micro_steps = run[Traffic].micro_steps / max(run[Traffic].rank_steps, 1)
+        forward, again = (run[WireDtypes].chosen(one) for one in (_is_of_forward, _is_again))
+        first_ms, again_ms = blocked_ms(forward), blocked_ms(again)
+        is_fsdp2 = any(kind.library == "FSDP2" for kind in run[Fetches].rows)
+        if not is_fsdp2 or micro_steps <= 1 or first_ms is None or again_ms is None:
+            return None
+        whole = bytes_per_step(forward) / micro_steps
+        saved_ms = again_ms + first_ms * (1 - 1 / micro_steps)
+        share = share_of_step(saved_ms, run[Steps])
+        if share < thresholds.times_share or not has_room(run[Memory], run[Run], whole):
+            return None
+        repeated = bytes_per_step(again) + bytes_per_step(forward) - whole
+        return self.meta.finding(
+            Status.FAIL,
+            f"The parameters are all-gathered in forward and backward of {count(micro_steps)} "
+            f"micro-steps: {size(repeated)} per step are redundant, with a blocked time of "
+            f"{duration(saved_ms * 1e6)}.",
+            severity=Severity.HIGH if share >= 2 * thresholds.times_share else Severity.MEDIUM,
+            cause=f"FSDP2 reshards after forward and backward, though memory has room for whole "
+            f"parameters ({size(whole)} per rank).",
+            action="Call model.set_reshard_after_forward(False), and in all micro-steps but the "
+            "last model.set_reshard_after_backward(False).",
+            problem=f"Parameters are all-gathered in each of {count(micro_steps)} micro-steps",
+            fix="Keep them gathered in between",
+            evidence=(_by_phase(_elements(run[Fetches], run[Traffic].rank_steps)),),
+            saving_bytes_per_step=round(repeated),
+            saving_ms_per_step=about(saved_ms),
             saving_from="parameters",
             confidence="medium",
         )

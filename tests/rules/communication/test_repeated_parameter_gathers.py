@@ -127,6 +127,28 @@ def test_fsdp_does_so_by_design(library):
     assert finding.saving_ms_per_step is None
 
 
+@pytest.mark.parametrize(
+    ("library", "free", "blocked_ms", "status"),
+    [
+        ("FSDP2", 4 * MIB, 6, Status.FAIL),
+        ("FSDP2", 4 * MIB - 1, 6, Status.INFO),
+        ("FSDP2", 4 * MIB, 0.3, Status.INFO),
+        ("FSDP1", 4 * MIB, 6, Status.INFO),
+    ],
+)
+def test_fsdp2_fails_over_micro_steps_if_memory_has_room(library, free, blocked_ms, status):
+    trace = rank(blocked_ms, library=library, accumulation=2)
+    trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=free)]
+    finding = said(RULE, trace)
+    assert finding.status is status
+    if status is Status.FAIL:
+        assert finding.severity is Severity.MEDIUM
+        assert "set_reshard_after_backward(False)" in finding.action
+        assert finding.saving_bytes_per_step == 6 * MIB
+        # All of backward's all-gathers, and half of forward's.
+        assert finding.saving_ms_per_step == pytest.approx((6.75, 11.25))
+
+
 def generating(times: int, library: str = "FSDP2", blocked_ms: float = 2, **fields: Any):
     """A rank whose forward gathers the one unit of a model so often in each step."""
     module = "layer" if library else ""
