@@ -269,7 +269,10 @@ class PeriodicSlowStep(Rule):
         ranks = columns.ranks_behind(~slow, first, longer_ns / 2)
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
-        if ranks:
+        if repeats := _has_more_micro_steps(columns, ~slow, slow):
+            ranks, fix = (), "Find why optimizer steps are skipped"
+            cause, action = _REPEATED
+        elif ranks:
             is_known = _others_wait(columns, slow)
             fix = f"Find what only {_do(ranks)} then"
             cause, action = _alone(ranks, count, is_known=is_known)
@@ -278,7 +281,9 @@ class PeriodicSlowStep(Rule):
         longer = f"{_slow(count, len(slow))} far longer"
         than = "its neighbours" if count == 1 else "their neighbours, without a period"
         return self.meta.finding(
-            Status.FAIL if share >= thresholds.outside_share and not turns else Status.INFO,
+            Status.FAIL
+            if share >= thresholds.outside_share and not (turns or repeats)
+            else Status.INFO,
             f"{longer} than {than}: {percent(share)} of the time.",
             title="Occasional steps take far longer",
             severity=Severity.MEDIUM,

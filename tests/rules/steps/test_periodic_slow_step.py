@@ -246,6 +246,17 @@ def test_slow_steps_without_a_period_have_their_part_as_the_cause(part: str, cau
     assert finding.cause.startswith(cause)
 
 
+def test_slow_steps_without_a_period_that_have_more_micro_steps_repeat_work() -> None:
+    """As where loss scaling overflows."""
+    wild = {7, 8, 29, 41, 50}
+    traces = ranks(computing=lambda n: 330 * (n in wild))
+    for one in (one for trace in traces for one in trace.steps if one.step in wild):
+        one.micro_steps = 2
+    finding = said(PeriodicSlowStep(), *traces)
+    assert finding.status is Status.INFO
+    assert "skipped an optimizer step" in finding.cause
+
+
 def waited_for(culprit: int, at: set[int], more: float, count: int) -> list[RankTrace]:
     """Ranks of which one works longer in some steps, and the others wait."""
     late: Extra = lambda n: more * (n in at)  # noqa: E731
