@@ -144,8 +144,9 @@ class RepeatedParameterGathers(Rule):
         is_fsdp2 = any(kind.library == "FSDP2" for kind in run[Fetches].rows)
         if not is_fsdp2 or micro_steps <= 1 or first_ms is None or again_ms is None:
             return None
-        whole = bytes_per_step(forward) / micro_steps
-        saved_ms = again_ms + first_ms * (1 - 1 / micro_steps)
+        times = max(_times(run) * micro_steps, 1.0)
+        whole = bytes_per_step(forward) / times
+        saved_ms = again_ms + first_ms * (1 - 1 / times)
         share = share_of_step(saved_ms, run[Steps])
         if share < thresholds.times_share or not has_room(run[Memory], run[Run], whole):
             return None

@@ -39,9 +39,8 @@ def rank(blocked_ms: float = 6, again: float = 1.0, library: str = "", config=No
             told = {"phase": phase, "step": number}
             if times:
                 at = start + 5 + 40 * place
-                fetches.append(
-                    fetch(key, at, 1, elements=int(1e6 * times), library=library, **told)
-                )
+                unit = {"library": library, "module": "layer" if library else ""}
+                fetches.append(fetch(key, at, 1, elements=int(1e6 * times), **unit, **told))
                 flights.append(
                     sync("all_gather", at, blocked_ms, fetch=key, nbytes=4 * MIB, **told)
                 )
@@ -130,10 +129,10 @@ def test_fsdp_does_so_by_design(library):
 @pytest.mark.parametrize(
     ("library", "free", "blocked_ms", "status"),
     [
-        ("FSDP2", 4 * MIB, 6, Status.FAIL),
-        ("FSDP2", 4 * MIB - 1, 6, Status.INFO),
-        ("FSDP2", 4 * MIB, 0.3, Status.INFO),
-        ("FSDP1", 4 * MIB, 6, Status.INFO),
+        ("FSDP2", 8 * MIB, 6, Status.FAIL),
+        ("FSDP2", 8 * MIB - 1, 6, Status.INFO),
+        ("FSDP2", 8 * MIB, 0.3, Status.INFO),
+        ("FSDP1", 8 * MIB, 6, Status.INFO),
     ],
 )
 def test_fsdp2_fails_over_micro_steps_if_memory_has_room(library, free, blocked_ms, status):
@@ -144,9 +143,14 @@ def test_fsdp2_fails_over_micro_steps_if_memory_has_room(library, free, blocked_
     if status is Status.FAIL:
         assert finding.severity is Severity.MEDIUM
         assert "set_reshard_after_backward(False)" in finding.action
-        assert finding.saving_bytes_per_step == 6 * MIB
-        # All of backward's all-gathers, and half of forward's.
-        assert finding.saving_ms_per_step == pytest.approx((6.75, 11.25))
+        assert finding.saving_bytes_per_step == 4 * MIB
+        assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
+
+
+def test_parameters_that_stay_over_micro_steps_are_gathered_once():
+    trace = rank(again=0.0, library="FSDP2", accumulation=2)
+    trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=99 * MIB)]
+    assert said(RULE, trace).status is Status.PASS
 
 
 def generating(times: int, library: str = "FSDP2", blocked_ms: float = 2, **fields: Any):
