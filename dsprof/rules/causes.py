@@ -14,6 +14,7 @@ IDLE = "device idle"
 SYNCHRONISED = "device idle while the host waits for it"
 TRANSFERS = "transfers that make ranks late"
 LATE = "work of late ranks"
+IN_TURN = "waits for ranks in turn"
 KEPT = "device memory that is kept from step to step"
 _SLOW_LINK, _LATE_RANK = "slow-link", "late-rank"
 _NARROWER = {IDLE: SYNCHRONISED}
@@ -68,7 +69,7 @@ def _explanation(findings: Sequence[Finding], exposed_ms: float) -> Finding | No
     claims = [
         (_claimed_ms(one), one)
         for one in findings
-        if one.status is Status.FAIL and one.restates in ("", TRANSFERS, LATE)
+        if one.status is Status.FAIL and one.restates in ("", TRANSFERS, LATE, IN_TURN)
     ]
     if not claims or sum(ms for ms, _ in claims) < max(_MOST * exposed_ms, 1e-9):
         return None

@@ -35,7 +35,7 @@ from dsprof.findings.wording import (
     ranks_do,
     some,
 )
-from dsprof.rules.causes import TRANSFERS
+from dsprof.rules.causes import IN_TURN, TRANSFERS
 from dsprof.rules.communication.late_rank_case import Case, Known, Thresholds
 from dsprof.rules.communication.late_rank_causes import (
     BY_KERNELS,
@@ -181,6 +181,7 @@ class LateRank(Rule):
             action="Group samples of similar length, or balance tokens instead of samples over "
             "ranks; collect garbage in the same steps on all ranks.",
             evidence=(last_arrivals(late, case.votes),),
+            restates=IN_TURN if count > 1 else "",
             confidence="medium",
         )
 

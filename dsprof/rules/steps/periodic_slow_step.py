@@ -27,7 +27,7 @@ from dsprof.analysis.run.step_columns import StepColumns, step_columns
 from dsprof.analysis.summary import RunSummary
 from dsprof.findings.finding import Column, Finding, Severity, Status, Table
 from dsprof.findings.wording import count, duration, named, percent, plural, ranks_do
-from dsprof.rules.causes import LATE
+from dsprof.rules.causes import IN_TURN, LATE
 from dsprof.rules.rule import Rule, RuleMeta
 from dsprof.rules.steps.step_parts import PARTS, few_in_turn, growing_part, part_columns, too_few
 from dsprof.trace.columns import BoolArray
@@ -295,7 +295,7 @@ class PeriodicSlowStep(Rule):
             steps=_longest(columns.number[slow], columns.total_ns[slow]),
             evidence=(_table(columns, slow),),
             explains_ms=max(growth.get("exposed_ns", 0.0), 0.0) * float(slow.mean()) / 1e6,
-            restates=LATE if ranks else "",
+            restates=LATE if ranks else IN_TURN if turns else "",
             confidence="low",
         )
 
@@ -363,7 +363,7 @@ class PeriodicSlowStep(Rule):
             steps=_longest(columns.number[mine], columns.total_ns[mine]),
             evidence=(_table(columns, mine),),
             explains_ms=float(cost_ns) / 1e6 if part == "exposed_ns" else 0.0,
-            restates=LATE if ranks else "",
+            restates=LATE if ranks else IN_TURN if turns else "",
             confidence="medium",
         )
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dsprof.findings.finding import Severity, Status
 from dsprof.rules.communication.communication_bound_step import CommunicationBoundStep
+from dsprof.rules.communication.late_rank import LateRank
 from dsprof.rules.runner import judge
 from dsprof.rules.steps.periodic_slow_step import PeriodicSlowStep
 from dsprof.rules.steps.step_time_change import StepTimeChange
@@ -262,6 +263,23 @@ def waited_for(culprit: int, at: set[int], more: float, count: int) -> list[Rank
     late: Extra = lambda n: more * (n in at)  # noqa: E731
     own = [{"computing" if number == culprit else "waiting": late} for number in range(count)]
     return [rank(number, **one) for number, one in enumerate(own)]
+
+
+def test_ranks_that_work_longer_in_turn_are_one_finding() -> None:
+    """As where recompilations come at random: late-rank shows the waits for them, too."""
+    wild = [7, 8, 13, 20, 29, 34, 35, 41, 44, 50]
+    late = {number: wild[number::4] for number in range(4)}
+    traces = [
+        rank(
+            number,
+            computing=lambda n, mine=mine: 600 * (n in mine),
+            waiting=lambda n, mine=mine: 600 * (n in wild and n not in mine),
+        )
+        for number, mine in late.items()
+    ]
+    found = judge(summary(*traces), [LateRank(), PeriodicSlowStep()])
+    (told,) = (one for one in found if one.status is Status.INFO)
+    assert {told.rule, *(one.rule for one in told.facets)} == {"late-rank", "periodic-slow-step"}
 
 
 @pytest.mark.parametrize(("alone", "all_do", "ranks"), [(400, 0, (0,)), (300, 250, ())])
