@@ -172,7 +172,10 @@ def find_settings(
     ours = unmirrored(variables)
     path = options.get("config") or ours.get(CONFIG_VARIABLE)
     found = {name: Setting(field.default, "default") for name, field in FIELDS.items()}
-    if path:
+    if path and is_address(os.fspath(path)):  # not repeated: it may contain a password
+        origin = "option config" if options.get("config") else CONFIG_VARIABLE
+        mistakes.append(f"{origin}: must be a local file, got an address; copy the file here")
+    elif path:
         file = ConfigFile(path, mistakes)
         found |= checked(file.options(FIELDS), Config, mistakes)
         if schema is not None:

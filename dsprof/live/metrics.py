@@ -26,7 +26,7 @@ from dsprof.errors import DsprofError
 from dsprof.findings.finding import Severity
 from dsprof.live.http import BoundedHandler, BoundedServer
 from dsprof.live.now import RankNow, RunNow
-from dsprof.live.totals import BUCKETS_S, Totals, bounded
+from dsprof.live.totals import BUCKETS_S, Totals, bounded, label
 
 _MOST_RANKS = 64
 """In a run of more ranks each series describes a host."""
@@ -96,7 +96,7 @@ class _Handler(BoundedHandler, MetricsHandler):
 
 def _info(now: RunNow) -> Metric:
     info = InfoMetricFamily("dsprof_run", "The watched run")
-    info.add_metric([], {"run_key": now.run_key, "world_size": str(now.world_size)})
+    info.add_metric([], {"run_key": label(now.run_key), "world_size": str(now.world_size)})
     return info
 
 
@@ -147,7 +147,7 @@ def _of_ranks(now: RunNow) -> Iterator[Metric]:
             if (found := value(rank)) is None:
                 continue
             if is_few:
-                family.add_metric([rank.host, str(rank.rank)], found)
+                family.add_metric([label(rank.host), str(rank.rank)], found)
             else:
                 host = bounded(rank.host, hosts)
                 hosts[host] = max(found, hosts.get(host, found))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dsprof.errors import escaped
 from dsprof.files.redaction import redact_text
 from dsprof.live.recent import StepOfRank
 from dsprof.trace.chunks import Chunk
@@ -67,11 +68,11 @@ class Totals:
                 nbytes = min(line.args.nbytes, _LARGEST_BYTES)
                 self._add_calls(line.name, labels.get(line.args.group, ""), 1, nbytes)
             elif type(line) is _FLUSH_LINE:
-                cause = _kept(line.args.cause)
+                cause = label(line.args.cause)
                 self.flushes[_counted(cause, self.flushes, _MOST_CAUSES, OTHERS)] += 1
 
-    def _add_calls(self, op: str, label: str, count: int, nbytes: int) -> None:
-        what = _kept(op), _kept(label)
+    def _add_calls(self, op: str, group: str, count: int, nbytes: int) -> None:
+        what = label(op), label(group)
         what = _counted(what, self.calls, _MOST_GROUPS, (OTHERS, OTHERS))
         self.calls[what] += count
         self.nbytes[what] += nbytes
@@ -102,12 +103,13 @@ class Totals:
 
 def bounded(host: str, hosts: Collection[str]) -> str:
     """Return as what a host is counted: by its name while `hosts`, those so far, are few."""
-    name = _kept(host)
+    name = label(host)
     return name if name in hosts or len(hosts) < _MOST_HOSTS else OTHERS
 
 
-def _kept(name: str) -> str:
-    return redact_text(name[:_READ])[:_LONGEST]
+def label(name: str) -> str:
+    """Return a name from a trace as others may read it: short, without secrets or controls."""
+    return escaped(redact_text(name[:_READ]))[:_LONGEST]
 
 
 def _counted(kind: Kind, counts: Counter[Kind], most: int, others: Kind) -> Kind:

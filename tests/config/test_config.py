@@ -243,6 +243,13 @@ def test_recording_writes_to_no_store() -> None:
     assert "hunter2" not in line
 
 
+def test_a_configuration_at_an_address_is_refused_without_its_password() -> None:
+    address = "https://user:hunter2@host/dsprof.yaml"
+    end = ": must be a local file, got an address; copy the file here"
+    assert mistakes({"DSPROF_CONFIG": address}) == [f"DSPROF_CONFIG{end}"]
+    assert mistakes({}, config=address) == [f"option config{end}"]
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "none.yaml")
     assert mistakes({"DSPROF_CONFIG": path}) == [

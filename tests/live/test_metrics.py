@@ -93,6 +93,19 @@ def test_names_without_end_and_numbers_beyond_all_machines_are_bounded() -> None
     assert sum(n for (name, _), n in found.items() if name == "dsprof_calls_total") == 5000
 
 
+def test_names_with_control_characters_or_passwords_do_not_pass() -> None:
+    name = "a\x1b[2J\u202e\ud800 https://ann:pa55w0rd@host/"
+    totals = Totals()
+    totals.add_step(0, 0, step(20), name)
+    totals.add_step(0, 1, step(20), name)
+    totals.add(Chunk(events=[sync(name, 0, 1, nbytes=1)]), {})
+    now = run(rank(0, host=name))
+    now.run_key = name
+    found = scraped(now, totals)
+    labels = {label for _, values in found for label in values if label.startswith("a")}
+    assert labels == {"a\\x1b[2J\\u202e\\ud800 https://<redacted>@host/"}
+
+
 def test_no_count_decreases_though_others_become_more_common() -> None:
     totals = Totals()
 
