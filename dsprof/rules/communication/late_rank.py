@@ -305,7 +305,7 @@ def _works_longer(case: Case) -> bool:
 
 
 def _is_waited_for_by_early(case: Case) -> bool:
-    """Whether the leader works no longer where the others wait for it, and nobody waits elsewhere.
+    """Say if the leader works no longer where others wait for it, and no rank waits elsewhere.
 
     Then the others come earlier than usual, as with less data in every tenth step.
     """

@@ -23,7 +23,7 @@ PARTS = {
 SAME_WORK = "Micro-steps, collectives and bytes per step did not change."
 """Longer sequences change none of them where only gradients are reduced."""
 OF_ALL = " Unknown: whether batches or sequences got longer, which would change none of these."
-"""Of `WORKING` parts that take longer on all ranks."""
+"""Said where all ranks take longer for one of the `WORKING` parts."""
 WORKING = ("compute_ns", "rest_ns")
 
 
