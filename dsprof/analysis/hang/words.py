@@ -57,8 +57,9 @@ def branches(found: Mismatch) -> str:
 def threads(label: str, differs: str) -> str:
     """Say that threads share a group."""
     return (
-        "The training and a thread beside it, such as that of an asynchronous checkpoint, both "
-        f"call collectives of {label}: which comes first {differs} from rank to rank."
+        "The training and a thread beside it, such as that of an asynchronous checkpoint or of "
+        f"PowerSGD's callbacks over gloo, both call collectives of {label}: which comes first "
+        f"{differs} from rank to rank."
     )
 
 

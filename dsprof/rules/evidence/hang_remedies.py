@@ -55,6 +55,7 @@ _OWN_GROUP = (
     "Give the thread a process group of its own: dist.new_group(), for "
     "torch.distributed.checkpoint.async_save as process_group."
 )
+_ONE_BUCKET = "PowerSGD over gloo needs all gradients in one bucket: raise `bucket_cap_mb` of DDP."
 _SAME_BRANCH = "Make all ranks take the same branch"
 _SAME = {
     "root": "Pass the same `src` or `dst` on all ranks, as a global rank",
@@ -66,7 +67,7 @@ _SAME = {
 def same_call(found: Mismatch) -> str:
     """Say what to do about ranks that called a collective differently."""
     if found.is_of_threads:
-        return _OWN_GROUP
+        return f"{_OWN_GROUP} {_ONE_BUCKET}"
     what = "" if found.is_of_lines else found.what
     action = f"{_SAME.get(what, _SAME_BRANCH)}. Compare the call sites."
     return f"{action} {LEAF_MODULES}" if found.is_of_zero3 else action

@@ -119,6 +119,7 @@ def test_a_thread_beside_the_training_that_shares_the_group_is_the_cause(thread:
     assert "differs in dtype" in finding.summary
     assert ("a thread beside it" in finding.cause) == (thread == 3)
     assert ("async_save" in finding.action) == (thread == 3)
+    assert ("PowerSGD" in finding.cause) == ("`bucket_cap_mb`" in finding.action) == (thread == 3)
     verdict = hang(run, {}).verdicts[0]
     assert (verdict.kind, verdict.cause.text) == ("mismatch", finding.cause)
 
