@@ -139,7 +139,7 @@ def _doubt(run: RunSummary, account: Account) -> str:
     if account.obstacle:
         return f"the traffic of {account.obstacle} is not modelled"
     if account.trains and not any(sent.kind == "gradients" for sent in account.sent):
-        return "no reduction of gradients was recorded"
+        return "no recorded collective was recognised as a reduction of gradients"
     return ""
 
 

@@ -378,7 +378,7 @@ def test_of_an_engine_that_trains_and_reduces_nothing_nothing_is_known():
     trace = interleaved()
     table = trace.collectives
     table.on_wire[(table.engine == 2) & (table.phase == table.code("backward"))] = False
-    assert "no reduction of gradients was recorded" in " ".join(
+    assert "no recorded collective was recognised as a reduction of gradients" in " ".join(
         f.summary for f in judged(RULE, trace)
     )
 
