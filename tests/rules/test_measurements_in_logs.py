@@ -7,6 +7,7 @@ import pytest
 from dsprof.findings.finding import Finding, Severity, Status
 from dsprof.rules.communication.nccl_warning import NcclWarning
 from dsprof.rules.communication.slow_benchmark import SlowBenchmark
+from dsprof.trace.readers.logs import READER
 from tests.factories import logs as make
 from tests.factories.trace import judged, rank_trace
 
@@ -88,6 +89,17 @@ def test_each_collective_of_a_log_is_judged():
     assert finding.status is Status.FAIL
     assert finding.summary.startswith("all_gather of 16.0 GiB over 8 ranks")
     assert len(finding.evidence[0].rows) == 6
+
+
+def test_a_log_that_contains_only_trials_is_recognised():
+    assert READER.recognises("\n".join(early_all_reduce_bench(FAST)).encode())
+
+
+def test_a_bandwidth_that_no_hardware_reaches_is_not_believed():
+    lines = [*nccl_tests(30_000.0), *of("all_gather", nccl_tests(WHOLE))]
+    (finding,) = findings(SlowBenchmark(), lines)
+    assert finding.status is Status.PASS
+    assert finding.summary.startswith("all_gather of 16.0 GiB")
 
 
 def test_where_all_collectives_are_fast_the_fastest_is_named():

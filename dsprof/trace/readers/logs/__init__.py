@@ -38,7 +38,7 @@ _SIGNS = re.compile(
     rb"|emory pressure \(OOM\)|: line \d+: +\d+ (?:Killed|Segmentation fault|Bus error|Aborted)\b"
     rb"|^\[\d{4}-\d\d-\d\d [\d:,]+\] \[(?:INFO|WARNING)\] \[\w+\.py:\d+:|DeepSpeed info: version="
     rb"|\balgbw +busbw\b|\| payload \| +busbw +\||\bBusBW \(Gbps\)"
-    rb"|^# Collective test starting: "
+    rb"|^# Collective test starting: |\balgo throughput: \d"
     rb"|RunningAvgSamplesPerSec=|\d, SamplesPerSec="
     rb"|Setting OMP_NUM_THREADS environment variable for each process"
     rb"|\berror: \*\*\* (?:JOB|STEP) |Root Cause \(first observed failure\)"

@@ -68,6 +68,7 @@ _MOST_ROWS = 256
 _MOST_NAMED = 2
 """Hosts of a benchmark that are named; a slow or bad one is among them."""
 _MOST_WRONG = 1 << 50
+_MOST_BUSBW = 1e13  # in bytes/s, above the device memory of today: the row is damaged
 _LEAST_WITH_EXPONENT = 1e5  # of a count, which is printed with six digits
 
 
@@ -127,7 +128,9 @@ class BenchmarkTables:
         self._trial, self._op = {}, self._op or "all_reduce"
         return self._measured(round(sent_bits / 8 / 2), value * 1e9 / 8)
 
-    def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured:
+    def _measured(self, nbytes: int, busbw: float, wrong: int = 0) -> Measured | None:
+        if busbw > _MOST_BUSBW:
+            return None
         names = tuple(sorted(self._hosts)) if len(self._hosts) <= _MOST_NAMED else ()
         return Measured(
             *(self._op, nbytes, busbw, self._ranks, len(self._hosts), self._device, wrong, names)
