@@ -25,6 +25,7 @@ from dsprof.trace.selection import Selection
 
 NO_PROBLEMS = "No problems found"
 
+_DECIDED = (Status.PASS, Status.FAIL)
 _NEXT = 2  # problems below the headline
 
 _NO_STEPS = "No optimizer step was recorded"
@@ -63,8 +64,7 @@ def leading(findings: Sequence[Finding], typical: TypicalStep | None) -> Finding
 
 def has_verdict(findings: Iterable[Finding]) -> bool:
     """Whether a rule could judge more than the quality of the data."""
-    decided = (Status.PASS, Status.FAIL)
-    return any(one.status in decided and one.category != "quality" for one in findings)
+    return any(one.status in _DECIDED and one.category != "quality" for one in findings)
 
 
 def headline_of(finding: Finding) -> Headline:
@@ -139,7 +139,9 @@ def _where_time_goes(
     if run.is_recorded:
         return f"{_no_steps(summary)}. {_for_steps(summary)}"
     if has_verdict(findings):
-        return f"{NO_PROBLEMS}. {_without_steps(summary)}"
+        judged = {one.rule for one in findings if one.status in _DECIDED}
+        share = f"{len(judged)} of {plural(len({one.rule for one in findings}), 'check')}"
+        return f"{NO_PROBLEMS} in {share}. {_without_steps(summary)}"
     return f"Nothing to judge. {_without_steps(summary)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dsprof.diagnosis.build import diagnose
@@ -37,11 +38,12 @@ def test_dumps_are_said_to_be_read_and_count_no_steps(tmp_path: Path) -> None:
         calls = [flight.call(4, done=True), flight.call(5)]
         flight.write(tmp_path, rank, flight.document(calls))
     made = diagnose(find_run([tmp_path]))
-    line = "No problems found. Read: flight recorders of 2 ranks, 2 calls in flight."
-    assert made.headline.line == line
+    few = r"No problems found in [1-9] of \d\d checks\."
+    end = " Read: flight recorders of 2 ranks, 2 calls in flight."
+    assert re.sub(few, "", made.headline.line) == end
     page = parse(render(made, "html"))
     said = page.one("section", id="findings").one("p", _class="empty").text
-    assert said == "No problems found."
+    assert re.fullmatch(few, said)
     for form in ("html", "text"):
         assert b"0 steps" not in render(made, form)
 
