@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints, overload
 import msgspec
 
 from dsprof.errors import DsprofError
+from dsprof.files.json_documents import json_line
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -158,7 +159,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
         return str(value.value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return msgspec.json.encode(value).decode()
+    return json_line(value).decode()
 
 
 def _table_row(row: msgspec.Struct) -> str:

@@ -14,7 +14,12 @@ _STEERING = re.compile(
 
 
 def json_document(value: Any) -> bytes:
-    """Encode a struct as indented JSON in UTF-8 that cannot steer a terminal.
+    """Encode a struct as `json_line` does, indented."""
+    return msgspec.json.format(json_line(value), indent=1)
+
+
+def json_line(value: Any) -> bytes:
+    """Encode as JSON in UTF-8 that cannot steer a terminal.
 
     Names of files that are not UTF-8 are written with escapes, as a shell shows them.
     """
@@ -22,8 +27,7 @@ def json_document(value: Any) -> bytes:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:
         data = msgspec.json.encode(_unicode(msgspec.to_builtins(value)))
-    text = msgspec.json.format(data, indent=1).decode()
-    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", data.decode()).encode()
 
 
 def _unicode(value: Any) -> Any:

@@ -19,8 +19,9 @@ from dsprof.trace.lines import LINES
 from dsprof.trace.schema import EngineConfig
 from tests.cli.command import ROOT, environment
 from tests.factories import hostile
+from tests.factories import trace as make
 from tests.factories.diagnosis import diagnosis
-from tests.factories.trace_files import write_run
+from tests.factories.trace_files import encode, write_run
 
 ONE_BY_ONE = """
 import json, resource, sys
@@ -133,6 +134,23 @@ def test_json_does_not_steer_the_terminal(
     text = capfdbinary.readouterr().out.decode()
     assert all(char.isprintable() or char == "\n" for char in text)
     assert name in json.loads(text)["run"]["source"][0]
+
+
+@pytest.mark.parametrize("to", ["csv", "chrome"])
+def test_an_export_does_not_steer_the_terminal(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], to: str
+) -> None:
+    lines = [
+        LINES["header"](args=make.header(0, 1)),
+        LINES["group"](args=make.group(1)),
+        make.sync("all_reduce\x1b]0;a\x07\x9b31m\u202e", 10, 5, step=0),
+        LINES["trailer"](args=make.Trailer("exit")),
+    ]
+    (tmp_path / "trace.rank00000.json").write_bytes(encode(lines))
+    assert main(["export", str(tmp_path), "--to", to, "-o", "-"]) == 0
+    text = capfdbinary.readouterr().out.decode()
+    assert "all_reduce" in text
+    assert all(char.isprintable() or char in "\r\n" for char in text)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from dsprof.api.export.timeline import RankTracks, Slice, edges
+from dsprof.files.json_documents import json_line
 
 
 def write_chrome(file: BinaryIO, ranks: Iterable[RankTracks]) -> None:
@@ -20,7 +21,7 @@ def write_chrome(file: BinaryIO, ranks: Iterable[RankTracks]) -> None:
     separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
     for rank in ranks:
         for event in _events(rank):
-            file.write(separator + msgspec.json.encode(event))
+            file.write(separator + json_line(event))
             separator = b",\n"
     file.write(b"\n]}\n")
 

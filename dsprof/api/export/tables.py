@@ -7,24 +7,28 @@ import io
 from typing import Any, BinaryIO
 
 from dsprof.api.rows import Rows, installed
+from dsprof.errors import escaped
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def write_csv(file: BinaryIO, rows: Rows[Any]) -> None:
     """Write CSV with a line of headings; what is unknown is empty."""
-    text = io.TextIOWrapper(file, "utf-8", errors="replace", newline="")
+    text = io.TextIOWrapper(file, "utf-8", newline="")
     writer = csv.writer(text)
     writer.writerow(rows.columns)
     for part in rows.plain_parts():
-        columns = ([_no_formula(value) for value in values] for values in part.values())
+        columns = ([_harmless(value) for value in values] for values in part.values())
         writer.writerows(zip(*columns, strict=True))
     text.detach()  # which flushes, and leaves the file open
 
 
-def _no_formula(value: Any) -> Any:
-    """Put an apostrophe before text that a spreadsheet would calculate."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
+def _harmless(value: Any) -> Any:
+    """Escape what steers a terminal; put an apostrophe before what a spreadsheet calculates."""
+    if not isinstance(value, str):
+        return value
+    text = escaped(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def write_parquet(file: BinaryIO, rows: Rows[Any]) -> None:

@@ -16,4 +16,4 @@ def test_a_spreadsheet_calculates_no_text_of_a_trace() -> None:
     file = io.BytesIO()
     write_csv(file, Rows.of(EnvironmentFact, lambda: facts))
     rows = csv.DictReader(file.getvalue().decode().splitlines())
-    assert [row["value"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@A1", "'\t=1", "1-1", ""]
+    assert [row["value"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@A1", r"\t=1", "1-1", ""]
