@@ -18,6 +18,9 @@ from dsprof.files.redaction.known_settings import top_level_keys
 
 _LARGEST_BYTES = 1 << 20  # some 1,000 times what configurations have
 _DEEPEST = 100
+_LONGEST_NUMBER = 300
+"""Digits: floating point ends before 10^309, and Python reads no integer of more than 4,300."""
+
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\]|\\.)*") | (?P<mark>[{}\[\]:,]) | (?P<space>\s+)
     | (?P<comment>(?:\#|//)[^\n]*|/\*.*?\*/) | (?P<word>(?:"|/\*).*|[^\s{}\[\]:,"]+)""",
@@ -73,6 +76,7 @@ def read_config(path: Path) -> WrittenConfig:
         raise ConfigError(f"{path}: {_GIVE_NAMED}")
     try:
         _check_depth(tokens)
+        _check_numbers(tokens)
         values, is_json = _parsed(text, tokens)
         json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except ValueError as error:
@@ -94,7 +98,7 @@ def read_config(path: Path) -> WrittenConfig:
 
 def _unreadable(tokens: Iterable[_Token], error: ValueError) -> str:
     """Say what is wrong with an object, or that there is none: then it is another kind of file."""
-    why = str(error).partition("; use sys.")[0]  # of a number with too many digits
+    why = str(error)
     if isinstance(error, UnicodeEncodeError):
         why = f"{error.object[error.start]!a} is half of a character; delete it, or add the rest"
     return f"cannot be read as JSON: {why}" if _is_object(tokens) else _OTHER
@@ -144,13 +148,11 @@ def _parsed(text: str, tokens: Sequence[_Token]) -> tuple[Any, bool]:
         kept = _plain(tokens)
         try:
             return json.loads(" ".join(token.text for token in kept)), False
-        except ValueError as other:
+        except json.JSONDecodeError as other:
             # Where there are comments, the first error is at one of them: that is no mistake.
             has_comments = any(token.kind == "comment" for token in tokens)
             if not (kept and has_comments):
                 raise error from None
-            if not isinstance(other, json.JSONDecodeError):  # a number has too many digits
-                raise other from None
             ends = list(accumulate(len(token.text) + 1 for token in kept))
             wrong = kept[bisect_right(ends, other.pos)]
             raise ValueError(f"{other.msg}: line {wrong.line}") from None
@@ -161,6 +163,16 @@ def _check_depth(tokens: Iterable[_Token]) -> None:
     depth = accumulate(steps.get(token.text, 0) for token in tokens)
     if max(depth, default=0) > _DEEPEST:
         raise ValueError(f"nested more than {_DEEPEST} deep")
+
+
+def _check_numbers(tokens: Iterable[_Token]) -> None:
+    for token in tokens:
+        digits = token.text.removeprefix("-")
+        if len(digits) > _LONGEST_NUMBER and digits.isdecimal():
+            raise ValueError(
+                f"line {token.line}: a number of {len(digits):,} digits; "
+                f"write at most {_LONGEST_NUMBER}"
+            )
 
 
 def _tokens(text: str) -> Iterator[_Token]:
