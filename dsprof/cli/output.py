@@ -91,7 +91,9 @@ def print_bytes(data: bytes) -> None:
     try:
         sys.stdout.flush()
         if hasattr(sys.stdout, "buffer"):
-            sys.stdout.buffer.write(data)
+            left = memoryview(data)
+            while left:  # unbuffered (PYTHONUNBUFFERED) it may take a part, and raise nothing
+                left = left[sys.stdout.buffer.write(left) :]
         else:  # in a notebook
             sys.stdout.write(data.decode(errors="replace"))
         sys.stdout.flush()

@@ -211,6 +211,22 @@ def test_a_full_disk_behind_standard_output_is_one_line(traces: Path, command: s
     assert done.stderr == "dsprof: cannot write to standard output: No space left on device\n"
 
 
+def test_unbuffered_output_that_was_cut_is_said(traces: Path) -> None:
+    """A file takes what fits without an error, which comes only with the next bytes."""
+    limited = f"ulimit -f 1; exec {sys.executable} -m dsprof report traces --format json > out"
+    done = subprocess.run(
+        ["sh", "-c", limited],
+        cwd=traces.parent,
+        env=environment(PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (traces.parent / "out").stat().st_size > 0
+    assert done.stderr == "dsprof: cannot write to standard output: File too large\n"
+    assert done.returncode == 2
+
+
 def test_a_closed_standard_error_mixes_nothing_into_the_output(traces: Path) -> None:
     (traces / "trace.rank00001.json").write_text("damaged")  # which is said on standard error
     command = f"exec {sys.executable} -m dsprof report traces --format json -o - 2>&-"
