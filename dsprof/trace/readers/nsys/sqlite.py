@@ -93,6 +93,7 @@ class Tables:
         """Return the size on disk, and the path and the size of the file as it is unpacked."""
         with Source(self._path) as source:
             if source.is_plain and is_local(self._path):
+                self._check_closed()
                 return source.nbytes, self._path, source.nbytes
             try:
                 named = tempfile.NamedTemporaryFile(suffix=".sqlite")  # noqa: SIM115 - closed by the stack
@@ -106,6 +107,15 @@ class Tables:
                     f"{error.strerror}; set TMPDIR to one with more room, or unpack it yourself"
                 ) from None
             return source.nbytes, Path(copy.name), copy.tell()
+
+    def _check_closed(self) -> None:
+        for ending in ("-journal", "-wal"):
+            beside = Path(f"{self._path}{ending}")
+            if beside.is_file() and beside.stat().st_size:
+                raise TraceError(
+                    f"{self._path}: not all of it is in the file, the rest is in {beside.name}; "
+                    "let the program that writes it end, or export it again"
+                )
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         address = Path(os.path.realpath(path)).as_uri() + "?mode=ro&immutable=1"

@@ -239,6 +239,21 @@ def test_other_databases_are_not_taken(tmp_path: Path) -> None:
     assert (len(run.files), run.strangers) == (1, ())
 
 
+@pytest.mark.parametrize(("mode", "beside"), [("wal", "-wal"), ("delete", "-journal")])
+def test_what_a_program_still_writes_is_refused(tmp_path: Path, mode: str, beside: str) -> None:
+    path = make.nsys(tmp_path / "a.sqlite", WORK)
+    file = sqlite3.connect(path, isolation_level=None)
+    file.execute(f"PRAGMA journal_mode={mode}")
+    file.execute("BEGIN EXCLUSIVE")
+    file.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1")
+    if mode == "wal":
+        file.execute("COMMIT")
+    with pytest.raises(TraceError, match=f"the rest is in a.sqlite{beside};"):
+        find_run([path])
+    file.close()
+    assert len(find_run([path]).files) == 1
+
+
 @pytest.mark.parametrize(
     ("calls", "remedy"),
     [
