@@ -58,8 +58,11 @@ def is_short(memory: Memory) -> bool:
 def has_room(memory: Memory, run: Run, nbytes: float) -> bool:
     """Say whether each rank is known to have room for so many bytes, twice.
 
-    That is what its device never reserved; on CPUs its share of what its host had left.
+    That is what its device never reserved; on CPUs its share of what its host had left. Ranks
+    without a trace would take a share of it, too.
     """
+    if run.missing_ranks or memory.ranks.keys() != run.hosts.keys():
+        return False
     ranks_on = Counter(run.hosts.values())
     rooms = [
         (one.least_host_available_bytes or 0) / max(ranks_on[run.hosts[rank]], 1)

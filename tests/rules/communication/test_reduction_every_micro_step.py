@@ -117,23 +117,39 @@ def test_fsdp_is_by_design():
     assert "set_requires_gradient_sync(False)" in finding.action
 
 
-@pytest.mark.parametrize(
-    ("free", "comm_ms", "status"),
-    [(2 * MIB, 6, Status.FAIL), (2 * MIB - 1, 6, Status.INFO), (2 * MIB, 0.2, Status.INFO)],
-)
-def test_fsdp_fails_if_memory_has_room_for_whole_gradients_and_time_is_lost(free, comm_ms, status):
+def fsdp_with_room(rank: int, free: int, comm_ms: float = 6):
     trace = zero_rank(
-        accumulation=2, op="reduce_scatter_tensor", engine=None, flushes=[], comm_ms=comm_ms
+        rank,
+        accumulation=2,
+        op="reduce_scatter_tensor",
+        engine=None,
+        flushes=[],
+        comm_ms=comm_ms,
     )
     trace.collectives.flush[:] = 0
     trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=free)]
-    finding = said(RULE, trace)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("free", "comm_ms", "status"),
+    [(4 * MIB, 6, Status.FAIL), (4 * MIB - 1, 6, Status.INFO), (4 * MIB, 0.2, Status.INFO)],
+)
+def test_fsdp_fails_if_memory_has_room_for_whole_gradients_and_time_is_lost(free, comm_ms, status):
+    finding = said(RULE, *(fsdp_with_room(rank, free, comm_ms) for rank in range(2)))
     assert finding.status is status
     assert "set_requires_gradient_sync(False)" in finding.action
     if status is Status.FAIL:
         assert finding.severity is Severity.MEDIUM
         assert finding.saving_ms_per_step == pytest.approx((4.5, 7.5))
         assert "room to accumulate whole gradients (1.00 MiB per rank)" in finding.cause
+
+
+@pytest.mark.parametrize("has_trace", [True, False])
+def test_fsdp_does_not_fail_if_the_memory_of_a_rank_is_unknown(has_trace):
+    first, second = (fsdp_with_room(rank, 99 * MIB) for rank in range(2))
+    second.memory = []
+    assert said(RULE, *([first, second] if has_trace else [first])).status is Status.INFO
 
 
 def test_a_hook_of_ddp_by_reduce_scatter_keeps_whole_gradients():

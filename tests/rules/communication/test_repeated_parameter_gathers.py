@@ -129,16 +129,17 @@ def test_fsdp_does_so_by_design(library):
 @pytest.mark.parametrize(
     ("library", "free", "blocked_ms", "status"),
     [
-        ("FSDP2", 8 * MIB, 6, Status.FAIL),
-        ("FSDP2", 8 * MIB - 1, 6, Status.INFO),
-        ("FSDP2", 8 * MIB, 0.3, Status.INFO),
-        ("FSDP1", 8 * MIB, 6, Status.INFO),
+        ("FSDP2", 16 * MIB, 6, Status.FAIL),
+        ("FSDP2", 16 * MIB - 1, 6, Status.INFO),
+        ("FSDP2", 16 * MIB, 0.3, Status.INFO),
+        ("FSDP1", 16 * MIB, 6, Status.INFO),
     ],
 )
 def test_fsdp2_fails_over_micro_steps_if_memory_has_room(library, free, blocked_ms, status):
-    trace = rank(blocked_ms, library=library, accumulation=2)
-    trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=free)]
-    finding = said(RULE, trace)
+    traces = [rank(blocked_ms, library=library, accumulation=2, rank=n) for n in range(2)]
+    for trace in traces:
+        trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=free)]
+    finding = said(RULE, *traces)
     assert finding.status is status
     if status is Status.FAIL:
         assert finding.severity is Severity.MEDIUM
