@@ -151,16 +151,19 @@ class RepeatedParameterGathers(Rule):
         if share < thresholds.times_share or not has_room(run[Memory], run[Run], whole):
             return None
         repeated = bytes_per_step(again) + bytes_per_step(forward) - whole
+        phases = "forward and backward" if again else "forward"
         return self.meta.finding(
             Status.FAIL,
-            f"The parameters are all-gathered in forward and backward of {count(micro_steps)} "
+            f"The parameters are all-gathered in {phases} of {count(micro_steps)} "
             f"micro-steps: {size(repeated)} per step are redundant, with a blocked time of "
             f"{duration(saved_ms * 1e6)}.",
             severity=Severity.HIGH if share >= 2 * thresholds.times_share else Severity.MEDIUM,
-            cause=f"FSDP2 reshards after forward and backward, though memory has room for whole "
-            f"parameters ({size(whole)} per rank).",
+            cause=f"FSDP2 reshards after {phases if again else 'backward'}, though memory has room "
+            f"for whole parameters ({size(whole)} per rank).",
             action="Call model.set_reshard_after_forward(False), and in all micro-steps but the "
-            "last model.set_reshard_after_backward(False).",
+            "last model.set_reshard_after_backward(False)."
+            if again
+            else "Call model.set_reshard_after_backward(False) in all micro-steps but the last.",
             problem=f"Parameters are all-gathered in each of {count(micro_steps)} micro-steps",
             fix="Keep them gathered in between",
             evidence=(_by_phase(_elements(run[Fetches], run[Traffic].rank_steps)),),

@@ -174,6 +174,17 @@ def generating(times: int, library: str = "FSDP2", blocked_ms: float = 2, **fiel
     )
 
 
+def test_fsdp2_that_reshards_only_after_backward_is_not_told_to_keep_after_forward():
+    traces = [generating(2, blocked_ms=6, accumulation=2, rank=number) for number in range(2)]
+    for trace in traces:
+        trace.memory = [MemorySample("step", 0, step=4, host_available_bytes=99 * MIB)]
+    finding = said(RULE, *traces)
+    assert finding.status is Status.FAIL
+    assert "all-gathered in forward of 2 micro-steps" in finding.summary
+    assert finding.cause.startswith("FSDP2 reshards after backward,")
+    assert "set_reshard_after_forward" not in finding.action
+
+
 def of_forwards(trace: RankTrace, **thresholds: float) -> Finding | None:
     found = judged(RULE, trace, **thresholds)
     return next((one for one in found if "many forwards" in one.title), None)
