@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -54,26 +55,36 @@ def test_the_rank_that_computes_longer_is_named_with_what_it_costs():
     }
 
 
+def working(rank: int, others: Callable[[int], float], last: Callable[[int], float]) -> RankTrace:
+    """One of two ranks that work so many ms in a step; rank 1, as `last` says, is waited for."""
+    comm, marks, now = [], [], 0.0
+    for n in range(40):
+        mine, most = last(n) if rank else others(n), last(n)
+        comm.append(sync("all_reduce", now + mine, most - mine + 5, seq=n + 1, step=n))
+        marks.append(step(n, now, now + most + 5))
+        now += most + 5
+    return rank_trace(rank, 2, comm=comm, steps=marks, groups={1: group(2)})
+
+
 @pytest.mark.parametrize(("longer", "status"), [(0, Status.PASS), (60, Status.FAIL)])
 def test_a_rank_is_not_late_where_the_other_one_works_less(longer: int, status: Status) -> None:
     """In every fifth step rank 0 works 60 ms less, or rank 1 works 60 ms longer."""
-
-    def working(number: int) -> RankTrace:
-        comm, marks, now = [], [], 0
-        for n in range(40):
-            mine, last = 100, 100
-            if n % 5 == 4:
-                last = 100 + longer
-                mine = last if number else last - 60
-            comm.append(sync("all_reduce", now + mine, last - mine + 5, seq=n + 1, step=n))
-            marks.append(step(n, now, now + last + 5))
-            now += last + 5
-        return rank_trace(number, 2, comm=comm, steps=marks, groups={1: group(2)})
-
-    finding = said(RULE, working(0), working(1))
+    work = {
+        "others": lambda n: 100 - (60 - longer) * (n % 5 == 4),
+        "last": lambda n: 100 + longer * (n % 5 == 4),
+    }
+    finding = said(RULE, *(working(rank, **work) for rank in range(2)))
     assert finding.status is status
     if status is Status.PASS:
         assert finding.summary.startswith("The others wait for rank 1 in 8 of 38 steps, which")
+
+
+def test_a_rank_that_does_not_become_faster_with_the_others_is_late() -> None:
+    """From step 25 on its data are not cached."""
+    work = {"others": lambda n: 100 if n < 25 else 40, "last": lambda n: 100}
+    finding = said(RULE, *(working(rank, **work) for rank in range(2)))
+    assert finding.status is Status.FAIL
+    assert "It is late from step 25 on" in finding.summary
 
 
 def test_the_rank_that_is_named_leads_the_evidence_where_one_wait_for_another_is_long() -> None:

@@ -307,13 +307,14 @@ def _works_longer(case: Case) -> bool:
 def _is_waited_for_by_early(case: Case) -> bool:
     """Say if the leader works no longer where others wait for it, and no rank waits elsewhere.
 
-    Then the others come earlier than usual, as with less data in every tenth step.
+    Then the others come earlier than usual, as with less data in every tenth step. If they do
+    so from some step on, the rank did not become faster with them: it is late.
     """
     late, votes, steps = case.late, case.votes, case.run[Steps]
     is_known = (late.waited_ns >= 0).all(axis=0)
     numbers, waited_ns = late.steps[is_known], late.waited_ns[:, is_known]
     row = steps.ranks[case.rank].of(numbers) if case.rank in steps.ranks else None
-    if votes.is_of_most or not votes.late or late.calls > 1:
+    if votes.is_of_most or not votes.late or late.calls > 1 or _begin(late, (case.rank,)):
         return False
     if row is None or row.exposed_ns is None or len(row.number) < len(numbers):
         return False
