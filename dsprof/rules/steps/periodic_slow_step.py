@@ -269,7 +269,7 @@ class PeriodicSlowStep(Rule):
         ranks = columns.ranks_behind(~slow, first, longer_ns / 2)
         in_turn = part == "exposed_ns" and not ranks
         turns = _ranks_in_turn(columns, slow, slow) if in_turn else ()
-        if repeats := _has_more_micro_steps(columns, ~slow, slow):
+        if repeats := _repeats_work(columns, ~slow, slow):
             ranks, fix = (), "Find why optimizer steps are skipped"
             cause, action = _REPEATED
         elif ranks:
@@ -317,7 +317,7 @@ class PeriodicSlowStep(Rule):
         cost_ns = excess_ns * count_all / len(mine)
         share = excess_ns * count_all / float(columns.total_ns.sum())
         part = growing_part(columns.growth(~slow, mine), excess_ns, thresholds.part_share)
-        repeats = _has_more_micro_steps(columns, ~slow, mine)
+        repeats = _repeats_work(columns, ~slow, mine)
         # A slower rank is so in each of several iterations.
         ranks = () if repeats else columns.ranks_behind(~slow, mine, excess_ns / 2)
         when = ""
@@ -402,9 +402,13 @@ _REPEATED = (
 )
 
 
-def _has_more_micro_steps(columns: StepColumns, one: np.ndarray, other: np.ndarray) -> bool:
-    count = columns.work["micro_steps"]
-    return bool(np.median(count[other]) > np.median(count[one]))
+def _repeats_work(columns: StepColumns, usual: BoolArray, slow: BoolArray) -> bool:
+    """Say whether more micro-steps explain at least half of what slow steps take longer."""
+    more, longer = (
+        np.median(column[slow]) / max(np.median(column[usual]), 1) - 1
+        for column in (columns.work["micro_steps"], columns.total_ns)
+    )
+    return bool(more > 0 and 2 * more >= longer)
 
 
 def _evaluation(columns: StepColumns) -> tuple[str, str]:
