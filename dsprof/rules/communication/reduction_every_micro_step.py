@@ -112,34 +112,29 @@ class ReductionEveryMicroStep(Rule):
         mean_ms = spared_ms * one.steps_share
         hidden = is_hidden(mean_ms, steps, thresholds.held_share)
         is_sharded = _is_by_design(engines, traffic, run[Run])
-        whole = nbytes / reductions
         if is_sharded:
             if not hidden:
                 summary = f"{summary[:-1]}, with a blocked time of {duration(spared_ms * 1e6)}."
             measured = steps.exposed_share is not None and engines.stage is None
-            if hidden or not (measured and has_room(run[Memory], run[Run], whole)):
+            if hidden or not (measured and has_room(run[Memory], run[Run], nbytes / reductions)):
                 return self._by_design(engines, summary, evidence, extra)
+        cause, action, fix = _KEPT, _HIDDEN, ""
+        if is_sharded:
+            room = f"({size(nbytes / reductions)} per rank)"
+            cause = f"Memory has room to accumulate whole gradients {room} locally."
+            action, fix = _FSDP_ACTION, "Reduce only in the last"
+        elif not hidden:
+            action = _ACTION if engines.stage is None else _ENGINE_ACTION
+            fix = "Wrap all but the last in `no_sync()`"
         severe = not is_hidden(mean_ms, steps, thresholds.severe_share)
         return self.meta.finding(
             Status.INFO if hidden else Status.FAIL,
             summary,
             severity=Severity.HIGH if severe else Severity.MEDIUM,
-            cause=f"Memory has room to accumulate whole gradients ({size(whole)} per rank) locally."
-            if is_sharded
-            else "Every rank keeps whole gradients, so that they could be accumulated locally.",
-            action=_FSDP_ACTION
-            if is_sharded
-            else _HIDDEN
-            if hidden
-            else _ACTION
-            if engines.stage is None
-            else _ENGINE_ACTION,
+            cause=cause,
+            action=action,
             problem=f"A step reduces gradients in {plural(reductions, 'micro-step')}",
-            fix=""
-            if hidden
-            else "Reduce only in the last"
-            if is_sharded
-            else "Wrap all but the last in `no_sync()`",
+            fix=fix,
             evidence=(evidence,),
             saving_bytes_per_step=extra,
             saving_ms_per_step=None if hidden else about(spared_ms),
@@ -216,6 +211,7 @@ _ENGINE_ACTION = (
     "Reduce only in the last micro-step: use no_sync() around the others, or let the engine handle "
     "gradient_accumulation_steps."
 )
+_KEPT = "Every rank keeps whole gradients, so that they could be accumulated locally."
 _HIDDEN = (
     "No change is needed for speed: computation hides the repetition. no_sync() around all "
     "micro-steps but the last saves the bytes, e.g. on a shared network."
