@@ -221,8 +221,10 @@ def starts_jobs(rank: int) -> None:
 
 _SCRIPT = """
 import torch, torch.distributed as dist
+from tests.dist.leaving import leave_group
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(4))
+leave_group()
 """
 
 
