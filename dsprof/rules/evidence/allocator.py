@@ -64,14 +64,15 @@ def has_room(memory: Memory, run: Run, nbytes: float) -> bool:
     if run.missing_ranks or memory.ranks.keys() != run.hosts.keys():
         return False
     ranks_on = Counter(run.hosts.values())
-    rooms = [
-        (one.least_host_available_bytes or 0) / max(ranks_on[run.hosts[rank]], 1)
-        if run.is_cpu
-        else one.device_max.get(DEVICE_TOTAL, 0) - one.device_max.get(PEAK_RESERVED, 0)
-        if PEAK_RESERVED in one.device_max
-        else 0
-        for rank, one in memory.ranks.items()
-    ]
+    if run.is_cpu:
+        rooms = [
+            (one.least_host_available_bytes or 0) / ranks_on[run.hosts[rank]]
+            for rank, one in memory.ranks.items()
+        ]
+    else:
+        most = [one.device_max for one in memory.ranks.values()]
+        is_known = all(PEAK_RESERVED in one for one in most)
+        rooms = [one.get(DEVICE_TOTAL, 0) - one[PEAK_RESERVED] for one in most] if is_known else []
     return not is_short(memory) and min(rooms, default=0) >= 2 * nbytes
 
 
